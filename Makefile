@@ -1,0 +1,63 @@
+# What can be made here. `make` alone lists it.
+
+# The interpreter that .venv is made with: make venv PYTHON=python3.12 (delete .venv first to change it).
+PYTHON ?= python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TYPED := advisor ensemble reports $(wildcard benchmarks)
+BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format bench lock clean
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; nothing to do where that is done
+
+demo: venv  ## set up, then choose among the bundled models, and write runs/demo/report.html
+	$(BIN)/advisor select --pool demo --task word_problems --out runs/demo
+
+test: venv check  ## set up, then run all checks and tests
+	$(BIN)/python -m pytest
+
+check: venv  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TYPED)
+
+format: venv  ## put the code into the form that `make check` wants
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv  ## run every benchmark, one after the other
+	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
+	@set -e; for name in $(BENCHMARKS); do echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
+
+lock: venv  ## write requirements.lock again from pyproject.toml; UPGRADE=--upgrade takes newer versions too
+	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --python-version 3.10 $(UPGRADE) --quiet \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
+	printf '# %s\n' $(LOCK_HEADER) > requirements.lock.new
+	sed -E '/^(nvidia-|cuda-|triton==)/d' requirements.lock >> requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean:  ## remove caches, builds and the demo's run; .venv stays
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo
+	find advisor ensemble reports tests $(wildcard benchmarks) -name __pycache__ -prune -exec rm -rf {} +
+
+LOCK_HEADER := \
+	"The exact versions that unite-advisor is tested with, on Python 3.10 to 3.13. Made by make lock; not edited by hand." \
+	"A line after ; says on which Python and system the version is meant." \
+	"What only the CUDA build of torch needs (nvidia-*, cuda-*, triton) is left out: torch names the versions that belong" \
+	"to its build, and the CPU build needs none of them. There are no hashes, because the two builds have different ones."
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.10 to 3.13 is needed, and $(PYTHON) is not that. Choose one: make venv PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Setting up $(VENV); it takes a few minutes, once."; $(PYTHON) -m venv $(VENV); } || \
+		{ rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu, install python3-venv." >&2; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
