@@ -1,0 +1,300 @@
+"""How sure the figures are: intervals, and the test of the ensemble against the best single model.
+
+Everything is paired: two models are compared on the same questions, because most of the noise is which questions were
+drawn, and that is the same for both. Not covered: whether these questions stand for the ones the user will ask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from advisor.records import Profile
+from ensemble.errors import UniteError
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+LEVEL = 0.05
+"""Chance of a false alarm that is accepted by default; intervals have the confidence 1 - LEVEL."""
+
+RESAMPLES = 10_000  # the 250th from each end bounds 95%: a bound moves little from seed to seed
+CHUNK = 2**22  # resampling counts that are held at once: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ensemble against its members on the same held-out questions.
+
+    Attributes:
+        method: Name of the ensemble's profile.
+        members: The set, in order.
+        n: Questions.
+        accuracy: The ensemble's, in points.
+        accuracy_ci: Its interval, in points.
+        best_single: The member with the best accuracy on these questions.
+        best_single_accuracy: In points.
+        delta: The ensemble's accuracy minus the best single one, in points; above 0 is a gain.
+        delta_ci: Its interval, in points.
+        delta_method: How the interval was made.
+        p_value: Two-sided, of no difference.
+        test: How the p-value was made.
+        gained: Questions on which the ensemble scores more than the best single model.
+        lost: Questions on which it scores less.
+        discordance: Mean squared difference of the scores, 0 to 1: where scores are 0 or 1, the share of questions that
+            were gained or lost.
+        level: 1 minus the confidence of the intervals.
+    """
+
+    method: str
+    members: tuple[str, ...]
+    n: int
+    accuracy: float
+    accuracy_ci: Interval
+    best_single: str
+    best_single_accuracy: float
+    delta: float
+    delta_ci: Interval
+    delta_method: str
+    p_value: float
+    test: str
+    gained: int
+    lost: int
+    discordance: float
+    level: float
+
+
+def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level: float = LEVEL) -> Comparison:
+    """Hold the ensemble against its best member, question by question.
+
+    The best member is picked by its accuracy on these same questions, not by the one on dev. Its luck there counts in
+    its favour, so that a gain of the ensemble is rather understated than overstated.
+
+    Args:
+        ensemble: The ensemble's answers on held-out questions.
+        members: The members' answers on the same questions, in the set's order, which breaks ties.
+        seed: Of the resampling, which only scores other than 0 and 1 need.
+        level: 1 minus the confidence of the intervals, between 0 and 1.
+
+    Raises:
+        UniteError: There is no member or no question, or a member was asked other questions.
+    """
+    if not members:
+        raise UniteError(f"{ensemble.model}: there is no member to compare the ensemble with")
+    for member in members:
+        check_same_questions(ensemble, member)
+    if not ensemble.answers:
+        raise UniteError(
+            f"{ensemble.model}: no held-out question was answered, so nothing can be compared: raise --limit"
+        )
+    best = max(members, key=lambda member: round(member.accuracy, 9))
+    differences = scores(ensemble) - scores(best)
+    plain = bool(np.isin(differences, (-1, 0, 1)).all())  # as every metric but the graded ones gives
+    return Comparison(
+        method=ensemble.model,
+        members=tuple(member.model for member in members),
+        n=len(differences),
+        accuracy=ensemble.accuracy,
+        accuracy_ci=accuracy_interval(ensemble, level, seed),
+        best_single=best.model,
+        best_single_accuracy=best.accuracy,
+        delta=100 * float(differences.mean()),
+        delta_ci=bonett_price(differences, level) if plain else mean_interval(100 * differences, level, seed),
+        delta_method="Bonett-Price" if plain else "paired bootstrap",
+        p_value=mcnemar(differences) if plain else sign_flip(differences, seed),
+        test="exact McNemar" if plain else "sign-flip permutation",
+        gained=int((differences > 0).sum()),
+        lost=int((differences < 0).sum()),
+        discordance=float((differences**2).mean()),
+        level=level,
+    )
+
+
+def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Interval of one model's accuracy, in points.
+
+    Wilson's where scores are 0 or 1: it stays inside 0 to 100 and has a width even at 0 and 100. Bootstrap otherwise.
+
+    Args:
+        profile: The model's answers, at least one.
+        level: 1 minus the confidence, between 0 and 1.
+        seed: Of the bootstrap.
+    """
+    values = scores(profile)
+    if not is_binary(values):
+        return mean_interval(100 * values, level, seed)
+    counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - level, method="wilson")
+    return 100 * float(counted.low), 100 * float(counted.high)
+
+
+def paired_intervals(
+    primary: Profile, others: Sequence[Profile], level: float = LEVEL, seed: int = 0
+) -> list[tuple[Interval, Interval]]:
+    """Paired bootstrap of the gap and of the length ratio to the primary, for all candidates in one matrix product.
+
+    Args:
+        primary: The primary's answers, at least one.
+        others: The other candidates' answers to the same questions.
+        level: 1 minus the confidence, between 0 and 1.
+        seed: Of the bootstrap.
+
+    Returns:
+        For each candidate, the interval of the primary's accuracy minus its own, in points, and the interval of the
+        length ratio: the mean length that is longer here over the shorter, so that it may reach below 1.
+
+    Raises:
+        UniteError: A candidate was asked other questions than the primary.
+    """
+    for other in others:
+        check_same_questions(primary, other)
+    everyone = (primary, *others)
+    measured = [100 * scores(profile) for profile in everyone] + [_lengths(profile) for profile in everyone]
+    accuracy, length = np.split(resampled_means(np.column_stack(measured), seed), 2, axis=1)
+    intervals = []
+    for column, other in enumerate(others, start=1):
+        # Which of the two is the longer one is settled once: a ratio that is turned round in some resamples never goes
+        # below 1, and the interval of two models that answer equally long would miss their ratio.
+        longer, shorter = (column, 0) if other.mean_length > primary.mean_length else (0, column)
+        ratios = _ratios(length[:, longer], length[:, shorter])
+        intervals.append((_percentiles(accuracy[:, 0] - accuracy[:, column], level), _percentiles(ratios, level)))
+    return intervals
+
+
+def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+    """Means of the columns in bootstrap resamples of the rows: how often each row was drawn, times the rows.
+
+    Args:
+        values: Questions by models, at least one question.
+        seed: Of the draw.
+        resamples: How many.
+
+    Returns:
+        Resamples by models.
+    """
+    n = len(values)
+    generator = np.random.default_rng(seed)
+    chances = np.full(n, 1 / n)
+    rows = max(1, CHUNK // n)
+    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
+
+
+def mean_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Percentile bootstrap of a mean, in the values' unit: for scores between 0 and 1, which have no closed form."""
+    return _percentiles(resampled_means(values[:, None], seed)[:, 0], level)
+
+
+def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
+    """Interval of the difference of two accuracies on the same questions, in points.
+
+    Wald's with one more question gained and one more lost (Bonett and Price 2012, Journal of Educational and Behavioral
+    Statistics 37(4)). The bootstrap is as good on many questions, but on few it covers too seldom, and where no
+    question was gained or lost it claims to be sure of a difference of 0. Where the exact McNemar test is significant
+    at `level`, this interval lies on one side of 0.
+
+    Args:
+        differences: One a question: 1 gained, -1 lost, 0 neither.
+        level: 1 minus the confidence, between 0 and 1.
+    """
+    n = len(differences) + 2
+    gained, lost = (float((differences == sign).sum() + 1) / n for sign in (1, -1))
+    middle = gained - lost
+    half = float(stats.norm.isf(level / 2)) * math.sqrt((gained + lost - middle**2) / n)
+    return 100 * max(-1.0, middle - half), 100 * min(1.0, middle + half)
+
+
+def mcnemar(differences: Floats) -> float:
+    """Exact two-sided p-value of McNemar's test: of the questions that only one got right, is half a fair share?
+
+    Args:
+        differences: One a question: 1 gained, -1 lost, 0 neither.
+    """
+    gained, lost = int((differences == 1).sum()), int((differences == -1).sum())
+    return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+def sign_flip(differences: Floats, seed: int = 0) -> float:
+    """Two-sided p-value for graded scores: how often are differences as large when each one's sign is a coin's?
+
+    Args:
+        differences: One a question, between -1 and 1.
+        seed: Of the flips, which are drawn where there are too many to try them all.
+    """
+    flips = stats.permutation_test(
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        batch=1000,
+        rng=np.random.default_rng(seed),
+    )
+    return float(flips.pvalue)
+
+
+def questions_needed(delta: float, discordance: float, level: float = LEVEL, power: float = 0.8) -> int | None:
+    """How many questions it takes, in all, to tell a difference like the observed one, if it is really that large.
+
+    Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference for the share of
+    discordant questions it is the one for graded scores too. Never fewer than it takes for the exact test to reach the
+    level at all.
+
+    Args:
+        delta: The difference, in points, -100 to 100.
+        discordance: Mean squared difference of the scores, 0 to 1.
+        level: Chance of a false alarm, two-sided, between 0 and 1.
+        power: Chance to tell the difference, between 0 and 1.
+
+    Returns:
+        The number, or None where no difference was observed: no number of questions tells nothing from nothing.
+    """
+    share = abs(delta) / 100
+    if share < 1e-9:
+        return None
+    spread = max(discordance - share**2, 0.0)
+    alarm, miss = float(stats.norm.isf(level / 2)), float(stats.norm.isf(1 - power))
+    connor = ((alarm * math.sqrt(discordance) + miss * math.sqrt(spread)) / share) ** 2
+    one_sided_streak = math.ceil(1 + math.log2(1 / level)) / discordance  # 2 * 0.5**streak <= level
+    return math.ceil(max(connor, one_sided_streak) - 1e-9)
+
+
+def check_same_questions(a: Profile, b: Profile) -> None:
+    """Raise UniteError, naming both models, unless they answered the same questions in the same order."""
+    asked, other = [answer.id for answer in a.answers], [answer.id for answer in b.answers]
+    if asked != other:
+        where = next((i for i, pair in enumerate(zip(asked, other, strict=False)) if pair[0] != pair[1]), None)
+        what = f"{len(asked)} and {len(other)} of them" if where is None else f"{asked[where]} and {other[where]}"
+        raise UniteError(
+            f"{a.model} and {b.model} answered different questions ({what}): profile both on the same ones"
+        )
+
+
+def scores(profile: Profile) -> Floats:
+    """A model's scores, one a question, each between 0 and 1."""
+    return np.array([answer.score for answer in profile.answers], dtype=np.float64)
+
+
+def is_binary(values: Floats) -> bool:
+    """Whether every score is 0 or 1, as those of all metrics but the graded ones (BLEU, chrF) are."""
+    return bool(np.isin(values, (0, 1)).all())
+
+
+def _lengths(profile: Profile) -> Floats:
+    return np.array([answer.length for answer in profile.answers], dtype=np.float64)
+
+
+def _ratios(longer: Floats, shorter: Floats) -> Floats:
+    # By the convention of `length_ratio`: two empty ones are equally long, one empty one is infinitely shorter.
+    empty = np.where(longer == 0, 1.0, math.inf)
+    return np.divide(longer, shorter, out=empty, where=shorter != 0)
+
+
+def _percentiles(samples: Floats, level: float) -> Interval:
+    # Not np.quantile: between two infinite ratios it interpolates to "not a number".
+    ordered = np.sort(samples)
+    cut = int(len(ordered) * level / 2)
+    return float(ordered[cut]), float(ordered[-1 - cut])
