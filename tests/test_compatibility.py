@@ -1,0 +1,186 @@
+"""The table of pairs: the fast BLEU against sacrebleu's own, the other measures against tables counted by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+
+from advisor.compatibility import HOW_TO_READ, Pair, all_pairs, pairs_of_standings, pairwise_bleu
+from advisor.records import Answer, Profile, Standing
+from ensemble.errors import UniteError
+
+pieces = ["the", "cat", "sat", ",", "12", "3.5", "it's", "&quot;", "Ünïted.", "-", "the\tmat", "\n"]
+words = st.lists(st.sampled_from(pieces), max_size=9)
+responses = words.map(" ".join)
+
+
+def profile(model: str, *answers: tuple[str | None, float], text: str | None = None) -> Profile:
+    return Profile(
+        model,
+        tuple(
+            Answer(f"q{i}", (extracted or "") if text is None else text, extracted, score, "eos")
+            for i, (extracted, score) in enumerate(answers)
+        ),
+    )
+
+
+def pair(a: Profile, b: Profile) -> Pair:
+    [found] = all_pairs([a, b])
+    return found
+
+
+# --- BLEU ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(responses, min_size=n, max_size=n), min_size=1, max_size=4))
+)
+def test_the_matrix_product_gives_exactly_what_sacrebleu_gives(models: list[list[str]]) -> None:
+    metric = BLEU(effective_order=True)
+    slow = [[metric.corpus_score(hypotheses, [references]).score for references in models] for hypotheses in models]
+    assert pairwise_bleu(models).tolist() == slow
+
+
+def test_bleu_of_a_pair_is_the_mean_of_both_directions() -> None:
+    a, b = ["a b c d e f", "g h i j"], ["a b c d", "g h i j k l m"]
+    metric = BLEU(effective_order=True)
+    there, back = metric.corpus_score(a, [b]).score, metric.corpus_score(b, [a]).score
+    assert there != back
+    profiles = [
+        Profile(name, tuple(Answer(f"q{i}", text, None, 0.0, "eos") for i, text in enumerate(texts)))
+        for name, texts in (("a", a), ("b", b))
+    ]
+    assert pair(*profiles).bleu == pytest.approx((there + back) / 2)
+
+
+def test_the_same_responses_have_bleu_100_and_disjoint_ones_0() -> None:
+    bleu = pairwise_bleu([["it is 12", "so 3"], ["it is 12", "so 3"], ["that was", "x"]])
+    assert bleu[0, 1] == pytest.approx(100)
+    assert bleu[0, 2] == 0
+
+
+def test_empty_responses_have_bleu_0() -> None:
+    assert pairwise_bleu([["", ""], ["a b", "c"]]).max(initial=0, where=~np.eye(2, dtype=bool)) == 0
+
+
+# --- The measures on right and wrong ---
+
+
+def test_the_measures_of_a_table_counted_by_hand() -> None:
+    a = profile("a", ("1", 1.0), ("2", 1.0), ("7", 0.0), ("8", 0.0), (None, 0.0))
+    b = profile("b", ("1", 1.0), ("5", 0.0), ("7", 0.0), ("9", 0.0), (None, 0.0))
+    found = pair(a, b)
+    assert found.gap == pytest.approx(20)
+    assert found.both_wrong_same == pytest.approx(1 / 5)  # the 7; no answer from either is no answer in common
+    assert found.oracle == pytest.approx(40)
+
+
+def test_kappa_of_cohens_textbook_table() -> None:
+    # 20 both right, 5 and 10 discordant, 15 both wrong: agreement 0.7 where chance gives 0.5, so kappa is 0.4.
+    cells = [(1.0, 1.0)] * 20 + [(1.0, 0.0)] * 5 + [(0.0, 1.0)] * 10 + [(0.0, 0.0)] * 15
+    a, b = (profile(name, *((None, cell[side]) for cell in cells), text="x") for side, name in enumerate("ab"))
+    assert pair(a, b).kappa == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("a", "b", "kappa"), [((1.0, 1.0), (1.0, 1.0), None), ((0.0, 0.0), (0.0, 0.0), None)])
+def test_kappa_is_undefined_where_both_always_are_right_or_always_wrong(
+    a: tuple[float, ...], b: tuple[float, ...], kappa: float | None
+) -> None:
+    assert pair(profile("a", *(("x", s) for s in a)), profile("b", *(("x", s) for s in b))).kappa is kappa
+
+
+def test_kappa_is_0_where_one_is_always_right_and_the_other_is_not() -> None:
+    assert pair(profile("a", ("x", 1.0), ("x", 1.0)), profile("b", ("x", 1.0), ("y", 0.0))).kappa == 0
+
+
+def test_graded_scores_have_an_oracle_but_no_right_and_wrong() -> None:
+    found = pair(profile("a", ("x", 0.4), ("y", 0.9)), profile("b", ("x", 0.6), ("y", 0.1)))
+    assert found.oracle == pytest.approx(75)
+    assert found.both_wrong_same is None
+    assert found.kappa is None
+
+
+scores = st.lists(st.tuples(st.sampled_from(["1", "2", None]), st.sampled_from([0.0, 1.0])), min_size=6, max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scores, scores)
+def test_the_order_of_the_two_changes_no_measure(
+    left: list[tuple[str | None, float]], right: list[tuple[str | None, float]]
+) -> None:
+    there = pair(profile("a", *left), profile("b", *right)).as_dict()
+    back = pair(profile("b", *right), profile("a", *left)).as_dict()
+    for measure in HOW_TO_READ:
+        assert there[measure] == pytest.approx(back[measure])
+
+
+@settings(max_examples=40, deadline=None)
+@given(scores, scores)
+def test_the_oracle_is_at_least_as_good_as_either(
+    left: list[tuple[str | None, float]], right: list[tuple[str | None, float]]
+) -> None:
+    a, b = profile("a", *left), profile("b", *right)
+    oracle = pair(a, b).oracle
+    assert oracle is not None
+    assert max(a.accuracy, b.accuracy) - 1e-9 <= oracle <= 100
+
+
+# --- The table ---
+
+
+def test_every_pair_comes_once_in_the_order_of_the_candidates() -> None:
+    profiles = [profile(name, ("x", 1.0)) for name in "cab"]
+    assert [(found.a, found.b) for found in all_pairs(profiles)] == [("c", "a"), ("c", "b"), ("a", "b")]
+
+
+def test_one_candidate_has_no_pairs() -> None:
+    assert all_pairs([profile("a", ("x", 1.0))]) == ()
+
+
+def test_profiles_on_different_questions_are_not_compared() -> None:
+    other = Profile("b", (Answer("other", "x", "x", 1.0, "eos"),))
+    with pytest.raises(UniteError, match=r"a and b answered different questions \(q0 and other\)"):
+        all_pairs([profile("a", ("x", 1.0)), other])
+
+
+def test_published_numbers_give_gap_and_length_ratio_alone() -> None:
+    [found] = pairs_of_standings([Standing("a", 80.0, 20.0), Standing("b", 75.0, None)])
+    assert (found.gap, found.length_ratio, found.bleu, found.kappa, found.oracle) == (5, None, None, None, None)
+
+
+def test_every_measure_has_a_sentence_on_how_to_read_it() -> None:
+    measures = set(Pair("a", "b", 0.0, 1.0).as_dict()) - {"a", "b"}
+    assert set(HOW_TO_READ) == measures
+    assert all(sentence.endswith(".") for sentence in HOW_TO_READ.values())
+
+
+def test_the_dict_is_strict_json_even_where_the_ratio_is_infinite() -> None:
+    found = pair(profile("a", ("x", 1.0)), profile("b", (None, 0.0)))
+    assert found.length_ratio == math.inf
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["length_ratio"] is None
+
+
+def test_forty_candidates_take_seconds() -> None:
+    """A hundred have six times as many pairs, and a minute."""
+    generator = random.Random(0)
+    vocabulary = [str(number) for number in range(200)]
+
+    def candidate(model: str) -> Profile:
+        texts = (" ".join(generator.choices(vocabulary, k=12)) for _ in range(300))
+        graded = (float(generator.random() < 0.7) for _ in range(300))
+        rows = enumerate(zip(texts, graded, strict=True))
+        return Profile(model, tuple(Answer(f"q{i}", text, text[-2:], score, "eos") for i, (text, score) in rows))
+
+    profiles = [candidate(f"m{i}") for i in range(40)]
+    start = time.process_time()
+    assert len(all_pairs(profiles)) == 780
+    assert time.process_time() - start < 9
