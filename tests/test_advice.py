@@ -1,0 +1,208 @@
+"""The verdict and its words, and the margins of the rules' decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.advice import advise, fragile
+from advisor.evidence import Comparison, compare
+from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.selection import select
+
+FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())
+ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Rules())
+
+
+def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int] | None = None) -> Profile:
+    lengths = lengths if lengths is not None else [1] * len(scores)
+    pairs = enumerate(zip(scores, lengths, strict=True))
+    return Profile(
+        model, tuple(Answer(f"q{i}", "x" * length, "x", float(score), "eos") for i, (score, length) in pairs)
+    )
+
+
+def compared(gained: int, lost: int, both: int, n: int) -> Comparison:
+    """Unite against a, with b always wrong."""
+    ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
+    best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
+    return compare(profile("unite", ensemble), [profile("a", best), profile("b", [0] * n)])
+
+
+# --- The verdict ---
+
+
+def test_a_significant_gain_is_advised_with_its_figures() -> None:
+    advice = advise(FITTING, compared(gained=60, lost=34, both=361, n=500))
+    assert advice.verdict == "ensemble"
+    assert advice.text == (
+        "Ensemble a and b, in this order: on 500 held-out questions unite scores 84.2 points, 5.2 more than the best "
+        "single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = 0.010)."
+    )
+    assert advice.questions_needed is None
+
+
+def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
+    advice = advise(FITTING, compared(gained=10, lost=40, both=300, n=500))
+    assert advice.verdict == "single"
+    assert advice.text.startswith(
+        "Use a alone and do not ensemble a and b: on 500 held-out questions unite scores 62.0"
+    )
+    assert "6.0 fewer than the best single model" in advice.text
+
+
+def test_a_gain_that_may_be_chance_is_not_advised_and_says_what_it_takes() -> None:
+    advice = advise(FITTING, compared(gained=20, lost=15, both=300, n=500))
+    assert advice.verdict == "cannot_tell"
+    assert advice.questions_needed is not None
+    assert advice.questions_needed > 500
+    assert f"about {advice.questions_needed:,} questions in all" in advice.text
+
+
+def test_no_difference_at_all_names_no_number_of_questions() -> None:
+    advice = advise(FITTING, compared(gained=5, lost=5, both=80, n=100))
+    assert (advice.verdict, advice.questions_needed) == ("cannot_tell", None)
+    assert "as many as the best single model" in advice.text
+    assert "no number of questions" in advice.text
+
+
+def test_many_tries_ask_for_more_evidence() -> None:
+    comparison = compared(gained=60, lost=34, both=361, n=500)
+    advice = advise(FITTING, comparison, tries=10)
+    assert advice.verdict == "cannot_tell"
+    assert f"p = {10 * comparison.p_value:.3f} after correction for 10 sets tried" in advice.text
+    once = replace(comparison, p_value=0.2)
+    assert advice.questions_needed is not None
+    assert advice.questions_needed > (advise(FITTING, once).questions_needed or 0)
+
+
+def test_the_level_is_an_option() -> None:
+    comparison = compared(gained=60, lost=34, both=361, n=500)
+    assert advise(FITTING, comparison, level=0.001).verdict == "cannot_tell"
+    assert advise(FITTING, comparison, level=0.01).verdict == "ensemble"
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60), st.integers(1, 5))
+def test_the_verdict_follows_from_sign_and_significance(gained: int, lost: int, both: int, tries: int) -> None:
+    comparison = compared(gained, lost, both, gained + lost + both + 10)
+    verdict = advise(FITTING, comparison, tries=tries).verdict
+    significant = comparison.p_value * tries <= 0.05
+    expected = "cannot_tell" if not significant else "ensemble" if gained > lost else "single"
+    assert verdict == expected
+
+
+def test_an_ensemble_that_gains_nothing_is_seldom_advised() -> None:
+    generator = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(1000):
+        ensemble, a, b = (generator.random((3, 100)) < 0.7).astype(float)
+        comparison = compare(profile("unite", ensemble), [profile("a", a), profile("b", b)])
+        verdicts.append(advise(FITTING, comparison).verdict)
+    assert verdicts.count("ensemble") / len(verdicts) <= 0.05
+
+
+# --- Without a comparison ---
+
+
+def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
+    advice = advise(FITTING)
+    assert advice.verdict == "cannot_tell"
+    assert "a and b, in this order" in advice.text
+    assert "without --no-verify" in advice.text
+
+
+def test_nothing_fits_is_a_reason_to_use_the_primary_alone() -> None:
+    advice = advise(ALONE)
+    assert advice.verdict == "single"
+    assert advice.text == (
+        "Use a alone: by the rules the other candidate does not join it. "
+        "The next best, b: its gap to the primary is 20.00 points, over the limit of 10."
+    )
+
+
+def test_one_candidate_is_used_alone() -> None:
+    only = select([Standing("a", 80.0, 20.0)], Rules())
+    assert advise(only).text == "Use a alone: it is the only candidate."
+    failed = Selection((*only.decisions, Decision("b", "failed", "could not be loaded")), only.selected)
+    assert advise(failed).text == "Use a alone: it is the only candidate that could be run."
+    assert advise(failed).verdict == "single"
+
+
+# --- Notes ---
+
+
+def test_few_questions_are_said_to_tell_little() -> None:
+    assert (
+        "20 questions tell little: a single one of them is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
+    )
+    assert "tell little" not in advise(FITTING, compared(2, 1, 9, 30)).text
+
+
+def test_nothing_right_at_all_points_to_the_prompt() -> None:
+    assert "look at the prompt" in advise(FITTING, compared(0, 0, 0, 50)).text
+
+
+def test_a_best_single_model_that_is_always_right_leaves_nothing_to_gain() -> None:
+    assert "nothing to gain" in advise(FITTING, compared(0, 0, 50, 50)).text
+
+
+# --- Margins ---
+
+
+def members(*accuracies: int, lengths: tuple[int, ...] | None = None) -> list[Profile]:
+    """Profiles a, b, ... on 200 questions with so many right; a is long where b is short."""
+    lengths = lengths or (20,) * len(accuracies)
+    named = enumerate(zip("abcdef", accuracies, lengths, strict=False))
+    return [
+        profile(name, [1] * right + [0] * (200 - right), [length - 5 * (-1) ** i, length + 5 * (-1) ** i] * 100)
+        for i, (name, right, length) in named
+    ]
+
+
+def test_a_gap_far_from_its_limit_holds() -> None:
+    near, far = fragile(members(160, 156, 60), "a", Rules())
+    assert not near.gap_flips
+    assert not near.length_flips
+    assert not far.gap_flips
+    assert far.text.endswith("the decisions hold")
+
+
+@pytest.mark.parametrize("right", [142, 138])  # 9 and 11 points behind
+def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
+    [margin] = fragile(members(160, right), "a", Rules())
+    assert margin.gap_flips
+    assert margin.gap_ci[0] < 10 < margin.gap_ci[1]
+    assert "the gap may be on the other side of its limit" in margin.text
+
+
+@pytest.mark.parametrize("length", [39, 41])
+def test_a_length_ratio_close_to_its_limit_may_flip_either_way(length: int) -> None:
+    [margin] = fragile(members(160, 158, lengths=(20, length)), "a", Rules())
+    assert margin.length_flips
+    assert not margin.gap_flips
+
+
+def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.random((2, 200)) < 0.7).astype(float)
+    first, second = sorted((profile("a", a), profile("b", b)), key=lambda p: -p.accuracy)
+    [margin] = fragile([first, second], first.model, Rules())
+    assert margin.order_flips
+    assert "it may be the more accurate of the two" in margin.text
+
+
+def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
+    profiles = members(140, 160, 150)
+    assert [margin.model for margin in fragile(profiles, "b", Rules())] == ["a", "c"]
+
+
+def test_empty_responses_have_margins_too() -> None:
+    silent = profile("b", [0] * 200, [0] * 200)
+    [margin] = fragile([*members(10), silent], "a", Rules())
+    assert margin.length_ratio_ci == (float("inf"), float("inf"))
+    assert not margin.length_flips
