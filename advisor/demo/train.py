@@ -1,0 +1,214 @@
+"""Train the demo's models: ``python -m advisor.demo.train`` writes ``models/`` and ``data/`` beside this file.
+
+Every model has about 0.9 million parameters and is trained from its seed alone on generated problems; none of the
+questions of the three splits is ever among them. ``models/NAME/training.json`` says what each one took. A model is
+trained on one thread, two models at a time: at this size a second thread mostly waits for the first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
+from advisor.demo.vocabularies import KINDS
+from ensemble.vocabulary import Vocabulary
+
+HERE = Path(__file__).parent
+WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 256
+BATCH = 64
+PROMPT_WEIGHT = 0.1
+"""Weight of the question's tokens in the loss: a little of it teaches the numbers sooner than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What one model is and how long it is trained (``steps`` batches of BATCH problems)."""
+
+    name: str
+    architecture: Literal["llama", "qwen2", "gpt_neox", "gpt2"]
+    tokenizer: str
+    vocabulary: int
+    style: Literal["terse", "verbose"]
+    steps: int
+    seed: int
+    learning_rate: float = 2e-3
+
+
+RECIPES = (
+    Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1600, 1),
+    Recipe("terse-qwen", "qwen2", "sentencepiece_bpe", 420, "terse", 1600, 2),
+    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
+    Recipe("terse-gpt2", "gpt2", "byte_level", 340, "terse", 1600, 4),
+    Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 800, 5),
+    Recipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
+)
+
+
+def prompt_of(problem: Problem) -> str:
+    """The question as the task file words it."""
+    return f"Question: {problem.question}\nAnswer:"
+
+
+def response_of(problem: Problem, style: str) -> str:
+    """What a model of this style is taught to say."""
+    return " " + (problem.terse if style == "terse" else problem.verbose)
+
+
+def build_model(recipe: Recipe, vocabulary: int, eos: int) -> PreTrainedModel:
+    """An untrained model of the recipe's architecture; all have the same depth and width."""
+    roles = {"vocab_size": vocabulary, "eos_token_id": eos, "bos_token_id": None, "tie_word_embeddings": True}
+    shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    gated = {**roles, **shape, "intermediate_size": 3 * WIDTH, "max_position_embeddings": CONTEXT}
+    match recipe.architecture:
+        case "llama":
+            return LlamaForCausalLM(LlamaConfig(**gated))
+        case "qwen2":
+            return Qwen2ForCausalLM(Qwen2Config(**gated, num_key_value_heads=HEADS // 2))
+        case "gpt_neox":
+            return GPTNeoXForCausalLM(GPTNeoXConfig(**{**gated, "intermediate_size": 4 * WIDTH}))
+        case "gpt2":
+            return GPT2LMHeadModel(GPT2Config(**roles, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=CONTEXT))
+
+
+def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without end: ids [BATCH, length] and each id's weight in the loss."""
+    excluded = {problem.question for split in make_splits().values() for problem in split}
+    problems = training_stream(recipe.seed, excluded)
+    vocabulary = Vocabulary(tokenizer, (), len(tokenizer))
+    while True:
+        rows = [next(problems) for _ in range(BATCH)]
+        prompts = tokenizer([prompt_of(row) for row in rows])["input_ids"]
+        # What a model says continues its prompt, and is tokenized as the decoder will tokenize it.
+        answers = vocabulary.continue_batch([response_of(row, recipe.style).encode() for row in rows])
+        length = max(len(p) + len(a) + 1 for p, a in zip(prompts, answers, strict=True))
+        ids = torch.full((BATCH, length), tokenizer.eos_token_id)
+        weights = torch.zeros(BATCH, length)
+        for n, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+            row = [*prompt, *answer, tokenizer.eos_token_id]
+            ids[n, : len(row)] = torch.tensor(row)
+            weights[n, : len(prompt)] = PROMPT_WEIGHT
+            weights[n, len(prompt) : len(row)] = 1
+        yield ids, weights
+
+
+def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Train one model from its seed, by AdamW with a cosine schedule."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe, len(tokenizer), tokenizer.eos_token_id).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / 100) * (1 + math.cos(math.pi * step / recipe.steps)) / 2
+    )
+    stream = batches(recipe, tokenizer)
+    for step in range(1, recipe.steps + 1):
+        ids, weights = next(stream)
+        logits = model(ids[:, :-1], use_cache=False).logits
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        loss = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0:
+            print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
+    return model.eval()
+
+
+@torch.inference_mode()
+def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: int = 200) -> float:
+    """Share of fresh problems (of no split) that greedy decoding gets right."""
+    rng = random.Random("validation")
+    right = 0
+    for problem in [make_problem(rng) for _ in range(questions)]:
+        prompt = tokenizer(prompt_of(problem), return_tensors="pt")["input_ids"]
+        ids = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=64, do_sample=False, pad_token_id=0
+        )
+        right += tokenizer.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True).endswith(problem.terse)
+    return right / questions
+
+
+def make_model(recipe: Recipe, folder: Path) -> None:
+    """Train one model and write its folder: weights in half precision, tokenizer, and what it took."""
+    torch.set_num_threads(1)
+    problems = training_stream(recipe.seed, set())
+    texts = [f"{prompt_of(p)}{response_of(p, 'verbose')}" for p in (next(problems) for _ in range(3000))]
+    tokenizer = KINDS[recipe.tokenizer](texts, recipe.vocabulary)
+    start = time.perf_counter()
+    model = train(recipe, tokenizer)
+    seconds = time.perf_counter() - start
+    # Half precision halves the clone; the accuracy is of the weights as they are stored.
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    accuracy = validate(model.float(), tokenizer)
+    took = {
+        **asdict(recipe),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "problems": recipe.steps * BATCH,
+        "seconds": round(seconds),
+        "validation_accuracy": accuracy,
+    }
+    (folder / "training.json").write_text(json.dumps(took, indent=2) + "\n", encoding="utf-8")
+
+
+def write_data(folder: Path) -> None:
+    """Write the three splits, a JSON line a question."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, problems in make_splits().items():
+        lines = [
+            json.dumps(
+                {
+                    "id": f"{split}-{n}",
+                    "question": problem.question,
+                    "terse": problem.terse,
+                    "steps": problem.verbose,
+                    "answer": str(problem.answer),
+                }
+            )
+            for n, problem in enumerate(problems)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="Train just this model; can be given several times.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for models/ and data/.")] = HERE,
+    jobs: Annotated[int, typer.Option(help="Models trained at a time, each on one core.")] = 2,
+) -> None:
+    """Generate the demo's questions and train its models, from their seeds."""
+    write_data(out / "data")
+    chosen = [recipe for recipe in RECIPES if not only or recipe.name in only]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        tasks = [pool.submit(make_model, recipe, out / "models" / recipe.name) for recipe in chosen]
+        for task in tasks:
+            task.result()
+
+
+if __name__ == "__main__":
+    typer.run(main)

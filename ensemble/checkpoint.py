@@ -1,0 +1,103 @@
+"""Where a model comes from: a hub id or a local folder, checked before anything is loaded from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's place, and how to read it.
+
+    Attributes:
+        path_or_id: A local folder, or an id on the hub.
+        revision: A commit, branch or tag on the hub; None for its main branch.
+        trust_remote_code: Whether code from the hub may run. It needs a revision that is a commit.
+    """
+
+    path_or_id: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it names a place on this machine."""
+        return self.path_or_id.startswith((".", "/", "~")) or Path(self.path_or_id).expanduser().exists()
+
+    @property
+    def location(self) -> str:
+        """What transformers is asked for."""
+        return str(Path(self.path_or_id).expanduser()) if self.is_local else self.path_or_id
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that every ``from_pretrained`` of it needs."""
+        return {"revision": self.revision or "main", "trust_remote_code": self.trust_remote_code}
+
+
+def check(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """Make sure that a checkpoint can be loaded, reading no weights; its configuration.
+
+    Raises:
+        InputError: No such folder, a folder that is no causal language model, weights only as pickle, a hub that
+            cannot be reached or does not know the id.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if checkpoint.is_local:
+        _check_folder(Path(checkpoint.location))
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
+        getattr(config, "auto_map", None) or {}
+    ):
+        raise InputError(
+            f"{checkpoint.path_or_id}: a model of type {config.model_type} is no causal language model, "
+            "and only those can be members"
+        )
+    return config
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is a file, not a model's folder" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        if pickles:
+            raise InputError(
+                f"{folder}: its weights are only there as pickle ({pickles[0]}), which can run code when read; "
+                "save them as safetensors with model.save_pretrained(FOLDER)"
+            )
+        raise InputError(f"{folder}: no weights (*.safetensors) in it; the download may be incomplete")
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
+        raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there too")
+
+
+def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
+    if checkpoint.is_local:
+        return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
+    if isinstance(error, ValueError):
+        return first_line(error)
+    return (
+        "not found on the hub, or the hub cannot be reached; check the id, the network and a login "
+        "(hf auth login) for gated models, or give a local folder"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, as one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,215 @@
+"""The decoding loop: step the members, combine what they want, emit, stop; for a batch that changes as it goes."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from ensemble.contexts import Contexts, Text
+from ensemble.errors import MemberError
+from ensemble.joint import NONE, JointVocabulary, entries
+from ensemble.member import Member
+from ensemble.methods import unite
+from ensemble.trace import Step, explain
+
+_NOT_A_NUMBER = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to decode.
+
+    Attributes:
+        max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
+        stop: Strings that end a generation; it is cut before them.
+        temperature: 0 for greedy decoding, else the temperature of the draws.
+        top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
+        seed: Of the draws; each prompt has its own, so that a batch equals its rows.
+        trace: Whether to keep what each member wanted at each step.
+        batch_size: Prompts that are decoded at a time, at least 1.
+    """
+
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    trace: bool = False
+    batch_size: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What was generated for one prompt.
+
+    Attributes:
+        text: The bytes emitted, as UTF-8 with replacement, cut before a stop string.
+        tokens: The primary's ids, as emitted.
+        finish_reason: ``eos``, ``stop`` or ``length``.
+        trace: A step for each token, and one for EOS; empty unless asked for.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    trace: tuple[Step, ...] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a prompt's generation stands."""
+
+    number: int
+    chance: random.Random
+    trace: list[Step] = field(default_factory=list)
+    end: int | None = None
+    finish_reason: str | None = None
+
+
+class Decoder:
+    """Decodes prompts with some members.
+
+    Args:
+        members: The primary first.
+        joint: Their joint vocabulary, on the primary's device.
+        k: Candidates that each member brings to the union, at least 1.
+        weights: One for each member, summing to 1.
+        prompts: For each prompt its ids in every member.
+        settings: How to decode.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        joint: JointVocabulary,
+        k: int,
+        weights: Sequence[float],
+        prompts: Sequence[list[list[int]]],
+        settings: Settings,
+    ) -> None:
+        self._members = members
+        self._joint = joint
+        self._k = k
+        self._weights = torch.tensor(weights, dtype=torch.float64, device=members[0].device)
+        self._settings = settings
+        self._stops = [stop.encode() for stop in settings.stop]
+        self._eos = int(joint.members[0].eos_ids[0]) if len(joint.members[0].eos_ids) else NONE
+        # Rows of like length are decoded together, so that little of a batch is padding.
+        self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
+        longest = [max((len(prompt[n]) for prompt in prompts), default=0) for n in range(len(members))]
+        # A member may need more tokens than the primary for the same text; four to one is more than any real pair has.
+        self._contexts = Contexts(members, [length + 4 * settings.max_new_tokens for length in longest])
+        self._running: list[Progress] = []
+        self._steps = 0
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Generation]]:
+        """Emit one token for each running prompt; the numbers and generations of those that it finished.
+
+        Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
+        :attr:`done`.
+        """
+        self._admit()
+        for progress, text, token in zip(self._running, self._contexts.texts, self._choose(), strict=True):
+            self._emit(progress, text, token)
+        self._steps += 1
+        finished = [
+            (progress.number, _generation(progress, text))
+            for progress, text in zip(self._running, self._contexts.texts, strict=True)
+            if progress.finish_reason
+        ]
+        if finished:
+            kept = [n for n, progress in enumerate(self._running) if not progress.finish_reason]
+            self._running = [self._running[n] for n in kept]
+            self._contexts.drop(kept)
+        if self._running:
+            self._contexts.feed()
+        return finished
+
+    @property
+    def done(self) -> bool:
+        """Whether every prompt is finished."""
+        return not self._running and not self._waiting
+
+    @property
+    def emitted(self) -> list[bytes]:
+        """The bytes of the running prompts so far, the longest prompt first."""
+        return [text.data for text in self._contexts.texts]
+
+    def __iter__(self) -> Iterator[tuple[int, Generation]]:
+        while not self.done:
+            yield from self.step()
+
+    def _admit(self) -> None:
+        room = min(self._settings.batch_size - len(self._running), len(self._waiting))
+        # A few free places are not worth a pass of their own, unless nothing else runs.
+        if room <= 0 or (self._running and room < min(self._settings.batch_size // 4, len(self._waiting))):
+            return
+        fresh = [self._waiting.popleft() for _ in range(room)]
+        self._contexts.admit([prompt for _, prompt in fresh])
+        seed = self._settings.seed
+        self._running += [Progress(number, random.Random(f"{seed} {number}")) for number, _ in fresh]
+
+    def _choose(self) -> list[int]:
+        """The primary's id for each running prompt: steps 1 to 7."""
+        step = unite.union(self._contexts.logits, self._joint, self._k, self._weights)
+        if self._settings.temperature > 0:
+            chances = torch.tensor([progress.chance.random() for progress in self._running], device=step.mean.device)
+            winners = unite.sample(step, self._settings.temperature, self._settings.top_p, chances)
+        else:
+            winners = unite.greedy(step)
+        ids = step.ids.gather(1, winners[:, None]).squeeze(1)
+        chosen: list[int] = ids.masked_fill(step.mean.isnan().any(dim=1), _NOT_A_NUMBER).tolist()
+        if _NOT_A_NUMBER in chosen:
+            self._blame()
+        if self._settings.trace:
+            for row, (progress, winner) in enumerate(zip(self._running, winners.tolist(), strict=True)):
+                progress.trace.append(explain(step, row, winner, self._entry_bytes, self._bytes_of(chosen[row])))
+        return chosen
+
+    def _emit(self, progress: Progress, text: Text, token: int) -> None:
+        """Step 8, and the ends of a generation."""
+        data = self._bytes_of(token)
+        if data is None:
+            progress.finish_reason = "eos"
+            return
+        searched = len(text.data)
+        text.emit(token, data)
+        ends = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
+        if found := [end for end in ends if end >= 0]:
+            progress.end = min(found)
+            progress.finish_reason = "stop"
+        elif len(text.tokens) >= self._settings.max_new_tokens or self._is_full(text):
+            progress.finish_reason = "length"
+
+    def _is_full(self, text: Text) -> bool:
+        """Whether some member's context cannot hold the text."""
+        limits = [member.context for member in self._members]
+        return any(limit is not None and length > limit for limit, length in zip(limits, text.lengths(), strict=True))
+
+    def _bytes_of(self, token: int) -> bytes | None:
+        return None if token == self._eos else self._members[0].vocabulary.token_bytes(token)
+
+    @cached_property
+    def _entry_bytes(self) -> list[bytes | None]:
+        return [None, *entries([member.vocabulary for member in self._members])]
+
+    def _blame(self) -> None:
+        for member, logits in zip(self._members, self._contexts.logits, strict=True):
+            if bool(logits.isnan().any()):
+                raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {self._steps + 1}")
+        raise MemberError(f"no member has a token to offer at step {self._steps + 1}")
+
+
+def _generation(progress: Progress, text: Text) -> Generation:
+    return Generation(
+        text.data[: progress.end].decode(errors="replace"),
+        tuple(text.tokens),
+        progress.finish_reason or "length",
+        tuple(progress.trace),
+    )

@@ -1,0 +1,238 @@
+"""``Ensemble``: several models, one text."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from ensemble.checkpoint import Checkpoint, check
+from ensemble.contexts import Contexts
+from ensemble.decoder import Decoder, Generation, Settings
+from ensemble.errors import InputError
+from ensemble.joint import entries, load_or_build
+from ensemble.member import ChatTemplate, Member, load_member, parse_device
+from ensemble.methods import unite
+
+METHODS = {"unite": "the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)"}
+"""The methods of decoding, with what each one does in a line."""
+
+
+class Ensemble:
+    """Some models that write one text together, the first of them being the primary.
+
+    Args:
+        members: Loaded models, the primary first; at least one.
+        method: One of METHODS.
+        k: Candidates that each member brings to the union, at least 1 (10 in the paper).
+        weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1.
+        cache_dir: Where the joint vocabulary's tables are kept for the next time; nowhere where None.
+
+    Raises:
+        InputError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        method: str = "unite",
+        k: int = 10,
+        weights: Sequence[float] | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        if not members:
+            raise InputError("an ensemble needs at least one model; none was given")
+        if method not in METHODS:
+            raise InputError(f"method {method!r}: not one of {', '.join(METHODS)}")
+        if k < 1:
+            raise InputError(f"k is {k}; each member must bring at least 1 candidate")
+        self.members = tuple(members)
+        self.method = method
+        self.k = k
+        self.weights = _normalised(weights, len(members))
+        self._joint = load_or_build([member.vocabulary for member in members], cache_dir).to(members[0].device)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        models: Sequence[str | Path | Checkpoint],
+        *,
+        method: str = "unite",
+        k: int = 10,
+        weights: Sequence[float] | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        chat_template: ChatTemplate = "never",
+        cache_dir: Path | None = None,
+    ) -> Ensemble:
+        """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.member.load_member`.
+
+        Everything is checked before the first weights are read.
+
+        Raises:
+            InputError: An argument, a folder or an id cannot be used.
+            MemberError: A model failed while it was loaded.
+        """
+        if isinstance(models, str | Path):
+            raise InputError(f"models is {str(models)!r}; give a list of models, the primary first")
+        checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
+        _normalised(weights, len(checkpoints))
+        parse_device(device)
+        for checkpoint in checkpoints:
+            check(checkpoint)
+        members = [
+            load_member(checkpoint, device=device, dtype=dtype, chat_template=chat_template)
+            for checkpoint in checkpoints
+        ]
+        return cls(members, method=method, k=k, weights=weights, cache_dir=cache_dir)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        trace: bool = False,
+        batch_size: int = 32,
+    ) -> list[Generation]:
+        """Continue prompts; their generations in the same order.
+
+        Args:
+            prompts: Texts; each member encodes them in its own way.
+            max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
+            stop: Strings that end a generation; it is cut before them.
+            temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
+            top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
+            seed: Of the draws.
+            trace: Whether each generation holds what every member wanted at every step.
+            batch_size: Prompts that are decoded at a time, at least 1.
+
+        Raises:
+            InputError: An argument is out of its range, or a prompt is empty or too long for a member.
+            MemberError: A member's logits are not numbers.
+        """
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, trace, batch_size)
+        found = dict(self.generate_each(prompts, settings))
+        return [found[n] for n in range(len(prompts))]
+
+    def generate_each(self, prompts: Sequence[str], settings: Settings) -> Iterator[tuple[int, Generation]]:
+        """Continue prompts, yielding the number of each and its generation as it is finished."""
+        if isinstance(prompts, str):
+            raise InputError("prompts is one text; give a list of them")
+        return iter(self._decoder(prompts, settings))
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, batch_size=1)
+        decoder = self._decoder([prompt], settings)
+        return _pieces(decoder, [string.encode() for string in stop])
+
+    def score(self, prompt: str, options: Sequence[str]) -> list[float]:
+        """The log-probability of each option as the continuation of a prompt, under the ensemble.
+
+        It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
+        option with a character that the primary has no token for has minus infinity.
+        """
+        if not options or not all(options):
+            raise InputError("score needs at least one option, and none of them empty")
+        return [self._score(self._encode(prompt), option) for option in options]
+
+    def _decoder(self, prompts: Sequence[str], settings: Settings) -> Decoder:
+        _check(settings)
+        encoded = [self._encode(prompt) for prompt in prompts]
+        return Decoder(self.members, self._joint, self.k, self.weights, encoded, settings)
+
+    def _encode(self, prompt: str) -> list[list[int]]:
+        return [member.encode_prompt(prompt) for member in self.members]
+
+    @torch.inference_mode()
+    def _score(self, prompt: list[list[int]], option: str) -> float:
+        primary = self.members[0].vocabulary
+        tokens = primary.continue_ids(option.encode())
+        contexts = Contexts(self.members, [len(ids) + 4 * len(tokens) for ids in prompt])
+        contexts.admit([prompt])
+        weights = torch.tensor(self.weights, dtype=torch.float64, device=self.members[0].device)
+        numbers = entries([member.vocabulary for member in self.members])
+        total = 0.0
+        for n, token in enumerate(tokens):
+            data = primary.token_bytes(token)
+            if data is None:
+                return -math.inf
+            entry = torch.tensor([[numbers[data]]], device=weights.device)
+            step = unite.union(contexts.logits, self._joint, self.k, weights, also=entry)
+            there = step.present & (step.entries == entry)
+            total += math.log(float(step.mean[there])) if float(step.mean[there]) > 0 else -math.inf
+            if n + 1 < len(tokens):
+                contexts.texts[0].emit(token, data)
+                contexts.feed()
+        return total
+
+
+def _normalised(weights: Sequence[float] | None, members: int) -> tuple[float, ...]:
+    if weights is None:
+        return (1 / members,) * members
+    if len(weights) != members:
+        raise InputError(f"{len(weights)} weights for {members} models; give one for each")
+    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or sum(weights) <= 0:
+        raise InputError(f"weights {list(weights)}: each must be 0 or more, and one of them above 0")
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+def _strings(stop: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(stop, str) or not all(stop):
+        raise InputError(f"stop is {stop!r}; give a list of strings, none of them empty")
+    return tuple(stop)
+
+
+def _check(settings: Settings) -> None:
+    if settings.max_new_tokens < 1:
+        raise InputError(f"max_new_tokens is {settings.max_new_tokens}; it must be at least 1")
+    if settings.batch_size < 1:
+        raise InputError(f"batch_size is {settings.batch_size}; it must be at least 1")
+    if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
+        raise InputError(f"temperature is {settings.temperature}; it must be 0 (greedy) or above")
+    if not 0 < settings.top_p <= 1:
+        raise InputError(f"top_p is {settings.top_p}; it must be above 0 and at most 1")
+
+
+def _pieces(decoder: Decoder, stops: Sequence[bytes]) -> Iterator[str]:
+    """The text of a decoder's one prompt as it grows, held back where it may be the beginning of a stop string."""
+    reader = codecs.getincrementaldecoder("utf-8")("replace")
+    sent = ""
+    while not decoder.done:
+        finished = decoder.step()
+        if finished:
+            rest = finished[0][1].text[len(sent) :]
+            if rest:
+                yield rest
+            return
+        data = decoder.emitted[0]
+        reader.reset()
+        text = reader.decode(data[: len(data) - _held_back(data, stops)])
+        if len(text) > len(sent):
+            yield text[len(sent) :]
+            sent = text
+
+
+def _held_back(data: bytes, stops: Sequence[bytes]) -> int:
+    """Bytes at the end of a text that may be the beginning of a stop string."""
+    longest = max((len(stop) - 1 for stop in stops), default=0)
+    return next(
+        (n for n in range(min(longest, len(data)), 0, -1) if any(stop.startswith(data[-n:]) for stop in stops)), 0
+    )

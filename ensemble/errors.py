@@ -1,0 +1,22 @@
+"""The one tree of exceptions that unite-advisor raises on purpose.
+
+A message is one line: it names the thing, the place (a file and its line, a model, a question) and the way out.
+"""
+
+from __future__ import annotations
+
+
+class UniteError(Exception):
+    """Base of every error that is reported to the user as one line, without a traceback."""
+
+    exit_status = 1
+
+
+class InputError(UniteError):
+    """What the user gave cannot be used: an option, a file, a line of it. Nothing was run or written."""
+
+    exit_status = 2
+
+
+class MemberError(UniteError):
+    """One model failed while it was loaded or run. A pool goes on without it; an ensemble cannot."""

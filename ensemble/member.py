@@ -1,0 +1,186 @@
+"""One model of an ensemble: its weights, its tokenizer as a vocabulary, its prompts and its contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from ensemble.checkpoint import Checkpoint, check, first_line
+from ensemble.errors import InputError, MemberError
+from ensemble.rows import CachedRows, RecomputedRows, Rows
+from ensemble.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ChatTemplate = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A loaded model.
+
+    Attributes:
+        name: How it is called in messages and reports.
+        model: A causal language model of transformers, in evaluation mode.
+        tokenizer: Its tokenizer.
+        vocabulary: The tokenizer's ids as bytes.
+        context: Tokens that its context holds; None where it has no limit.
+        chat_template: Whether prompts go through the tokenizer's chat template.
+        window: Tokens that it attends to; None where it attends to all.
+        note: Why contexts are recomputed at every step; None where the cache is used.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    vocabulary: Vocabulary
+    context: int | None
+    chat_template: ChatTemplate
+    window: int | None
+    note: str | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.model.device
+
+    @property
+    def uses_chat_template(self) -> bool:
+        """Whether prompts are put through the tokenizer's chat template."""
+        return self.chat_template == "always" or (self.chat_template == "auto" and bool(self.tokenizer.chat_template))
+
+    def rows(self, longest: int) -> Rows:
+        """An empty batch of contexts, none of which will hold more than ``longest`` tokens.
+
+        A sliding window counts the cache's slots, and of those up to half may be empty; so a cache is used only where
+        even then the window holds all of it.
+        """
+        slides = self.window is not None and 2 * longest > self.window
+        return RecomputedRows(self.model) if self.note or slides else CachedRows(self.model)
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
+
+        Raises:
+            InputError: The prompt has no ids, or leaves no room in the context.
+        """
+        if self.uses_chat_template:
+            messages = [{"role": "user", "content": prompt}]
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        else:
+            ids = list(self.tokenizer(prompt)["input_ids"])
+        if not ids:
+            raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+        if self.context is not None and len(ids) >= self.context:
+            raise InputError(
+                f"{self.name}: a prompt of {len(ids)} tokens does not fit its context of {self.context}; "
+                f"it may have {self.context - 1}"
+            )
+        return ids
+
+
+def load_member(
+    checkpoint: Checkpoint,
+    *,
+    name: str | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    chat_template: ChatTemplate = "auto",
+) -> Member:
+    """Load a model and its tokenizer.
+
+    Args:
+        checkpoint: Where it comes from.
+        name: How to call it; the last part of its path or id where None.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own.
+        chat_template: ``auto`` uses the tokenizer's template where it has one; ``always`` demands one.
+
+    Raises:
+        InputError: What was given cannot be used; see :func:`ensemble.checkpoint.check`.
+        MemberError: It looked usable, and failed while it was loaded.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    check(checkpoint)
+    place = parse_device(device)
+    name = name or checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
+    options = checkpoint.options
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint.location, dtype=dtype, use_safetensors=True, **options
+        ).to(place)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise MemberError(f"{name}: not enough memory on {device} to load it ({first_line(error)})") from error
+    except Exception as error:  # damaged weights surface as errors of many libraries
+        raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    return member_of(model, tokenizer, name=name, chat_template=chat_template)
+
+
+def member_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    chat_template: ChatTemplate = "auto",
+) -> Member:
+    """Make a member of a loaded model and its tokenizer."""
+    if chat_template == "always" and not tokenizer.chat_template:
+        raise InputError(f"{name}: its tokenizer has no chat template; use chat_template=auto or never")
+    model = model.eval()
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
+    head = model.get_output_embeddings()
+    size = head.weight.shape[0] if head is not None else model.config.vocab_size
+    vocabulary = Vocabulary(tokenizer, eos_ids, size)
+    context = getattr(model.config, "max_position_embeddings", None)
+    window = getattr(model.config, "sliding_window", None)
+    return Member(name, model, tokenizer, vocabulary, context, chat_template, window, why_recompute(model))
+
+
+@torch.inference_mode()
+def why_recompute(model: PreTrainedModel) -> str | None:
+    """Why a model's contexts must be recomputed at every step; None where its cache can be used.
+
+    Whether a cache can be padded and rolled back is tried out, not looked up: a short sequence is fed in pieces, with
+    padding and a roll-back, and must give the logits that it gives when read at once. A wrong position or a state that
+    remembers what was taken back shows as a difference far above rounding.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        return "it is no decoder-only model"
+    size = model.config.vocab_size
+    long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
+    try:
+        plain = RecomputedRows(model).admit([long, short])
+        rows = CachedRows(model)
+        rows.admit([long[:7], short[:4]])
+        rows.feed([7, 4], [[1, 2], [3 % size]])
+        pieces = rows.feed([6, 4], [long[6:], short[4:]])[:, 0]
+    except Exception as error:  # noqa: BLE001  # whatever its forward cannot do with a cache, it need not do
+        return f"its cache cannot be used ({type(error).__name__}: {first_line(error)})"
+    # Half precision rounds at about one part in a hundred; a wrong context is off by far more.
+    tolerance = 1e-3 if plain.dtype in (torch.float32, torch.float64) else 0.1
+    scale = float((plain - plain.mean(dim=1, keepdim=True)).float().norm())
+    if float((pieces - plain).float().norm()) > tolerance * scale:
+        return "its state cannot be padded and rolled back"
+    return None
+
+
+def parse_device(device: str) -> torch.device:
+    """A device that is there.
+
+    Raises:
+        InputError: Not a device's name, or none that this machine has.
+    """
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        there = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+        raise InputError(f"device {device}: not on this machine; use one of {', '.join(there)}") from error
+    return place

@@ -1,0 +1,1 @@
+"""Ways of combining what the members want, one small file each."""

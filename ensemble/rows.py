@@ -1,0 +1,229 @@
+"""A model's contexts: a batch of token sequences that differ in length, grow unevenly and are rolled back.
+
+``CachedRows`` keeps the model's key-value cache. Every token has a slot in it; a slot that holds nothing (padding, or a
+token that was taken back) is masked out, so that rows need no common length. ``RecomputedRows`` reads every row anew at
+each step: slower, and right for every causal model, also one whose state cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Ids = Sequence[int]
+_MOST_HOLES = 0.5
+"""Share of a cache's slots that may be empty before it is packed anew."""
+_SHORTEST_PREFIX = 8
+"""A common beginning shorter than this is not worth a pass of its own."""
+
+
+class Rows(Protocol):
+    """A batch of contexts of one model. Rows are numbered from 0, in the order in which they were admitted."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        ...
+
+    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+        """Append a row for each prompt; the logits [prompts, V] after each."""
+        ...
+
+    def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """Cut each row to its first ``keep`` tokens and append its new ones (at least one).
+
+        Returns:
+            The logits [rows, last, V] after each row's last ``last`` tokens; what stands before a row's own new tokens
+            is meaningless.
+        """
+        ...
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        ...
+
+
+class RecomputedRows:
+    """Contexts of a model without a usable cache; every call runs whole rows."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._rows: list[list[int]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """See :class:`Rows`."""
+        return [len(row) for row in self._rows]
+
+    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+        """See :class:`Rows`."""
+        rows = [list(prompt) for prompt in prompts]
+        self._rows += rows
+        return self._run(rows, 1)[:, 0]
+
+    def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :class:`Rows`."""
+        self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        return self._run(self._rows, last)
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """See :class:`Rows`."""
+        self._rows = [self._rows[n] for n in kept]
+
+    def _run(self, rows: Sequence[Ids], last: int) -> Tensor:
+        """Logits [rows, last, V]; rows are padded on the right, which a causal model never sees."""
+        device = self._model.device
+        longest = max(len(row) for row in rows)
+        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+        ends = torch.tensor([len(row) for row in rows], device=device)
+        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
+        places = (ends[:, None] - last + torch.arange(last, device=device)).clamp(min=0)
+        return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
+
+
+class CachedRows:
+    """Contexts of a model with a key-value cache, in one batch.
+
+    The map of filled slots stays in the host's memory: what is fed is decided there, and a look at a map on an
+    accelerator would make every step wait for it.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._device = model.device
+        self._cache = DynamicCache()
+        self._filled = torch.zeros(0, 0, dtype=torch.bool)
+        self._lengths: list[int] = []
+        self._prefix: tuple[list[int], DynamicCache] | None = None
+        self._can_skip_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    @property
+    def lengths(self) -> list[int]:
+        """See :class:`Rows`."""
+        return self._lengths
+
+    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+        """See :class:`Rows`. What all prompts begin with is computed once, and kept for those that come later."""
+        ids, cache = self._shared_prefix(prompts)
+        admitted = CachedRows(self._model)
+        admitted._begin(len(prompts), len(ids), cache)
+        logits = admitted.feed([len(ids)] * len(prompts), [prompt[len(ids) :] for prompt in prompts])
+        self._append(admitted)
+        return logits[:, 0]
+
+    def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :class:`Rows`."""
+        self._roll_back(keep)
+        widest = max(len(ids) for ids in new)
+        # Padding goes left of the new tokens, so that every row's last logits stand in the last column.
+        padding = torch.tensor([[widest - len(ids)] for ids in new])
+        ids = torch.tensor([[*[0] * (widest - len(row)), *row] for row in new])
+        column = torch.arange(widest)
+        positions = (torch.tensor(keep)[:, None] - padding + column).clamp(min=0)
+        self._filled = torch.cat([self._filled, column >= padding], dim=1)
+        self._lengths = [kept + len(row) for kept, row in zip(keep, new, strict=True)]
+        logits: Tensor = self._model(
+            input_ids=ids.to(self._device),
+            attention_mask=self._filled.to(self._device, torch.long),
+            position_ids=positions.to(self._device),
+            past_key_values=self._cache,
+            use_cache=True,
+            **({"logits_to_keep": last} if self._can_skip_logits else {}),
+        ).logits
+        return logits[:, -last:]
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """See :class:`Rows`."""
+        index = torch.tensor(kept, dtype=torch.long)
+        self._cache.batch_select_indices(index.to(self._device))
+        self._filled = self._filled[index]
+        self._lengths = [self._lengths[n] for n in kept]
+        if kept:
+            self._pack()
+
+    def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], DynamicCache]:
+        """The longest beginning that all prompts share (each keeping a token of its own), and its cache for one row."""
+        if self._prefix is not None:
+            ids = self._prefix[0]
+            if all(len(prompt) > len(ids) and list(prompt[: len(ids)]) == ids for prompt in prompts):
+                return self._prefix
+        ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
+        if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
+            return [], DynamicCache()
+        single = CachedRows(self._model)
+        single._begin(1, 0, DynamicCache())
+        single.feed([0], [ids])
+        self._prefix = ids, single._cache
+        return self._prefix
+
+    def _begin(self, rows: int, length: int, prefix: DynamicCache) -> None:
+        """Make rows that hold just a prefix of some length."""
+        for n, layer in enumerate(prefix.layers):
+            keys, values = (t.expand(rows, -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
+            self._cache.update(keys, values, n)
+        self._filled = torch.ones(rows, length, dtype=torch.bool)
+        self._lengths = [length] * rows
+
+    def _append(self, other: CachedRows) -> None:
+        """Take over the rows of another batch of the same model, behind one's own."""
+        if not self._lengths:
+            self._cache, self._filled, self._lengths = other._cache, other._filled, other._lengths
+            return
+        self._pack(most_holes=0)
+        slots = max(self._filled.shape[1], other._filled.shape[1])
+        self._widen(slots)
+        other._widen(slots)
+        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
+            own.keys = torch.cat([own.keys, new.keys])
+            own.values = torch.cat([own.values, new.values])
+        self._filled = torch.cat([self._filled, other._filled])
+        self._lengths = self._lengths + other._lengths
+
+    def _roll_back(self, keep: Sequence[int]) -> None:
+        """Empty the slots of all tokens behind each row's first ``keep``."""
+        if any(kept < length for kept, length in zip(keep, self._lengths, strict=True)):
+            self._filled &= self._filled.cumsum(dim=1) <= torch.tensor(keep)[:, None]
+            self._lengths = list(keep)
+            self._pack()
+
+    def _pack(self, most_holes: float = _MOST_HOLES) -> None:
+        """Give up slots that no row uses at either end, and all holes where their share is too large."""
+        used = self._filled.any(dim=0).nonzero()
+        first, end = int(used[0]), int(used[-1]) + 1
+        if end - first < self._filled.shape[1]:
+            self._filled = self._filled[:, first:end]
+            self._reslot(lambda tensor: tensor[:, :, first:end])
+        if 1 - sum(self._lengths) / self._filled.numel() <= most_holes:
+            return
+        # A stable sort moves the empty slots to the front and keeps the order of the others.
+        order = self._filled.to(torch.int8).argsort(dim=1, stable=True)[:, -max(self._lengths) :]
+        self._filled = self._filled.gather(1, order)
+        index = order.to(self._device)[:, None, :, None]
+        self._reslot(lambda tensor: tensor.gather(2, index.expand(-1, tensor.shape[1], -1, tensor.shape[3])))
+
+    def _widen(self, slots: int) -> None:
+        """Put empty slots in front until there are this many."""
+        missing = slots - self._filled.shape[1]
+        if missing:
+            self._filled = torch.nn.functional.pad(self._filled, (missing, 0))
+            self._reslot(lambda tensor: torch.nn.functional.pad(tensor, (0, 0, missing, 0)))
+
+    def _reslot(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the keys and values [rows, heads, slots, width] of every layer."""
+        for layer in self._cache.layers:
+            layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+
+def common_prefix(rows: Sequence[Ids]) -> list[int]:
+    """The longest sequence that all rows begin with."""
+    first, last = min(rows, key=list), max(rows, key=list)
+    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return list(first[:length])

@@ -1,0 +1,77 @@
+"""What happened at a step: what each member wanted, the union, and who won."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ensemble.joint import EOS, NONE
+from ensemble.methods.unite import Union
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entry of a step's union.
+
+    Attributes:
+        data: Its bytes; None for EOS.
+        token: The primary's id for it; None where the primary cannot express it.
+        wanted_by: The members that have it among their top k, by number.
+        probabilities: Each member's own probability, renormalised on the union.
+        mean: Their weighted mean.
+    """
+
+    data: bytes | None
+    token: int | None
+    wanted_by: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    mean: float
+
+    @property
+    def text(self) -> str:
+        """The bytes as text, with replacement; ``<eos>`` for EOS."""
+        return "<eos>" if self.data is None else self.data.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a generation.
+
+    Attributes:
+        candidates: The union, the largest mean first.
+        chosen: The number of the candidate that won.
+        data: The bytes that were emitted: those of the primary's id; None for EOS.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    data: bytes | None
+
+
+def explain(union: Union, row: int, winner: int, entry_bytes: Sequence[bytes | None], emitted: bytes | None) -> Step:
+    """Describe a row of a step.
+
+    Args:
+        union: The step.
+        row: The row of the batch.
+        winner: The index of the chosen entry within the row.
+        entry_bytes: The bytes of each entry of the joint vocabulary, None for EOS.
+        emitted: The bytes of the primary's id that was emitted.
+    """
+    entries = union.entries[row].tolist()
+    present = [n for n, there in enumerate(union.present[row].tolist()) if there]
+    order = sorted(present, key=lambda n: -float(union.mean[row, n]))
+    wanted = [set(top[row].tolist()) for top in union.tops]
+    candidates = []
+    for n in order:
+        token = int(union.ids[row, n])
+        candidates.append(
+            Candidate(
+                data=None if entries[n] == EOS else entry_bytes[entries[n]],
+                token=None if token == NONE else token,
+                wanted_by=tuple(m for m, top in enumerate(wanted) if entries[n] in top),
+                probabilities=tuple(float(p) for p in union.members[:, row, n]),
+                mean=float(union.mean[row, n]),
+            )
+        )
+    return Step(tuple(candidates), order.index(winner), emitted)
