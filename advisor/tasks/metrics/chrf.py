@@ -1,0 +1,29 @@
+"""chrF of one response against the reference translations, by sacrebleu.
+
+    >>> METRIC.score(" Pisica stătea pe covor.", ("Pisica stătea pe covor.",), ())
+    (1.0, 'Pisica stătea pe covor.')
+
+Sentence level, character 6-grams, beta 2. Not covered: corpus chrF, chrF++ (with word n-grams).
+"""
+
+from __future__ import annotations
+
+from sacrebleu.metrics.chrf import CHRF
+
+
+class Chrf:
+    """Sentence chrF over 100."""
+
+    packages: tuple[str, ...] = ("sacrebleu",)
+
+    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
+        """Every text that is not blank can be compared with."""
+        return None
+
+    def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
+        """Compare the whole response, without the white space around it."""
+        response = text.strip()
+        return min(1.0, CHRF().sentence_score(response, list(accepted)).score / 100), response or None
+
+
+METRIC = Chrf()

@@ -1,0 +1,41 @@
+"""Contains: one of the accepted texts occurs in the response, both in normal form.
+
+    >>> METRIC.score("It was Sunset Boulevard, in 1993.", ("Sunset Blvd", "Sunset Boulevard"), ())
+    (1.0, 'Sunset Boulevard')
+
+An accepted text in ASCII must stand on word boundaries ("12" is not in "112"); others may stand anywhere, since
+not every script has spaces. Not covered: a response that names the accepted text to deny it, or lists every candidate.
+"""
+
+from __future__ import annotations
+
+import re
+
+from advisor.tasks.metrics._normal import normal
+
+
+class Contains:
+    """1 where an accepted text occurs in the response in normal form, else 0."""
+
+    packages: tuple[str, ...] = ()
+
+    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
+        """Every text that is not blank can be looked for."""
+        return None
+
+    def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
+        """Look for the accepted texts; what was read is the first of them that occurs."""
+        response = normal(text)
+        for reference in accepted:
+            if _occurs(normal(reference), response):
+                return 1.0, reference
+        return 0.0, None
+
+
+def _occurs(answer: str, response: str) -> bool:
+    if not answer.isascii():
+        return answer in response
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", response) is not None
+
+
+METRIC = Contains()

@@ -1,0 +1,58 @@
+r"""Number: the last number in the response equals the reference.
+
+    >>> METRIC.score("She pays $3 for 5, so $1,234.50 in total.", ("1234.5",), ())
+    (1.0, '1234.5')
+
+Numbers are compared exactly, as decimals: "1.0" is "1", and "3." is "3". Commas group three digits; a minus (also the
+Unicode one) counts where nothing is subtracted from: "-3", "-$3" and "$-3" are negative, "10-12" ends in 12. Digits
+of any script are read. Not covered: fractions, exponents, decimal commas, spaces that group, numbers in words.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+# No two parts of the pattern can match the same character in two ways, so its time is linear in the text.
+_NUMBER = re.compile(
+    r"""(?P<minus>(?<![\w)\]%])[-\u2212][$€£¥]?)?
+        (?: (?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+) (?P<part>\.\d+)?
+          | (?<!\d)(?P<only>\.\d+) )""",
+    re.VERBOSE,
+)
+
+
+class Number:
+    """1 where the last number of the response equals an accepted number, else 0."""
+
+    packages: tuple[str, ...] = ()
+
+    def problem(self, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
+        """Each accepted text must hold exactly one number."""
+        for text in accepted:
+            if len(_numbers(text)) != 1:
+                return f"the reference {text!r} is not a number"
+        return None
+
+    def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
+        """Compare the last number; what was read is that number without grouping and needless zeros."""
+        numbers = _numbers(text)
+        if not numbers:
+            return 0.0, None
+        return float(numbers[-1] in {number for reference in accepted for number in _numbers(reference)}), numbers[-1]
+
+
+def _numbers(text: str) -> list[str]:
+    return [_canonical(match) for match in _NUMBER.finditer(text)]
+
+
+def _canonical(match: re.Match[str]) -> str:
+    digits = (match["whole"] or "").replace(",", "") + (match["part"] or match["only"] or "")
+    # Through Decimal, since digits of any script come back as ASCII; "f" never rounds and knows no exponents.
+    plain = format(Decimal(digits), "f")
+    if "." in plain:
+        plain = plain.rstrip("0").rstrip(".")
+    return f"-{plain}" if match["minus"] and plain != "0" else plain
+
+
+METRIC = Number()

@@ -1,0 +1,199 @@
+"""What the metrics read from responses, and that they never raise."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.tasks import patterns
+from advisor.tasks.metrics import get_metric, metric_names
+
+ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
+OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
+ACCEPTED = {"number": ("3",), "choice": ("B",)}
+
+
+def read(metric: str, text: str, *, choices: tuple[str, ...] = ()) -> str | None:
+    return get_metric(metric).score(text, ACCEPTED.get(metric, ("3",)), choices)[1]
+
+
+def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ()) -> float:
+    return get_metric(metric).score(text, accepted, choices)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is 72.", "72"),
+        ("3 + 4 = 7", "7"),
+        ("$1,234.50", "1234.5"),
+        ("1.0", "1"),
+        ("3.", "3"),
+        ("-3", "-3"),
+        ("−3", "-3"),  # U+2212
+        ("-$5", "-5"),
+        ("$-5", "-5"),
+        ("from 10-12", "12"),
+        ("8 - 5", "5"),
+        ("x = -5", "-5"),
+        (".5", "0.5"),
+        ("-0.0", "0"),
+        ("007", "7"),
+        ("1, 2, 3", "3"),
+        ("\\boxed{146}", "146"),
+        ("**42**", "42"),
+        ("50%", "50"),
+        ("in 2,024 he had 12,5", "5"),
+        ("٣٤", "34"),
+        ("none at all", None),
+        ("", None),
+    ],
+)
+def test_the_last_number_is_read_in_one_spelling(text: str, number: str | None) -> None:
+    assert read("number", text) == number
+
+
+def test_numbers_are_compared_exactly_and_not_as_floats() -> None:
+    assert score("number", "100000000000000000001", "100000000000000000000") == 0
+    assert score("number", "0.1000", "0.1") == 1
+    assert score("number", "1,000,000", "1000000.0") == 1
+
+
+def test_a_number_may_have_several_accepted_values() -> None:
+    assert score("number", "about 8", "7", "8") == 1
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 6))
+def test_every_spelling_of_a_number_is_the_same_number(value: int, zeros: int) -> None:
+    spelled = f"so it is ${value:,}.{'0' * zeros} in all"
+    assert read("number", spelled) == str(value)
+
+
+@given(ANY_TEXT)
+@settings(max_examples=150)
+def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str) -> None:
+    for name in metric_names():
+        choices = OPTIONS if name == "choice" else ()
+        value, answer = get_metric(name).score(text, ACCEPTED.get(name, ("some text", "3")), choices)
+        assert 0 <= value <= 1
+        assert answer is None or answer
+
+
+@given(ANY_TEXT)
+@settings(max_examples=150)
+def test_what_was_read_is_read_again_as_itself(text: str) -> None:
+    for name in ("number", "choice", "exact_match", "bleu", "chrf"):
+        choices = OPTIONS if name == "choice" else ()
+        answer = read(name, text, choices=choices)
+        assert answer is None or read(name, answer, choices=choices) == answer
+
+
+@pytest.mark.parametrize("piece", ["1", "1,", "1,111", ".1", "-", "(A", "answer ", "a ", "\u0000"])
+def test_long_responses_take_no_long_time(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    for name in metric_names():
+        start = time.process_time()
+        read(name, text, choices=OPTIONS)
+        assert time.process_time() - start < 2, name
+
+
+@pytest.mark.parametrize(
+    "text", ["Sunset Boulevard", " sunset boulevard.\n", "The Sunset  Boulevard", '"Sunset Boulevard"']
+)
+def test_exact_match_ignores_case_articles_punctuation_and_spaces(text: str) -> None:
+    assert score("exact_match", text, "Sunset Blvd", "Sunset Boulevard") == 1
+
+
+def test_exact_match_wants_the_whole_response() -> None:
+    assert score("exact_match", "It is Sunset Boulevard", "Sunset Boulevard") == 0
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("(A)", "(B)"), ("] )", ") ]"), ("The", "A"), ("a", "the")])
+def test_answers_that_normalisation_would_empty_stay_apart(right: str, wrong: str) -> None:
+    assert score("exact_match", right, right) == 1
+    assert score("exact_match", wrong, right) == 0
+    assert score("exact_match", "", right) == 0
+
+
+def test_contains_wants_whole_words_of_ascii() -> None:
+    assert score("contains", "It has 112 rooms.", "12") == 0
+    assert score("contains", "It has 12 rooms.", "12") == 1
+
+
+def test_contains_finds_words_in_scripts_without_spaces() -> None:
+    assert score("contains", "答案是北京市。", "北京") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B",
+        " b",
+        "(B)",
+        "B.",
+        "b)",
+        "**B**",
+        "B. wet palms",
+        "B: because water",
+        "The answer is (B).",
+        "Answer: B",
+        "the answer is B because (A) is dry",
+        "I would say (B), since water cools.",
+        "wet palms",
+        "Wet palms.",
+        "Rubbing wet palms gives the most.",
+        "A is wrong. The answer is B.",
+    ],
+)
+def test_a_choice_is_read_from_letter_or_text(text: str) -> None:
+    assert read("choice", text, choices=OPTIONS) == "B"
+
+
+@pytest.mark.parametrize("text", ["", "A dog", "The answer is a mystery", "Z", "palms", "dry palms or wet palms"])
+def test_no_choice_is_read_where_none_or_several_are_named(text: str) -> None:
+    assert read("choice", text, choices=OPTIONS) is None
+
+
+def test_a_longer_option_is_not_taken_for_the_shorter_one_inside_it() -> None:
+    assert read("choice", "I think it is palms covered with oil", choices=("palms", "palms covered with oil")) == "B"
+
+
+def test_bleu_and_chrf_are_sacrebleus_sentence_scores() -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    response, references = "The cat sat on a mat.", ["The cat sat on the mat.", "A cat was sitting on the mat."]
+    assert score("bleu", response, *references) == pytest.approx(
+        sacrebleu.sentence_bleu(response, references).score / 100
+    )
+    assert score("chrf", response, *references) == pytest.approx(
+        sacrebleu.sentence_chrf(response, references).score / 100
+    )
+
+
+def test_equal_texts_have_bleu_and_chrf_of_one() -> None:
+    for name in ("bleu", "chrf"):
+        assert score(name, " Pisica stătea pe covorul roșu.\n", "Pisica stătea pe covorul roșu.") == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"answer is (-?[0-9]+)", "The answer is 5. The answer is 6.", "5"),
+        (r"[0-9]+", "5 and 6", "5"),
+        (r"(x)|(y)", "y", "y"),
+        (r"answer is (-?[0-9]+)", "5", None),
+        (r"(x)?", "y", None),
+    ],
+)
+def test_extract_takes_the_first_group_of_the_first_match_or_all_of_it(
+    pattern: str, text: str, found: str | None
+) -> None:
+    assert patterns.find(pattern, text) == found
+
+
+def test_a_pattern_that_backtracks_forever_is_stopped() -> None:
+    start = time.process_time()
+    assert patterns.find(r"(a|aa)+$", "a" * 5000 + "b") is None
+    assert time.process_time() - start < 3 * patterns.SECONDS
