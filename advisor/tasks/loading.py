@@ -1,0 +1,135 @@
+"""One task, loaded: its file is read, its data fetched, its splits drawn, its prompts rendered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from advisor.tasks import splits
+from advisor.tasks.catalogue import find_task
+from advisor.tasks.definition import TaskDefinition, read_definition
+from advisor.tasks.metrics import get_metric
+from advisor.tasks.questions import Question, QuestionBank
+from advisor.tasks.sources import Source, open_source
+from advisor.tasks.values import Example, Signature, Task
+from ensemble.errors import InputError
+
+
+def load_task(
+    name_or_path: str | Path,
+    *,
+    split: str = "dev",
+    data_dir: str | Path | None = None,
+    shots: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> Task:
+    """Load one split of a task.
+
+    Args:
+        name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow.
+        split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or a
+            split of the data by its own name, such as ``test``, which is taken as it is, without the shots.
+        data_dir: Folder with local copies of the data, instead of the hub. A task of local files needs none.
+        shots: Demonstrations before each question, at least 0; None for the task's own number.
+        limit: Questions, at least 1; the first of a seeded order, so that 20 are the start of 50. More than there are
+            takes all of them.
+        seed: Of every draw: the shots, the dev sample, the limit.
+
+    Raises:
+        InputError: The task, its data or an argument cannot be used.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit}: give at least 1 question")
+    if shots is not None and shots < 0:
+        raise InputError(f"--shots {shots}: give at least 0")
+    path, variant = find_task(name_or_path)
+    definition = read_definition(path, variant)
+    source = open_source(definition.data, path, None if data_dir is None else Path(data_dir))
+    count = definition.shots if shots is None else shots
+    bank = QuestionBank(definition, source)
+    demonstrations = _shots(source, bank, count, seed)
+    questions = _questions(definition, source, bank, split, demonstrations, seed)
+    if limit is not None and limit > len(questions):
+        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+    parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
+    prefix = "".join(f"{part}\n\n" for part in parts if part)
+    examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
+    return Task(
+        name=definition.name,
+        metric=definition.metric,
+        split=split,
+        examples=examples,
+        stop=definition.stop,
+        max_new_tokens=definition.max_new_tokens,
+        shots=count,
+        seed=seed,
+        prefix=prefix,
+        extract=definition.extract,
+        notes=tuple(bank.notes),
+        fingerprint=_sha256(definition.digest, split, *map(_identity, examples)),
+        signature=Signature(
+            task=definition.name,
+            metric=definition.metric,
+            split=split,
+            n=len(examples),
+            shots=count,
+            seed=seed,
+            prompt=_sha256(definition.prompt_digest, prefix)[:12],
+            versions=_versions(("unite-advisor", *get_metric(definition.metric).packages, *source.packages)),
+        ),
+    )
+
+
+def _shots(source: Source, bank: QuestionBank, count: int, seed: int) -> list[Question]:
+    if count == 0:
+        return []
+    split = source.split_of("shots")
+    drawn = splits.draw_shots(bank.split(split), count, seed)
+    if len(drawn) < count:
+        raise InputError(
+            f"--shots {count}: the split '{split}' has only {len(drawn)} different questions; ask for fewer"
+        )
+    return drawn
+
+
+def _questions(
+    definition: TaskDefinition, source: Source, bank: QuestionBank, split: str, shots: list[Question], seed: int
+) -> list[Question]:
+    """The questions of the split that was asked for, before the limit."""
+    whole = bank.split(source.split_of(split))
+    left = splits.without(whole, shots)
+    if split in ("dev", "held_out"):
+        dev = splits.sample(splits.without(bank.split(source.split_of("dev")), shots), definition.dev_size, seed)
+        left = dev if split == "dev" else splits.without(left, dev)
+    if split != "dev" and len(left) < len(whole):
+        bank.notes.append(
+            f"{split}: {len(whole) - len(left)} of {len(whole)} questions left out, which are shots or in dev"
+        )
+    if not left:
+        why = "has no records" if not whole else "has nothing but shots and questions of the dev split"
+        raise InputError(
+            f"{definition.file}: the split '{split}' {why}; give it other data, fewer shots or a `dev_size`"
+        )
+    return left
+
+
+def _identity(example: Example) -> object:
+    return [example.id, example.prompt, example.choices, example.accepted]
+
+
+def _sha256(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
+
+
+def _versions(packages: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((package, _version(package)) for package in packages)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"

@@ -1,0 +1,144 @@
+r"""The values that a loaded task consists of.
+
+    >>> example.prompt, example.reference
+    ('Question: Ann has 2 pens and buys 3. How many has she?\nAnswer:', '5')
+    >>> task.score(example, " 2 + 3 = 5. The answer is 5.")
+    Score(value=1.0, extracted='5')
+
+Not covered: generation (the profiler's), averages over a split (the profile's), corpus-level metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.tasks import metrics, patterns
+
+READ_AT_MOST = 100_000  # characters: far above what max_new_tokens lets a model write, and little enough for any metric
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question of a task.
+
+    Attributes:
+        id: Unique within its split: the record's own, else ``<split>-<index>``, counted from 0 in the data file.
+        prompt: The whole text that a model continues: ``Task.prefix`` and the question.
+        question: The rendered question alone, without instructions and shots.
+        reference: The accepted text, or all accepted texts where the task gives a list.
+        choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
+        group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
+    """
+
+    id: str
+    prompt: str
+    question: str
+    reference: str | tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    group: str | None = None
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The reference as a tuple, also where it is one text."""
+        return (self.reference,) if isinstance(self.reference, str) else self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a metric makes of one response.
+
+    Attributes:
+        value: 0 (wrong) to 1 (right).
+        extracted: The answer as the metric read it, in one spelling ("1,234.0" is "1234"); None where it found none.
+    """
+
+    value: float
+    extracted: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a number on this task came about; two numbers are comparable where their signatures are the same.
+
+    Attributes:
+        task: The task's name.
+        metric: The metric's name.
+        split: The split that was asked for.
+        n: Questions.
+        shots: Demonstrations before each question.
+        seed: Of every draw: shots, dev sample, limit.
+        prompt: First 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots.
+        versions: (package, version) of everything whose version can change a score.
+    """
+
+    task: str
+    metric: str
+    split: str
+    n: int
+    shots: int
+    seed: int
+    prompt: str
+    versions: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        fields = [
+            ("task", self.task),
+            ("metric", self.metric),
+            ("split", self.split),
+            ("n", self.n),
+            ("shots", self.shots),
+            ("seed", self.seed),
+            ("prompt", self.prompt),
+            *self.versions,
+        ]
+        return "|".join(f"{key}:{value}" for key, value in fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The questions of one split, and how responses to them are scored.
+
+    Attributes:
+        name: As in the task file, with ``:variant`` where one was asked for.
+        metric: Name of a module of ``advisor.tasks.metrics``.
+        split: As asked for: ``dev``, ``held_out`` or a split of the data.
+        examples: The questions: in the order of the file, or, under a limit, in the seeded order.
+        stop: A response ends before the first of these.
+        max_new_tokens: A response ends after so many tokens.
+        shots: Demonstrations before each question.
+        seed: Of every draw.
+        prefix: Instructions and rendered shots: the start that all prompts share.
+        extract: Regular expression that picks the answer out of a response, None to give the metric all of it.
+        notes: What was left out of the data and why, a sentence each.
+        fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
+        signature: How numbers on this task came about.
+    """
+
+    name: str
+    metric: str
+    split: str
+    examples: tuple[Example, ...]
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    shots: int
+    seed: int
+    prefix: str
+    extract: str | None
+    notes: tuple[str, ...]
+    fingerprint: str
+    signature: Signature
+
+    def score(self, example: Example, response: str) -> Score:
+        """Score one response. Never raises, whatever the text.
+
+        Args:
+            example: A question of this task.
+            response: What the model wrote after the prompt; the part beyond 100,000 characters is not read.
+        """
+        text: str | None = response[:READ_AT_MOST]
+        if self.extract is not None:
+            text = patterns.find(self.extract, response[:READ_AT_MOST])
+        if text is None:
+            return Score(0.0, None)
+        value, extracted = metrics.get_metric(self.metric).score(text, example.accepted, example.choices)
+        return Score(value, extracted)

@@ -1,0 +1,249 @@
+"""Where records come from: files of three kinds, a data folder, and the hub's loading code on a local folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.tasks import Task, load_task
+from ensemble.errors import InputError
+
+
+def load(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | None = None, **keys: Any) -> Task:
+    content = {
+        "name": "sums",
+        "data": data,
+        "prompt": "{{question}}",
+        "reference": "{{answer}}",
+        "metric": "exact_match",
+        **keys,
+    }
+    (folder / "sums.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return load_task(folder / "sums.yaml", **(options or {}))
+
+
+def refusal(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | None = None, **keys: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        load(folder, data, options=options, **keys)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def files(name: str) -> dict[str, str]:
+    return {"dev": name, "held_out": name}
+
+
+RECORDS = [{"question": "one", "answer": "1"}, {"question": "two", "answer": "2"}]
+LINES = "\n".join(json.dumps(record) for record in RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d.jsonl", LINES),
+        ("d.jsonl", LINES + "\n"),
+        ("d.jsonl", "\ufeff" + LINES.replace("\n", "\r\n\r\n")),
+        ("d.json", json.dumps(RECORDS)),
+        ("d.json", json.dumps({"canary": "do not train", "examples": RECORDS})),
+    ],
+)
+def test_json_in_all_its_shapes_gives_the_same_records(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    task = load(tmp_path, files(name))
+    assert [(example.id, example.prompt, example.reference) for example in task.examples] == [
+        ("dev-0", "one", "1"),
+        ("dev-1", "two", "2"),
+    ]
+
+
+def test_only_newlines_end_lines(tmp_path: Path) -> None:
+    odd = "a\u2028b\u0085c\x0bd\x1ce"
+    (tmp_path / "d.jsonl").write_text(
+        json.dumps({"question": odd, "answer": "1"}, ensure_ascii=False), encoding="utf-8"
+    )
+    (tmp_path / "d.txt").write_bytes(f"{odd}\nsecond\r\n".encode())
+    assert [example.prompt for example in load(tmp_path, files("d.jsonl")).examples] == [odd]
+    assert [
+        example.prompt for example in load(tmp_path, files("d.txt"), prompt="{{text}}", reference="x").examples
+    ] == [
+        odd,
+        "second",
+    ]
+
+
+def test_text_files_in_parallel_are_one_field_each(tmp_path: Path) -> None:
+    (tmp_path / "eng.txt").write_text("a cat\na dog\n", encoding="utf-8")
+    (tmp_path / "ron.devtest").write_text("o pisică\nun câine\n", encoding="utf-8")
+    data = {"question": "eng.txt", "answer": "ron.devtest"}
+    task = load(tmp_path, {"dev": data, "held_out": data})
+    assert [(example.prompt, example.reference) for example in task.examples] == [
+        ("a cat", "o pisică"),
+        ("a dog", "un câine"),
+    ]
+
+
+def test_text_files_in_parallel_of_different_length_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "eng.txt").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "ron.txt").write_text("a\n", encoding="utf-8")
+    data = {"question": "eng.txt", "answer": "ron.txt"}
+    assert "ron.txt has 1 lines" in refusal(tmp_path, {"dev": data, "held_out": data})
+
+
+def test_several_files_are_one_split_and_their_names_are_in_the_ids(tmp_path: Path) -> None:
+    for name in ("law", "art"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "1"}), encoding="utf-8")
+    task = load(tmp_path, files("*.jsonl"), group="{{_part}}")
+    assert [(example.id, example.group) for example in task.examples] == [("dev-art-0", "art"), ("dev-law-0", "law")]
+
+
+def test_a_variant_fills_paths_and_prompts(tmp_path: Path) -> None:
+    for name in ("law", "art"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "1"}), encoding="utf-8")
+    data = files("{{variant}}.jsonl")
+    task = load(tmp_path, data, variant="law", prompt="{{variant}} {{question}}")
+    assert (task.name, task.examples[0].prompt) == ("sums", "law law")
+    other = load_task(f"{tmp_path / 'sums.yaml'}:art")
+    assert (other.name, other.examples[0].prompt) == ("sums:art", "art art")
+    assert other.fingerprint != task.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("d.jsonl", b'{"question": "a"}\n{"question": \n', "d.jsonl:2: not valid JSON"),
+        ("d.jsonl", b'{"question": "a"}\n\n[1]\n', "d.jsonl:3: a record must be a JSON object"),
+        ("d.jsonl", b'{"question": "\\ud800", "answer": "1"}', "d.jsonl:1: not usable JSON: half a surrogate pair"),
+        ("d.jsonl", b'{"question": ' + b"1" * 5000 + b"}", "d.jsonl:1: not usable JSON"),
+        ("d.jsonl", b"[" * 5000, "d.jsonl:1: not usable JSON"),
+        ("d.jsonl", b'{"question": "\xff"}', "d.jsonl is not UTF-8 at byte 14"),
+        ("d.jsonl", b'{"question": " ", "answer": "1"}', "d.jsonl:1: the prompt is blank"),
+        ("d.jsonl", b"", "the split 'dev' has no records"),
+        ("d.json", b'[{"question": "a"},\n', "d.json:2: not valid JSON"),
+        ("d.json", b'{"a": 1}', "d.json holds no list of records"),
+        ("d.json", b'[{"question": "a"}, 3]', "d.json (record 2): a record must be"),
+        ("d.csv", b"question,answer\n", "d.csv ends in none of .jsonl, .json and .txt"),
+    ],
+)
+def test_a_broken_data_file_is_refused_with_its_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert message in refusal(tmp_path, files(name))
+
+
+def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
+    assert "d.jsonl is not there; correct the path in" in refusal(tmp_path, files("d.jsonl"))
+    assert "*.jsonl matches no file" in refusal(tmp_path, files("*.jsonl"))
+
+
+def test_a_folder_in_place_of_a_data_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").mkdir()
+    assert "d.jsonl cannot be read: Is a directory" in refusal(tmp_path, files("d.jsonl"))
+
+
+HUB = {
+    "hub": "nobody/nothing",
+    "dev": "train",
+    "held_out": "test",
+    "local": {"train": "s/train.jsonl", "test": "s/test.jsonl"},
+}
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A folder that both `datasets` and --data can read."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "train.jsonl").write_text(LINES, encoding="utf-8")
+    (tmp_path / "s" / "test.jsonl").write_text('{"question": "three", "answer": "3"}\n', encoding="utf-8")
+    return tmp_path
+
+
+def test_a_data_folder_replaces_the_hub(exported: Path) -> None:
+    task = load(exported, HUB, options={"data_dir": exported, "split": "held_out"})
+    assert [(example.id, example.prompt) for example in task.examples] == [("test-0", "three")]
+    assert [
+        example.prompt for example in load(exported, HUB, options={"data_dir": exported, "split": "train"}).examples
+    ] == [
+        "one",
+        "two",
+    ]
+
+
+def test_local_data_may_be_divided_otherwise_than_the_hubs(exported: Path) -> None:
+    data = {**HUB, "local": {"dev": "s/test.jsonl", "held_out": "s/train.jsonl"}}
+    assert [example.prompt for example in load(exported, data, options={"data_dir": exported}).examples] == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("data", "data_dir", "message"),
+    [
+        (HUB, "nowhere", "nowhere is no folder; give --data the folder that holds s/train.jsonl"),
+        (HUB, "s", "s/s/train.jsonl is not there; give --data the folder"),
+        ({**HUB, "local": {}}, ".", "data.local is missing"),
+        ({"dev": "test", "held_out": "test", "local": HUB["local"]}, None, "not on the hub; give --data the folder"),
+    ],
+)
+def test_a_data_folder_that_does_not_fit_is_refused(
+    exported: Path, data: dict[str, Any], data_dir: str | None, message: str
+) -> None:
+    options = {"data_dir": exported / data_dir} if data_dir else {}
+    assert message in refusal(exported, data, options=options)
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+    yield
+    datasets.enable_progress_bars()
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_the_hubs_loading_code_reads_a_folder_and_gives_what_local_files_give(exported: Path) -> None:
+    data = {**HUB, "hub": "./s"}
+    for split in ("dev", "held_out"):
+        from_hub = load(exported, data, options={"split": split})
+        local = load(exported, data, options={"split": split, "data_dir": exported})
+        assert from_hub.examples == local.examples
+        assert from_hub.fingerprint == local.fingerprint
+        assert "|datasets:" in str(from_hub.signature)
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_fields_make_the_hubs_records_like_the_local_ones(exported: Path) -> None:
+    data = {**HUB, "hub": "./s", "fields": {"answer": "{{[answer, question]}}", "question": "Q {{question}}"}}
+    example = load(exported, data).examples[0]
+    assert (example.prompt, example.reference) == ("Q one", ("1", "one"))
+
+
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dev": "nowhere"}, 'Unknown split "nowhere"'),
+        ({"config": "strange"}, "'strange' not found"),
+        ({"hub": "./t"}, "give --data DIR to read local files instead"),
+        ({"hub": "a/b/c/d"}, "give --data DIR to read local files instead"),
+        ({"fields": {"answer": "{{reply}}"}}, "under data.fields.answer names the field 'reply'"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_line(exported: Path, change: dict[str, Any], message: str) -> None:
+    assert message in refusal(exported, {**HUB, "hub": "./s", **change})
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line_that_tells_of_local_files(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach 'nobody/nothing' on the Hub\n(LocalEntryNotFoundError)")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    message = refusal(exported, HUB)
+    assert "nobody/nothing cannot be loaded: Couldn't reach" in message
+    assert "check the network and the name, or give --data DIR" in message

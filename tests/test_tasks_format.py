@@ -1,0 +1,273 @@
+"""The task file: what a good one gives, and the one line that each fault of a bad one is answered with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from advisor.tasks import Task, list_tasks, load_task
+from ensemble.errors import InputError
+
+RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
+REFUNDS: dict[str, Any] = {
+    "name": "refunds",
+    "data": {"dev": "dev.jsonl", "held_out": "test.jsonl"},
+    "prompt": "Question: {{question}}\nAnswer:",
+    "reference": "{{answer}}",
+    "metric": "number",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_records(tmp_path / "dev.jsonl", RECORDS[:5])
+    write_records(tmp_path / "test.jsonl", RECORDS[5:])
+    return tmp_path
+
+
+def write_records(path: Path, records: list[Any]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def load(folder: Path, *, options: dict[str, Any] | None = None, without: str = "", **keys: Any) -> Task:
+    content = {key: value for key, value in {**REFUNDS, **keys}.items() if key != without}
+    (folder / "refunds.yaml").write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    return load_task(folder / "refunds.yaml", **(options or {}))
+
+
+def refusal(folder: Path, *, options: dict[str, Any] | None = None, without: str = "", **keys: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        load(folder, options=options, without=without, **keys)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_task_of_ones_own_needs_five_keys(folder: Path) -> None:
+    task = load(folder)
+    assert (task.name, task.metric, task.split, task.shots, task.stop) == ("refunds", "number", "dev", 0, ())
+    example = task.examples[0]
+    assert (example.id, example.prompt, example.reference) == ("dev-0", "Question: What is 1 + 1?\nAnswer:", "2")
+    assert task.score(example, "2.0").value == 1
+
+
+def test_a_reference_that_is_a_list_gives_all_accepted_texts(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": ["a b", "c"]}])
+    task = load(folder, metric="exact_match")
+    assert task.examples[0].reference == task.examples[0].accepted == ("a b", "c")
+    assert load(folder, metric="exact_match", reference=["{{answer[0]}}", "x"]).examples[0].reference == ("a b", "x")
+
+
+def test_extract_is_applied_before_the_metric_and_no_match_is_wrong(folder: Path) -> None:
+    task = load(folder, extract="answer is (-?[0-9]+)")
+    assert task.score(task.examples[0], "The answer is 2. Not 3.").value == 1
+    missed = task.score(task.examples[0], "2")
+    assert (missed.value, missed.extracted) == (0, None)
+
+
+def test_choices_are_rendered_and_empty_ones_at_the_end_dropped(folder: Path) -> None:
+    record = {"question": "q", "A": "x", "B": "y", "C": "", "answer": "B"}
+    write_records(folder / "dev.jsonl", [record, {**record, "question": "r", "A": ""}])
+    task = load(folder, metric="choice", choices=["{{A}}", "{{B}}", "{{C}}"])
+    assert [example.choices for example in task.examples] == [("x", "y")]
+    assert task.score(task.examples[0], " y").value == 1
+    assert "1 of 2 records left out" in task.notes[0]
+    assert "dev.jsonl:2" in task.notes[0]
+
+
+def test_choices_may_come_as_one_list(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "options": ["x", "y"], "answer": 1}])
+    task = load(folder, metric="choice", choices="{{options}}", reference="{{'AB'[answer]}}")
+    assert task.examples[0].choices == ("x", "y")
+
+
+def test_shots_are_prompt_space_response_joined_by_blank_lines(folder: Path) -> None:
+    task = load(folder, shots=2, shot_response="It is {{answer}}.", instructions="Add.")
+    start, first, second, question = task.examples[0].prompt.split("\n\n")
+    assert start == "Add."
+    assert first.startswith("Question: ")
+    assert "\nAnswer: It is " in first
+    assert first.endswith(".")
+    assert second != first
+    assert question == task.examples[0].question
+    assert all(example.prompt == task.prefix + example.question for example in task.examples)
+
+
+def test_the_response_of_a_shot_is_the_reference_unless_said_otherwise(folder: Path) -> None:
+    assert "Answer: 10\n\n" in load(folder, shots=5, options={"split": "held_out"}).prefix
+
+
+def test_groups_are_rendered(folder: Path) -> None:
+    assert load(folder, group="part of {{question}}").examples[0].group == "part of What is 1 + 1?"
+
+
+def test_the_fingerprint_follows_the_content_and_not_the_layout(folder: Path) -> None:
+    fingerprint = load(folder).fingerprint
+    text = (folder / "refunds.yaml").read_text(encoding="utf-8")
+    (folder / "refunds.yaml").write_text(f"# a comment\n{text}", encoding="utf-8")
+    assert load_task(folder / "refunds.yaml").fingerprint == fingerprint
+    assert load(folder, max_new_tokens=7).fingerprint != fingerprint
+    assert load(folder, options={"split": "held_out"}).fingerprint != fingerprint
+    write_records(folder / "dev.jsonl", RECORDS[:4])
+    assert load(folder).fingerprint != fingerprint
+
+
+def test_the_signature_says_how_a_number_came_about(folder: Path) -> None:
+    signature = load(folder, options={"shots": 1, "seed": 3, "limit": 2}).signature
+    assert str(signature).startswith("task:refunds|metric:number|split:dev|n:2|shots:1|seed:3|prompt:")
+    assert "|unite-advisor:" in str(signature)
+    assert "|sacrebleu:" in str(load(folder, metric="bleu").signature)
+
+
+def test_the_prompt_hash_changes_with_prompt_and_shots_only(folder: Path) -> None:
+    plain = load(folder).signature.prompt
+    assert load(folder, options={"limit": 1}).signature.prompt == plain
+    assert load(folder, prompt="{{question}}").signature.prompt != plain
+    assert load(folder, options={"shots": 1}).signature.prompt != plain
+
+
+def test_importing_tasks_loads_no_heavy_library() -> None:
+    code = "import sys, advisor.tasks; print(*({'torch', 'transformers', 'datasets', 'sacrebleu'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_every_built_in_task_is_listed_with_a_summary() -> None:
+    tasks = list_tasks()
+    assert {"gsm8k", "word_problems"} <= {task.name for task in tasks}
+    assert all(task.summary and task.name == task.file.stem for task in tasks)
+
+
+@pytest.mark.parametrize("key", ["name", "data", "prompt", "reference", "metric"])
+def test_a_missing_key_is_named(folder: Path, key: str) -> None:
+    assert f"refunds.yaml: {key} is missing" in refusal(folder, without=key)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"promt": "x"}, "refunds.yaml: promt is not a key"),
+        ({"data": {"dev": "dev.jsonl"}}, "refunds.yaml: data.held_out is missing"),
+        ({"data": {"hub": "x", "dev": "a", "held_out": "b", "splits": "c"}}, "data.splits is not a key"),
+        ({"data": {"dev": "a", "held_out": "b", "config": "c"}}, "data.config goes with `hub`"),
+        ({"data": ["dev.jsonl"]}, "data must hold keys"),
+        ({"name": 3}, "name must be text"),
+        ({"prompt": " "}, "prompt must be text that is not blank"),
+        ({"prompt": "{{question"}, "the template under prompt is broken"),
+        ({"prompt": "{{question | shout}}"}, "the template under prompt is broken"),
+        ({"prompt": "{{10 ** 5000}}"}, "the template under prompt is broken"),
+        ({"reference": []}, "reference is empty"),
+        ({"metric": "accuracy"}, "metric accuracy is none that there is; choose among bleu, choice, chrf"),
+        ({"metric": "pass_at_1"}, "not available yet"),
+        ({"metric": "choice"}, "choices and `metric: choice` go together"),
+        ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
+        ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression: "),
+        ({"stop": [""]}, "stop must be a text or a list of texts"),
+        ({"stop": {"x": 1}}, "stop must be a text or a list of texts"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1"),
+        ({"shots": "four"}, "shots must be a whole number"),
+        ({"shots": True}, "shots must be a whole number"),
+        ({"dev_size": 0}, "dev_size must be a whole number of at least 1"),
+    ],
+)
+def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], message: str) -> None:
+    assert message in refusal(folder, **keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nprompt: {{question}}\n", "refunds.yaml:2: not valid YAML: found unhashable key; quote text"),
+        ("name: a\n  prompt: b\n", "refunds.yaml:2: not valid YAML"),
+        ("name: a\nname: b\n", "the key name is given twice"),
+        ("name: &a b\nprompt: *a\n", "refunds.yaml:2: not valid YAML: aliases"),
+        ("- name\n", "must hold keys with values"),
+        ("", "must hold keys with values"),
+        ("prompt: \x00", "not valid YAML"),
+        ("a: " + "[" * 1200, "not valid YAML"),
+        ('name: "\\ud800"\ndata: {}\nprompt: a\nreference: b\nmetric: number\n', "name holds half a surrogate pair"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
+    (folder / "refunds.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"refunds\.yaml") as caught:
+        load_task(folder / "refunds.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_that_no_record_has_is_named_with_the_line(folder: Path) -> None:
+    message = refusal(folder, prompt="{{quesiton}}")
+    assert "the template under prompt names the field 'quesiton'" in message
+    assert "dev.jsonl:1 has only question, answer" in message
+    assert "under reference names the field 'anser'" in refusal(folder, reference="{{anser}}")
+
+
+def test_a_null_is_never_rendered_as_text(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": None, "answer": "1"}])
+    assert "needs the field 'question', which is null in" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{question.__class__.__mro__}}",
+        "{{question.missing}}",
+        "{{1 / 0}}",
+        "{% include 'x' %}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{{question | round}}",
+        "{{[].append(1)}}",
+        "{{answer[9].x}}",
+    ],
+)
+def test_a_template_that_fails_or_reaches_out_of_the_sandbox_is_the_users_error(folder: Path, template: str) -> None:
+    for key in ("prompt", "reference"):
+        assert f"the template under {key} fails on" in refusal(folder, **{key: template})
+
+
+def test_a_reference_that_the_metric_cannot_use_is_named_with_its_line(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": "seven"}])
+    assert "dev.jsonl:1: the reference 'seven' is not a number" in refusal(folder)
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": "E"}])
+    assert "dev.jsonl:1: the reference 'E' is neither" in refusal(folder, metric="choice", choices=["x", "y"])
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": ""}])
+    assert "dev.jsonl:1: there is no reference" in refusal(folder)
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": []}])
+    assert "dev.jsonl:1: there is no reference" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gsm9k", "there is no task 'gsm9k'; did you mean gsm8k? `advisor tasks` lists them"),
+        ("qqqqqq", "there is no task 'qqqqqq'; `advisor tasks` lists them"),
+        ("nowhere/refunds.yaml", "there is no task file nowhere/refunds.yaml"),
+        ("", "there is no task ''"),
+        ("word_problems:easy", "variant is missing, so there is no word_problems:easy"),
+    ],
+)
+def test_an_unknown_task_is_answered_with_the_way_to_the_right_one(name: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_task(name)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "--limit 0: give at least 1"),
+        ({"shots": -1}, "--shots -1: give at least 0"),
+        ({"shots": 6}, "--shots 6: the split 'dev' has only 5 different questions"),
+        ({"shots": 5}, "the split 'dev' has nothing but shots"),
+        ({"split": "train"}, "there is no split 'train'; choose among dev, held_out"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+    assert message in refusal(folder, options=options)

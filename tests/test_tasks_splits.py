@@ -1,0 +1,176 @@
+"""Who is in which split: samples that grow, shots that are never asked, and dev and held-out that never meet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.tasks import Task, load_task, splits
+from ensemble.errors import InputError
+
+
+class Asked:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+POOLS = st.lists(st.integers(0, 30).map(lambda n: Asked(f"question {n}")), max_size=30)
+
+
+@given(POOLS, st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
+def test_a_smaller_limit_is_the_start_of_a_larger_one(pool: list[Asked], seed: int, low: int, high: int) -> None:
+    low, high = sorted((low, high))
+    assert splits.limited(pool, high, seed)[:low] == splits.limited(pool, low, seed)
+
+
+@given(POOLS, st.integers(0, 5), st.integers(0, 40))
+def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
+    pool: list[Asked], seed: int, size: int
+) -> None:
+    drawn = splits.sample(pool, size, seed)
+    positions = [pool.index(question) for question in drawn]
+    assert len(drawn) == min(size, len(pool))
+    assert positions == sorted(positions)
+
+
+@given(POOLS, st.integers(0, 5))
+def test_a_new_record_moves_no_other(pool: list[Asked], seed: int) -> None:
+    before = [question for question in splits.seeded([*pool, Asked("new")], seed) if question.text != "new"]
+    assert before == splits.seeded(pool, seed)
+
+
+@given(POOLS, st.integers(0, 5), st.integers(0, 8))
+def test_shots_are_different_questions(pool: list[Asked], seed: int, count: int) -> None:
+    texts = [question.text for question in splits.draw_shots(pool, count, seed)]
+    assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
+
+
+def test_seeds_draw_differently() -> None:
+    pool = [Asked(str(number)) for number in range(100)]
+    assert splits.limited(pool, 10, 0) != splits.limited(pool, 10, 1)
+
+
+def task_file(folder: Path, contents: dict[str, list[Any]], **keys: Any) -> Path:
+    for name, questions in contents.items():
+        lines = [
+            json.dumps(
+                question if isinstance(question, dict) else {"question": f"q{question}", "answer": str(question)}
+            )
+            for question in questions
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    content = {
+        "name": "sums",
+        "data": {"dev": "dev.jsonl", "held_out": "held_out.jsonl"},
+        "prompt": "{{question}}",
+        "reference": "{{answer}}",
+        "metric": "number",
+        **keys,
+    }
+    path = folder / "sums.yaml"
+    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def asked(task: Task) -> set[str]:
+    return {example.question for example in task.examples}
+
+
+ONE_SOURCE = {"dev": "dev.jsonl", "held_out": "dev.jsonl"}
+
+
+@pytest.mark.parametrize("shots", [0, 4])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_dev_held_out_and_shots_of_one_source_never_meet(tmp_path: Path, shots: int, seed: int) -> None:
+    path = task_file(tmp_path, {"dev": list(range(40))}, data=ONE_SOURCE, dev_size=10)
+    dev, held_out = (load_task(path, split=split, shots=shots, seed=seed) for split in ("dev", "held_out"))
+    assert len(dev.examples) == 10
+    assert len(held_out.examples) == 30 - shots
+    assert not asked(dev) & asked(held_out)
+    for task in (dev, held_out):
+        assert not any(line in asked(task) for line in (shot.split(" ")[0] for shot in task.prefix.split("\n\n")))
+    assert dev.prefix == held_out.prefix
+
+
+def test_a_limit_on_dev_does_not_let_dev_questions_into_held_out(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": list(range(40))}, data=ONE_SOURCE, dev_size=10)
+    assert asked(load_task(path, split="held_out", limit=5)).isdisjoint(asked(load_task(path)))
+
+
+def test_the_dev_sample_does_not_change_with_the_number_of_shots(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": list(range(40)), "held_out": [100]}, dev_size=10)
+    assert asked(load_task(path, shots=0)) == asked(load_task(path, shots=20))
+
+
+def test_dev_questions_are_taken_out_of_an_overlapping_held_out_file_and_it_is_said(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": [1, 2, 3], "held_out": [1, 2, 3, 4, 5]})
+    task = load_task(path, split="held_out")
+    assert asked(task) == {"q4", "q5"}
+    assert task.notes == ("held_out: 3 of 5 questions left out, which are shots or in dev",)
+
+
+def test_shots_from_a_file_of_their_own_are_taken_out_of_every_split(tmp_path: Path) -> None:
+    data = {"dev": "dev.jsonl", "held_out": "held_out.jsonl", "shots": "demos.jsonl"}
+    path = task_file(tmp_path, {"dev": [1, 2], "held_out": [3, 4], "demos": [2, 3]}, data=data, shots=2)
+    assert asked(load_task(path)) == {"q1"}
+    assert asked(load_task(path, split="held_out")) == {"q4"}
+
+
+def test_limits_grow_and_seeds_decide(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": list(range(40)), "held_out": [100]})
+    fifty, five = load_task(path, limit=30), load_task(path, limit=5)
+    assert fifty.examples[:5] == five.examples
+    assert load_task(path, limit=5) == five
+    assert load_task(path, limit=5, seed=1).examples != five.examples
+
+
+def test_without_a_limit_questions_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": list(range(40)), "held_out": [100]})
+    assert [example.question for example in load_task(path).examples] == [f"q{n}" for n in range(40)]
+
+
+def test_a_limit_above_what_there_is_takes_all_and_says_so(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": [1, 2, 3], "held_out": [100]})
+    task = load_task(path, limit=5)
+    assert len(task.examples) == 3
+    assert task.notes == ("dev: the limit is 5, and there are only 3 questions",)
+
+
+def test_a_split_of_the_data_is_taken_whole(tmp_path: Path) -> None:
+    data = {"dev": "dev.jsonl", "held_out": "held_out.jsonl", "test": "test.jsonl"}
+    path = task_file(tmp_path, {"dev": [1], "held_out": [2], "test": [1, 2, 3]}, data=data)
+    assert asked(load_task(path, split="test")) == {"q1", "q2", "q3"}
+
+
+@pytest.mark.parametrize("held_out", [[], [1, 2]])
+def test_a_split_without_questions_is_refused(tmp_path: Path, held_out: list[int]) -> None:
+    path = task_file(tmp_path, {"dev": [1, 2], "held_out": held_out})
+    with pytest.raises(InputError, match=r"sums\.yaml: the split 'held_out' has no"):
+        load_task(path, split="held_out")
+
+
+def test_ids_are_the_records_own_or_split_and_index(tmp_path: Path) -> None:
+    records = [
+        {"id": "a", "question": "x", "answer": "1"},
+        {"question": "y", "answer": "2"},
+        {"id": 7, "question": "z", "answer": "3"},
+    ]
+    path = task_file(tmp_path, {"dev": records, "held_out": [100]})
+    assert [example.id for example in load_task(path).examples] == ["a", "dev-1", "7"]
+
+
+def test_ids_given_twice_are_refused_with_both_lines(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": [{"id": 1, "question": n, "answer": n} for n in (1, 2)], "held_out": [100]})
+    with pytest.raises(InputError, match=r"dev\.jsonl:2: the id '1' is that of .*dev\.jsonl:1 too"):
+        load_task(path)
+
+
+def test_an_id_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": [{"id": [1], "question": 1, "answer": 1}], "held_out": [100]})
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: the id must be text"):
+        load_task(path)
