@@ -1,0 +1,232 @@
+"""``samples.jsonl``: the questions with every response, what is telling about each, and which of them the report shows.
+
+A line, as written (``split`` is ``dev`` or ``held_out``; ``ensemble`` is null on the questions that it did not see)::
+
+    {"id": "q7", "prompt": "2 + 2 =", "reference": "4", "split": "held_out",
+     "responses": {"tiny-a": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}},
+     "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}}
+
+Not covered: decoding traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reports.fields import Fields, read_lines
+from reports.model import Result
+from reports.visible import visible
+
+MOST_EXAMPLES = 200
+"""Examples in the report; the others stay in ``samples.jsonl``."""
+
+LONGEST_TEXT = 4000
+"""Characters that are shown of a prompt or a response: 200 examples of 5 candidates have to stay below 2 MB."""
+
+MOST_CHARACTERS = 1_200_000
+"""Characters of all examples together; a page of 2 MB has room for the figures and the markup beside them."""
+
+RIGHT = 0.5
+"""The score from which a response counts as right, for metrics that also score between 0 and 1."""
+
+PROFILED = "dev"
+"""The split that every candidate answered, and that the rules were applied to."""
+
+TAGS = {
+    "mended": "Ensemble mended it",
+    "broke": "Ensemble broke it",
+    "lone": "Only one right",
+    "wrong": "All wrong",
+    "cut": "Cut off",
+}
+"""What may be telling about an example, in the order of the filters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response to one question; ``candidate`` is an index, or None for the ensemble."""
+
+    candidate: int | None
+    text: str
+    extracted: str | None
+    score: float | None
+    length: int
+    finish_reason: str
+    error: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the score counts as right."""
+        return self.score is not None and self.score >= RIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question with the candidates' responses, best candidate first, and the ensemble's where it has one."""
+
+    id: str
+    split: str
+    prompt: str
+    reference: tuple[str, ...]
+    responses: tuple[Response, ...]
+    ensemble: Response | None
+    tags: tuple[str, ...]
+
+    @property
+    def characters(self) -> int:
+        """Characters that the example adds to the page."""
+        responses = self.responses if self.ensemble is None else (*self.responses, self.ensemble)
+        own = len(self.prompt) + sum(len(text) for text in self.reference)
+        return own + sum(len(response.text) + len(response.error) for response in responses)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What the report takes from ``samples.jsonl``.
+
+    Attributes:
+        total: Questions in the file.
+        examples: Those that are shown, those with an ensemble's response first, else in the file's order.
+        opening: What every shown prompt begins with (the worked examples of a few-shot prompt), taken off the prompts.
+        lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
+    """
+
+    total: int
+    examples: tuple[Example, ...]
+    opening: str
+    lengths: tuple[tuple[int, ...], ...]
+
+
+def read_samples(path: Path, result: Result) -> Samples | None:
+    """Read ``samples.jsonl``; None where there is no such file.
+
+    Raises:
+        InputError: A line is not what it should be.
+    """
+    if not path.exists():
+        return None
+    indices = {candidate.model: candidate.index for candidate in result.candidates}
+    best_single = _best_single(result, indices)
+    lengths: list[list[int]] = [[] for _ in result.candidates]
+    examples = []
+    for fields in read_lines(path):
+        example = _example(fields, indices, best_single)
+        examples.append(example)
+        if example.split == PROFILED:
+            for response in example.responses:
+                if response.candidate is not None and not response.error:
+                    lengths[response.candidate].append(response.length)
+    shown = choose(examples)
+    opening = common_opening([example.prompt for example in shown])
+    return Samples(
+        len(examples), tuple(_clipped(each, len(opening)) for each in shown), opening, tuple(map(tuple, lengths))
+    )
+
+
+def choose(examples: list[Example]) -> list[Example]:
+    """Choose the examples that are shown: held-out ones before others, and telling ones where there are too many."""
+
+    def importance(position: int) -> tuple[bool, bool, bool, int]:
+        example = examples[position]
+        changed = "mended" in example.tags or "broke" in example.tags
+        return (example.ensemble is None, not changed, not example.tags, position)
+
+    chosen, room = [], MOST_CHARACTERS
+    for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
+        room -= min(examples[position].characters, LONGEST_TEXT * (2 + len(examples[position].responses)))
+        if room < 0:
+            break
+        chosen.append(position)
+    return [
+        examples[position]
+        for position in sorted(chosen, key=lambda position: (examples[position].ensemble is None, position))
+    ]
+
+
+def common_opening(prompts: list[str]) -> str:
+    """Return what all the prompts begin with, up to a paragraph's end; empty where that is hardly worth a fold."""
+    if len(prompts) < 2:
+        return ""
+    first, last = min(prompts), max(prompts)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    end = first.rfind("\n\n", 0, same) + 2
+    return first[:end] if end > 160 else ""
+
+
+def _example(fields: Fields, indices: dict[str, int], best_single: int | None) -> Example:
+    written = fields.part("responses")
+    responses = []
+    for name in written.values:
+        candidate = indices.get(visible(name))
+        if candidate is not None:
+            responses.append(_response(written.part(name), candidate))
+    responses.sort(key=lambda response: response.candidate or 0)
+    joint = fields.optional_part("ensemble")
+    ensemble = None if joint is None else _response(joint, None)
+    return Example(
+        id=fields.line("id"),
+        split=fields.line("split"),
+        prompt=fields.prose("prompt"),
+        reference=fields.texts("reference", keep_lines=True),
+        responses=tuple(responses),
+        ensemble=ensemble,
+        tags=tuple(_tags(responses, ensemble, best_single)),
+    )
+
+
+def _response(fields: Fields, candidate: int | None) -> Response:
+    text = fields.prose("text")
+    return Response(
+        candidate=candidate,
+        text=text,
+        extracted=None if fields.values.get("extracted") is None else fields.line("extracted"),
+        score=fields.number("score"),
+        length=fields.count("length", len(text)),
+        finish_reason=fields.line("finish_reason"),
+        error=fields.line("error"),
+    )
+
+
+def _tags(responses: Iterable[Response], ensemble: Response | None, best_single: int | None) -> list[str]:
+    alone = list(responses)
+    everyone = alone if ensemble is None else [*alone, ensemble]
+    best = next((response for response in alone if response.candidate == best_single), None)
+    found = {
+        "mended": best is not None and ensemble is not None and ensemble.right and not best.right,
+        "broke": best is not None and ensemble is not None and best.right and not ensemble.right,
+        "lone": len(alone) > 1 and sum(response.right for response in alone) == 1,
+        "wrong": bool(everyone) and not any(response.right for response in everyone),
+        "cut": any(response.finish_reason == "length" for response in everyone),
+    }
+    return [tag for tag in TAGS if found[tag]]
+
+
+def _best_single(result: Result, indices: dict[str, int]) -> int | None:
+    if result.ensemble is not None and result.ensemble.best_single_model in indices:
+        return indices[result.ensemble.best_single_model]
+    return result.primary.index if result.primary else None
+
+
+def _clipped(example: Example, opening: int) -> Example:
+    return replace(
+        example,
+        prompt=_clip(example.prompt[opening:]),
+        reference=tuple(_clip(text) for text in example.reference[:20]),
+        responses=tuple(_clipped_response(response) for response in example.responses),
+        ensemble=None if example.ensemble is None else _clipped_response(example.ensemble),
+    )
+
+
+def _clipped_response(response: Response) -> Response:
+    extracted = None if response.extracted is None else _clip(response.extracted, 200)
+    return replace(response, text=_clip(response.text), extracted=extracted, error=_clip(response.error, 400))
+
+
+def _clip(text: str, longest: int = LONGEST_TEXT) -> str:
+    return (
+        text
+        if len(text) <= longest
+        else f"{text[:longest]}… ({len(text) - longest:,} more characters in samples.jsonl)"
+    )

@@ -1,0 +1,187 @@
+"""The page: everything is read and drawn first, and then put into one self-contained HTML file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ensemble.errors import InputError
+from reports import words
+from reports.data import script_data
+from reports.examples import TAGS, Example, Samples, read_samples
+from reports.figures import draw
+from reports.matrices import known_measures
+from reports.model import Candidate, Result, read_result
+from reports.verdict import certainty, headline
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_STYLES = ("style.css", "figures.css", "explorer.css")
+_SCRIPTS = ("theme.js", "tables.js", "limits.js", "explorer.js")
+
+SHOWN_WITHOUT_SCRIPT = 12
+"""Examples that are in the page itself, for readers without JavaScript; the script has all of them."""
+
+STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An accuracy and its interval on a small scale, in percent of its width; ``floor`` is the lowest one allowed."""
+
+    at: float
+    low: float
+    high: float
+    floor: float
+
+
+def write_page(run_dir: Path) -> Path:
+    """Write ``report.html`` into a run folder; see :func:`reports.write_report`."""
+    result_path = run_dir / "result.json"
+    if not run_dir.is_dir():
+        raise InputError(f"{run_dir}: not a folder; name the run folder that `advisor select` wrote")
+    if not result_path.is_file():
+        raise InputError(f"{run_dir}: has no result.json; name the run folder that `advisor select` wrote")
+    result = read_result(result_path)
+    samples = read_samples(run_dir / "samples.jsonl", result)
+    return _write_atomically(run_dir / "report.html", render(result, samples))
+
+
+def render(result: Result, samples: Samples | None) -> str:
+    """Return the report as HTML."""
+    # Markup is what the template does not escape: this package's own text, and what was escaped by other means.
+    style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _STYLES)
+    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    figures = draw(result, samples)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            result=result,
+            samples=samples,
+            figures=figures,
+            headline=headline(result),
+            certainty=certainty(result),
+            bars=_bars(result),
+            columns=_columns(result),
+            measures=known_measures(result),
+            telling=_telling(samples),
+            tags=TAGS,
+            status_words=STATUS_WORDS,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            data=Markup(script_data(result, samples)),
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "amount": words.amount,
+        "difference": words.difference,
+        "difference_interval": words.difference_interval,
+        "drawn": Markup,  # for the drawings, whose text has been escaped by the XML writer
+        "interval": words.interval,
+        "length": words.length,
+        "p_value": words.p_value,
+        "points": words.points,
+        "ratio": words.ratio,
+        "seconds": words.seconds,
+        "sentence": _sentence,
+    }
+    return environment
+
+
+def _sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    capital = text[:1].upper() if text[1:2].isalpha() or text[1:2] == " " else text[:1]
+    return capital + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else ""
+
+
+def _bars(result: Result) -> dict[int, Bar]:
+    known = [
+        (each, each.accuracy, each.accuracy_ci or (each.accuracy,) * 2)
+        for each in result.candidates
+        if each.accuracy is not None
+    ]
+    if not known:
+        return {}
+    low, high = min(ends[0] for _, _, ends in known), max(ends[1] for _, _, ends in known)
+    width = max(high - low, 1.0)
+    primary = result.primary
+    limit = primary.accuracy - result.rules.max_gap if primary and primary.accuracy is not None else low
+
+    def place(value: float) -> float:
+        return round(100 * min(max((value - low) / width, 0.0), 1.0), 2)
+
+    return {each.index: Bar(place(at), place(ends[0]), place(ends[1]), place(limit)) for each, at, ends in known}
+
+
+def _columns(result: Result) -> set[str]:
+    """Return the optional columns of the leaderboard that have something to show."""
+
+    def known(candidate: Candidate) -> dict[str, bool]:
+        return {
+            "truncated": candidate.truncated > 0,
+            "errors": candidate.errors > 0,
+            "tokens_per_second": candidate.tokens_per_second is not None,
+            "seconds": candidate.seconds is not None,
+            "parameters": candidate.parameters is not None,
+        }
+
+    return {name for candidate in result.candidates for name, has in known(candidate).items() if has}
+
+
+def _telling(samples: Samples | None) -> list[Example]:
+    """Return the examples that say most, in the order of the tags."""
+    if samples is None:
+        return []
+    order = {tag: place for place, tag in enumerate(TAGS)}
+    ranked = sorted(samples.examples, key=lambda each: min((order[tag] for tag in each.tags), default=len(order)))
+    return ranked[:SHOWN_WITHOUT_SCRIPT]
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _write_atomically(path: Path, text: str) -> Path:
+    """Write a file that is there whole or not at all, with the permissions that any new file has."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".report-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        try:
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); check the folder's permissions and space"
+        ) from error
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

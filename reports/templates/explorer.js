@@ -1,0 +1,173 @@
+// The example explorer: a line for each example, whose inside is built when it is opened.
+(() => {
+  const root = document.getElementById("explorer");
+  if (!root) return;
+  const { examples, candidates, tags, opening, method } = JSON.parse(document.getElementById("data").textContent);
+  const PAGE = 20;
+  let filter = "all";
+  let room = PAGE;
+
+  // Text goes in as text and never as markup: nothing that a model wrote can become an element.
+  function make(name, className, ...children) {
+    const element = document.createElement(name);
+    if (className) element.className = className;
+    element.append(...children.filter((child) => child !== null));
+    return element;
+  }
+
+  function glyph(right) {
+    const space = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(space, "svg");
+    svg.setAttribute("viewBox", "0 0 16 16");
+    svg.setAttribute("class", `glyph glyph-${right ? "right" : "false"}`);
+    svg.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS(space, "path");
+    path.setAttribute("d", right ? "M3 8.6l3.4 3.6L13.2 4" : "M3.6 3.6l8.8 8.8M12.4 3.6l-8.8 8.8");
+    svg.append(path);
+    return svg;
+  }
+
+  const nameOf = (response) => (response.by === null ? `${method} ensemble` : candidates[response.by].name);
+  const prose = (text) => Object.assign(make("pre", "text", text), { dir: "auto" });
+
+  // The words of a text that are not in the longest run of words it has in common, in order, with another.
+  function differing(text, other) {
+    const [a, b] = [text, other].map((each) => each.split(/(\s+)/).filter((word) => word.trim()));
+    if (a.length * b.length > 250000) return new Set();
+    const rows = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+    for (let i = a.length - 1; i >= 0; i -= 1) {
+      for (let j = b.length - 1; j >= 0; j -= 1) rows[i][j] = a[i] === b[j] ? rows[i + 1][j + 1] + 1 : Math.max(rows[i + 1][j], rows[i][j + 1]);
+    }
+    const found = new Set();
+    for (let i = 0, j = 0; i < a.length;) {
+      if (j < b.length && a[i] === b[j]) { i += 1; j += 1; } else if (j < b.length && rows[i][j + 1] >= rows[i + 1][j]) j += 1;
+      else { found.add(i); i += 1; }
+    }
+    return found;
+  }
+
+  function marked(text, other) {
+    const box = prose("");
+    if (other === null) { box.textContent = text; return box; }
+    const found = differing(text, other);
+    let word = -1;
+    for (const piece of text.split(/(\s+)/)) {
+      if (piece.trim()) word += 1;
+      box.append(piece.trim() && found.has(word) ? make("mark", "", piece) : piece);
+    }
+    return box;
+  }
+
+  function answer(response, base) {
+    const right = Boolean(response.right);
+    const verdict = response.score === undefined || response.score === null ? (right ? "right" : "wrong") : `score ${response.score.toFixed(2)}`;
+    const head = make("header", "", make("span", "who", make("bdi", "", nameOf(response))), make("span", "how", glyph(right), verdict));
+    const meta = make("p", "meta");
+    if (response.error) meta.append(`Failed: ${response.error}`);
+    else {
+      if (response.extracted === undefined) meta.append("no answer found");
+      else meta.append("read as ", make("b", "", make("bdi", "", response.extracted)));
+      meta.append(`, ${response.length} characters`, response.end === "length" ? ", cut off" : "");
+    }
+    const joint = response.by === null ? " joint" : "";
+    return make("article", `answer ${right ? "right" : "false"}${joint}`, head, marked(response.text, response === base ? null : base.text), meta);
+  }
+
+  function inside(example) {
+    const joint = example.responses.find((response) => response.by === null);
+    const base = joint || example.responses[0];
+    const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base)));
+    const link = Object.assign(make("a", "", "Link to this example"), { href: `#example=${encodeURIComponent(example.id)}` });
+    const note = example.responses.length > 1 ? `Marked: what differs from ${joint ? "the ensemble’s" : "the first"} response.` : "";
+    const shots = opening ? make("details", "", make("summary", "", "What every prompt begins with"), prose(opening)) : null;
+    return make(
+      "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
+      make("p", "label", "Reference"), prose(example.reference.join("\n")), answers, make("p", "foot", make("span", "", note), link),
+    );
+  }
+
+  // A column for each candidate, with its number on the leaderboard, and one for the ensemble; too many would be noise.
+  const answered = [...new Set(examples.flatMap((example) => example.responses.map((response) => response.by)))];
+  const columns = answered.sort((a, b) => (a === null) - (b === null) || a - b).slice(0, 12);
+
+  function dot(response, by) {
+    const place = by === null ? "joint" : "";
+    if (!response) return make("span", place);
+    const element = make("span", `${response.right ? "right" : "false"} ${place}`, glyph(Boolean(response.right)));
+    element.title = `${nameOf(response)}: ${response.right ? "right" : "wrong"}`;
+    return element;
+  }
+
+  function heads() {
+    const numbers = columns.map((by) => {
+      const head = make("span", by === null ? "joint" : "", by === null ? "E" : String(by + 1));
+      head.title = nameOf({ by });
+      return head;
+    });
+    return make("p", "heads", said, make("span", "dots", ...numbers));
+  }
+
+  function line(example) {
+    const dots = make("span", "dots", ...columns.map((by) => dot(example.responses.find((response) => response.by === by), by)));
+    const labels = make("span", "tags", ...example.tags.map((tag) => make("span", "tag", tags[tag])), dots);
+    const ask = Object.assign(make("span", "ask", example.prompt.slice(0, 160).replace(/\s+/g, " ")), { dir: "auto" });
+    const details = make("details", "example", make("summary", "", make("span", "id", make("bdi", "", example.id)), ask, labels));
+    details.addEventListener("toggle", () => {
+      if (details.open && details.children.length === 1) details.append(inside(example));
+    });
+    return details;
+  }
+
+  const lines = examples.map(line);
+  const texts = examples.map((each) => [each.id, each.prompt, ...each.reference, ...each.responses.map((response) => response.text)].join("\n").toLowerCase());
+  const search = Object.assign(make("input"), { type: "search", placeholder: "Search questions and responses" });
+  search.setAttribute("aria-label", "Search questions and responses");
+  const said = make("span", "said");
+  said.setAttribute("aria-live", "polite");
+
+  function refresh() {
+    const wanted = search.value.trim().toLowerCase();
+    let count = 0;
+    examples.forEach((example, index) => {
+      const fits = (filter === "all" || example.tags.includes(filter)) && texts[index].includes(wanted);
+      count += fits;
+      lines[index].hidden = !fits || count > room;
+    });
+    said.textContent = count ? `${count} of ${examples.length} examples` : "None of the examples fits: try another filter or other words.";
+    more.hidden = count <= room;
+    more.textContent = `Show ${Math.min(2 * PAGE, count - room)} more`;
+    for (const button of tools.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.filter === filter));
+  }
+
+  function filterButton(name, text, count) {
+    const button = Object.assign(make("button", "", text, make("span", "count", String(count))), { type: "button" });
+    button.dataset.filter = name;
+    button.disabled = count === 0;
+    button.addEventListener("click", () => { filter = name; room = PAGE; refresh(); });
+    return button;
+  }
+
+  const counts = (tag) => examples.filter((example) => example.tags.includes(tag)).length;
+  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
+  search.addEventListener("input", () => { room = PAGE; refresh(); });
+  const more = Object.assign(make("button", "more"), { type: "button" });
+  more.addEventListener("click", () => { room += 2 * PAGE; refresh(); });
+
+  function follow() {
+    if (!location.hash.startsWith("#example=")) return;
+    let wanted = "";
+    try { wanted = decodeURIComponent(location.hash.slice("#example=".length)); } catch { return; }
+    const index = examples.findIndex((example) => example.id === wanted);
+    if (index < 0) { said.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
+    if (lines[index].hidden) { filter = "all"; search.value = ""; room = Math.max(room, index + 1); refresh(); }
+    lines[index].open = true;
+    lines[index].scrollIntoView({ block: "start" });
+  }
+
+  root.append(tools, heads(), ...lines, more);
+  root.hidden = false;
+  document.getElementById("telling").remove();
+  refresh();
+  window.addEventListener("hashchange", follow);
+  follow();
+})();

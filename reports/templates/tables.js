@@ -1,0 +1,37 @@
+// Tables sort by their columns: a head becomes a button, and the rows know their values.
+(() => {
+  function compare(a, b) {
+    // What is unknown comes last, whichever way the column is sorted.
+    const numbers = [Number(a), Number(b)];
+    return numbers.some(Number.isNaN) ? a.localeCompare(b) : numbers[0] - numbers[1];
+  }
+
+  function sort(table, head, direction) {
+    const key = head.dataset.sort;
+    const value = (row) => row.querySelector(`[data-key="${key}"]`).dataset.value;
+    const rows = [...table.tBodies[0].rows];
+    rows.sort((one, other) => {
+      const [a, b] = [value(one), value(other)];
+      if (a === "" || b === "") return Number(a === "") - Number(b === "");
+      return direction === "ascending" ? compare(a, b) : compare(b, a);
+    });
+    table.tBodies[0].append(...rows);
+    for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", direction);
+  }
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    table.classList.add("live");
+    for (const head of table.querySelectorAll("th[data-sort]")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      head.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const first = head.dataset.first || "ascending";
+        const second = first === "ascending" ? "descending" : "ascending";
+        sort(table, head, head.getAttribute("aria-sort") === first ? second : first);
+      });
+    }
+  }
+})();

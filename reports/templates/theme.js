@@ -1,0 +1,26 @@
+"use strict";
+// The switch works by style alone; this remembers it, where the browser lets a local file remember anything.
+(() => {
+  const key = "unite-advisor-theme";
+  const choices = document.querySelectorAll("input[name=theme]");
+  try {
+    const remembered = localStorage.getItem(key);
+    for (const choice of choices) choice.checked = choice.value === (remembered || "system");
+    for (const choice of choices) choice.addEventListener("change", () => localStorage.setItem(key, choice.value));
+  } catch { /* no storage: the theme lasts as long as the page is open */ }
+})();
+
+// The command can be copied, where the browser has a clipboard for this page.
+(() => {
+  const command = document.getElementById("command");
+  if (!command || !navigator.clipboard) return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(command.textContent);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  command.parentElement.append(button);
+})();

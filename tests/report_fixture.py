@@ -1,0 +1,286 @@
+"""A run folder such as `advisor select` writes, made up: six candidates, 300 dev and 100 held-out sums, seeded."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
+CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
+BROKEN = "broken-pieces"
+RULES = {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": 3}
+
+
+def write_run(folder: Path, *, dev: int = 300, held_out: int = 100, seed: int = 5) -> Path:
+    """Write result.json and samples.jsonl into a folder, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    samples = make_samples(dev, held_out, seed)
+    write_json(folder, make_result(samples))
+    lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+    (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def write_json(folder: Path, result: dict[str, Any]) -> Path:
+    """Write a result.json alone, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+    return folder
+
+
+def make_samples(dev: int = 300, held_out: int = 100, seed: int = 5) -> list[dict[str, Any]]:
+    """Make the lines of samples.jsonl."""
+    chance = random.Random(seed)
+    plan = [("dev", index) for index in range(dev)] + [("held_out", index) for index in range(held_out)]
+    return [_sample(chance, split, index) for split, index in plan]
+
+
+def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make result.json from the samples."""
+    dev = [sample for sample in samples if sample["split"] == "dev"]
+    held_out = [sample for sample in samples if sample["split"] == "held_out"]
+    standing = [_standing(model, dev) for model in CANDIDATES]
+    standing.sort(key=lambda each: (-each["accuracy"], each["mean_length"], each["model"]))
+    selected = _decide(standing)
+    return {
+        "schema_version": 1,
+        "task": {
+            "name": "word_problems",
+            "metric": "number",
+            "split": "dev",
+            "n": len(dev),
+            "fingerprint": "sha256:5b1f0c3ad2e4",
+            "signature": "task:word_problems|split:dev|n:300|shots:0|seed:0|prompt:9f2c1ab0|version:0.1.0",
+        },
+        "rules": RULES,
+        "candidates": [*standing, _failed()],
+        "selected": selected,
+        "pairs": _pairs(standing, dev),
+        "ensemble": _ensemble(selected, held_out) if held_out else None,
+        "advice": _advice(selected, held_out),
+        "provenance": _provenance(),
+    }
+
+
+def _sample(chance: random.Random, split: str, index: int) -> dict[str, Any]:
+    start, more, less = chance.randint(12, 40), chance.randint(3, 30), chance.randint(2, 11)
+    answer = start + more - less
+    person, other = chance.sample(["Mia", "Tom", "Zoe", "Leo", "Ida", "Ben"], 2)
+    things = chance.choice(["shells", "coins", "stamps", "beads"])
+    prompt = (
+        f"Question: {person} has {start} {things}. {person} finds {more} more. {person} gives {less} to {other}. "
+        f"How many {things} does {person} have now?\nAnswer:"
+    )
+    hard = chance.gauss(0, 0.16)
+    models = CANDIDATES if split == "dev" else TERSE
+    responses, rights = {}, 0
+    for model, skill in models.items():
+        right = chance.random() < skill - hard
+        rights += right
+        said = answer if right else answer + chance.choice([-10, -1, 1, 2, 10])
+        responses[model] = _response(_text(model, start, more, less, said, chance), answer)
+    ensemble = None
+    if split == "held_out":
+        right = chance.random() < {0: 0.06, 1: 0.6, 2: 0.98, 3: 1.0}[rights]
+        ensemble = _response(f"The answer is {answer if right else answer - 1}.", answer)
+    return {
+        "id": f"{split}-{index}",
+        "prompt": prompt,
+        "reference": str(answer),
+        "split": split,
+        "responses": responses,
+        "ensemble": ensemble,
+    }
+
+
+def _text(model: str, start: int, more: int, less: int, said: int, chance: random.Random) -> str:
+    if model == "steps-bytes":
+        text = f"{start} + {more} = {start + more}. {start + more} - {less} = {said}. The answer is {said}."
+        return text[:38] if chance.random() < 0.04 else text
+    if model == "weak-bytes" and chance.random() < 0.2:
+        return "The answer is the answer is the answer is"
+    return f"The answer is {said}." if model != "terse-unigram" else f"So the answer is {said}."
+
+
+def _response(text: str, answer: int) -> dict[str, Any]:
+    digits = text.rstrip(".").rsplit(" ", 1)[-1]
+    extracted = digits if digits.isdigit() and text.endswith(".") else None
+    return {
+        "text": text,
+        "extracted": extracted,
+        "score": float(extracted == str(answer)),
+        "length": len(text),
+        "finish_reason": "eos" if text.endswith(".") else "length",
+        "error": None,
+    }
+
+
+def wilson(right: float, n: int) -> list[float]:
+    """Return the 95% Wilson interval of a share, in points."""
+    share, z = right / n, 1.96
+    middle, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return [round(100 * (middle - half) / (1 + z * z / n), 2), round(100 * (middle + half) / (1 + z * z / n), 2)]
+
+
+def _standing(model: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    responses = [sample["responses"][model] for sample in samples]
+    right = sum(response["score"] for response in responses)
+    return {
+        "model": model,
+        "accuracy": round(100 * right / len(responses), 2),
+        "accuracy_ci": wilson(right, len(responses)),
+        "mean_length": round(sum(response["length"] for response in responses) / len(responses), 2),
+        "truncated": sum(response["finish_reason"] == "length" for response in responses),
+        "errors": 0,
+        "status": "rejected",
+        "reason": "",
+        "fragile": None,
+        "tokens_per_second": 1834.2 if model != "steps-bytes" else 1720.9,
+        "seconds": 4.31 if model != "steps-bytes" else 11.87,
+        "parameters": 912384,
+    }
+
+
+def _decide(standing: list[dict[str, Any]]) -> list[str]:
+    primary, selected = standing[0], []
+    for each in standing:
+        gap = primary["accuracy"] - each["accuracy"]
+        lengths = sorted((primary["mean_length"], each["mean_length"]))
+        ratio = lengths[1] / lengths[0]
+        if each is primary:
+            each["status"], each["reason"] = (
+                "primary",
+                f"the most accurate of {len(standing)} candidates ({primary['accuracy']:.2f} points)",
+            )
+        elif gap > RULES["max_gap"]:
+            each["reason"] = f"its gap to the primary is {gap:.2f} points, over the limit of {RULES['max_gap']:g}"
+        elif ratio > RULES["max_length_ratio"]:
+            each["reason"] = (
+                f"its mean length is {ratio:.2f} times the primary's, over the limit of {RULES['max_length_ratio']:g}"
+            )
+        elif len(selected) < RULES["max_models"]:
+            each["status"], each["reason"] = (
+                "selected",
+                f"its gap to the primary is {gap:.2f} points, and the length ratio is {ratio:.2f}",
+            )
+        if each["status"] != "rejected":
+            selected.append(each["model"])
+    chosen = [each for each in standing if each["status"] == "selected"]
+    for each in chosen[-1:]:
+        each["fragile"] = "the gap could as well be over the limit: its interval is 3.1 to 14.9 points"
+    return selected
+
+
+def _failed() -> dict[str, Any]:
+    return {
+        "model": BROKEN,
+        "accuracy": None,
+        "accuracy_ci": None,
+        "mean_length": None,
+        "truncated": 0,
+        "errors": 0,
+        "status": "failed",
+        "reason": "model.safetensors ends after 1,024 bytes: download it again.",
+        "fragile": None,
+        "tokens_per_second": None,
+        "seconds": None,
+        "parameters": None,
+    }
+
+
+def _pairs(standing: list[dict[str, Any]], samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    pairs = []
+    for index, a in enumerate(standing):
+        for b in standing[index + 1 :]:
+            both = [(sample["responses"][a["model"]], sample["responses"][b["model"]]) for sample in samples]
+            same_wrong = sum(x["score"] == y["score"] == 0 and x["extracted"] == y["extracted"] for x, y in both)
+            lengths = sorted((a["mean_length"], b["mean_length"]))
+            pairs.append(
+                {
+                    "a": a["model"],
+                    "b": b["model"],
+                    "gap": round(a["accuracy"] - b["accuracy"], 2),
+                    "length_ratio": round(lengths[1] / lengths[0], 3),
+                    "bleu": round(100 * sum(x["text"] == y["text"] for x, y in both) / len(both), 1),
+                    "both_wrong_same": round(same_wrong / len(both), 4),
+                    "kappa": round(_kappa([(x["score"], y["score"]) for x, y in both]), 3),
+                    "oracle": round(100 * sum(max(x["score"], y["score"]) for x, y in both) / len(both), 2),
+                }
+            )
+    return pairs
+
+
+def _kappa(scores: list[tuple[float, float]]) -> float:
+    n = len(scores)
+    agree = sum(x == y for x, y in scores) / n
+    p, q = sum(x for x, _ in scores) / n, sum(y for _, y in scores) / n
+    chance = p * q + (1 - p) * (1 - q)
+    return (agree - chance) / (1 - chance) if chance < 1 else 1.0
+
+
+def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, Any]:
+    members = [_standing(model, samples) for model in selected]
+    best = max(members, key=lambda member: member["accuracy"])
+    joint = [sample["ensemble"] for sample in samples]
+    right = sum(response["score"] for response in joint)
+    changes = [sample["ensemble"]["score"] - sample["responses"][best["model"]]["score"] for sample in samples]
+    n, mean = len(changes), sum(changes) / len(changes)
+    half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
+    keys = ("model", "accuracy", "accuracy_ci", "mean_length")
+    return {
+        "method": "unite",
+        "k": 10,
+        "n": n,
+        "split": "held_out",
+        "accuracy": round(100 * right / n, 2),
+        "accuracy_ci": wilson(right, n),
+        "best_single": best["accuracy"],
+        "best_single_model": best["model"],
+        "delta": round(100 * mean, 2),
+        "delta_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
+        "p_value": _mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        "mean_length": round(sum(response["length"] for response in joint) / n, 2),
+        "truncated": 0,
+        "members": [{key: member[key] for key in keys} for member in members],
+    }
+
+
+def _mcnemar(mended: int, broke: int) -> float:
+    n, fewer = mended + broke, min(mended, broke)
+    return round(min(1.0, 2 * sum(math.comb(n, i) for i in range(fewer + 1)) / 2**n), 5)
+
+
+def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str]:
+    if not samples:
+        return {"verdict": "cannot_tell", "text": "The set was not run together, so nothing is known of its gain."}
+    run = _ensemble(selected, samples)
+    names = " and ".join([", ".join(selected[:-1]), selected[-1]])
+    text = (
+        f"Ensemble {names}, in this order: "
+        f"on {run['n']} held-out questions they reach {run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone."
+    )
+    return {"verdict": "ensemble", "text": text}
+
+
+def _provenance() -> dict[str, Any]:
+    names = [*CANDIDATES, BROKEN]
+    return {
+        "command": "advisor select --pool demo --task word_problems --out runs/demo",
+        "created": "2026-01-12T09:14:03Z",
+        "versions": {"unite-advisor": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "transformers": "5.1.0"},
+        "seed": 0,
+        "models": {
+            name: {
+                "path_or_id": f"demo/models/{name}",
+                "revision": None,
+                "files": {"config.json": f"{index:064x}", "model.safetensors": f"{index * 7919 + 5:064x}"},
+            }
+            for index, name in enumerate(names)
+        },
+        "device": "cpu",
+        "dtype": "float32",
+        "times": {"profiling": 25.4, "ensemble": 11.3},
+    }
