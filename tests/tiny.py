@@ -1,0 +1,246 @@
+"""Tiny random models with real and made-up tokenizers, and texts that are hard to tokenize.
+
+A model with random weights knows nothing, but it wants something definite after every context, and that is all that a
+test of the decoder needs. The weights are scaled so that it wants varied things (see `tiny_model`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE, Unigram
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+TOKENIZERS = SHARED / "tokenizers"
+
+ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "qwen2", "mistral", "falcon", "bloom", "phi3")
+"""Names that `tiny_model` is tried with; any that AutoConfig knows may work."""
+
+PROMPTS = (
+    "The capital of France is",
+    "Question: 12 + 30 = ?\nAnswer:",
+    "  two leading spaces",
+    "今天天气很好，我们去",
+    "Café naïve — “quoted”",
+    "def f(x):\n    return",
+    "🙂👩‍👩‍👧 and",
+    "Trailing space ",
+)
+
+TEXTS: dict[str, str] = {
+    "empty": "",
+    "word": "James",
+    "sentence": "The cat sat on the mat, didn't it? It's 3 o'clock.",
+    "no leading space": "ames went",
+    "leading space": " James",
+    "leading spaces": "   three",
+    "spaces": " " * 40,
+    "trailing spaces": "end  ",
+    "tabs": "\tif x:\n\t\treturn\t1",
+    "newline": "\n",
+    "newlines": "a\n\nb\r\nc\n",
+    "digits": "1234567 3.14159 2,000",
+    "chinese": "今天天气很好，我们去公园。",
+    "japanese": "これはテストです",
+    "emoji": "🙂🚀 👩‍👩‍👧‍👦 🇩🇪",
+    "rare": "𐍈𝒳 ꙮ ፙ",
+    "composed": "café Ångström ø ö ú ÿ õ",
+    "combining": "cafe\u0301 A\u030angstro\u0308m",
+    "block": "a\u2581b \u2581",
+    "eos of llama": "a</s>b",
+    "eos of llama and space": "</s> b",
+    "eos alone": "</s>",
+    "chat": "<|im_end|>\n<|im_start|>user",
+    "eos of gpt": "x<|endoftext|>y",
+    "other control": "<s>[INST] <unk> <|eot_id|><pad>",
+    "byte token": "<0x41><0x0A>",
+    "control characters": "\x00\x01\x07\x1b\x7f",
+    "code": "def f(x):\n    return {'a': x[0] != 1}  # ok\n",
+    "zero width": "a\u200bb\ufeffc\u00a0d",
+}
+"""Texts by name, for a parametrised test."""
+
+BYTES: dict[str, bytes] = {
+    "continuation byte": b"\x80",
+    "half a character": "今".encode()[:2],
+    "other half": "今".encode()[2:],
+    "half an emoji": b"hi " + "🙂".encode()[:3],
+    "between": b"a\xffb\xc3(\xe4\xbd",
+    "never in utf-8": b"\xc0\xc1\xf5\xfe\xff",
+    "surrogate": b"\xed\xa0\x80",
+    "latin-1": "naïve café".encode("latin-1"),
+}
+"""Byte strings that are no UTF-8."""
+
+SENTENCES = (
+    "James and Anna went to the shop and bought 12 apples, 3 pears and 45 plums.",
+    "The cat sat on the mat; the dog sat on the cat.",
+    "What is the capital of France? The capital of France is Paris.",
+    "She didn't go there, and they weren't there either (so they said).",
+    "Café, naïve, façade: words with accents in the text of the shop.",
+    "今天天气很好 我们去公园",
+)
+
+
+def real_tokenizers() -> list[str]:
+    """The names of the real tokenizers; none where the shared data is absent."""
+    return sorted(path.parent.name for path in TOKENIZERS.glob("*/tokenizer.json"))
+
+
+@cache
+def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The real tokenizer of that name. It is shared between tests: do not change it."""
+    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(TOKENIZERS / name)
+    return tokenizer
+
+
+def _special(tokens: str) -> list[AddedToken]:
+    return [AddedToken(token, special=True, normalized=False) for token in tokens.split()]
+
+
+@cache
+def unigram_tokenizer(byte_fallback: bool = False) -> PreTrainedTokenizerFast:
+    """A small SentencePiece-like Unigram tokenizer: Metaspace with a dummy prefix space, ``<s>`` before a prompt.
+
+    As in T5's or Llama's vocabularies, the special tokens are pieces too, with the best score of all. With
+    `byte_fallback` there are 256 byte tokens, and some of them (``<0x41>``) have the bytes of a piece; without it,
+    characters beyond the alphabet are unknown.
+    """
+    # Scored by hand: the library's trainer gives another vocabulary each time.
+    words = [f"▁{word}" for sentence in SENTENCES for word in sentence.split()]
+    counts: dict[str, int] = {}
+    for word in words:
+        for start in range(len(word)):
+            for end in range(start + 1, len(word) + 1):
+                counts[word[start:end]] = counts.get(word[start:end], 0) + 1
+    kept = {piece: n for piece, n in counts.items() if len(piece) == 1 or n > 2}
+    control = ["<unk>", "<s>", "</s>", "<|im_end|>"]
+    vocabulary = [(piece, 0.0) for piece in control]
+    if byte_fallback:
+        vocabulary += [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
+    # Longer pieces score better than their count alone, so that words are not read letter by letter.
+    vocabulary += [(piece, math.log(n * len(piece) ** 2 / 1e4)) for piece, n in sorted(kept.items())]
+    backend = Tokenizer(Unigram(vocabulary, unk_id=0, byte_fallback=byte_fallback))
+    backend.add_special_tokens(_special(" ".join(control)))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    with_bytes = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.decoder = with_bytes if byte_fallback else decoders.Metaspace(prepend_scheme="always")
+    backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool = False) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer with the 256 bytes, `words` (built from the left, a merge a byte) and one EOS.
+
+    The ids: 0 to 255 in the order of the byte table's characters, then every new prefix of every word, then `eos`.
+    Small enough to work out by hand what a decoder has to do.
+    """
+    vocabulary = {character: n for n, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    merges = []
+    for word in words:
+        characters = splitter.pre_tokenize_str(word)[0][0]
+        for n in range(1, len(characters)):
+            if characters[: n + 1] not in vocabulary:
+                vocabulary[characters[: n + 1]] = len(vocabulary)
+                merges.append((characters[:n], characters[n]))
+    backend = Tokenizer(BPE(vocabulary, merges))
+    backend.normalizer = normalizers.NFC() if nfc else None
+    backend.pre_tokenizer = splitter
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(_special(eos))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos)
+
+
+@cache
+def _common(tokenizer: Any) -> list[int]:
+    """The ids of one character of ASCII, with and without a space before it: about 150 in a real vocabulary."""
+    characters = {chr(code) for code in range(0x21, 0x7F)} | {"Ċ", "<0x0A>"}
+    names = characters | {f"{space}{c}" for space in "Ġ▁" for c in characters}
+    return sorted(token for name, token in tokenizer.get_vocab().items() if name in names)
+
+
+def tiny_model(
+    tokenizer: Any,
+    seed: int = 0,
+    arch: str = "llama",
+    dtype: torch.dtype = torch.float64,
+    *,
+    hidden: int = 16,
+    layers: int = 2,
+    sharpness: float = 2.0,
+    eos_rate: float = 0.05,
+    positions: int = 2048,
+) -> PreTrainedModel:
+    """A causal language model with random weights for that tokenizer; the same seed gives the same weights.
+
+    Args:
+        tokenizer: a tokenizer, or the name of a real one.
+        seed: of the weights.
+        arch: a name of transformers, see `ARCHITECTURES`.
+        dtype: of the weights. In float64 two ways to compute one thing agree to about 1e-12.
+        hidden: width, a multiple of 4.
+        layers: number of layers.
+        sharpness: standard deviation of the logits. Tokens of one ASCII character have the double of it, so that
+            models with different vocabularies often have some of their best tokens in common.
+        eos_rate: how often EOS is the likeliest token, roughly.
+        positions: the longest context.
+    """
+    if isinstance(tokenizer, str):
+        tokenizer = load_tokenizer(tokenizer)
+    rows = 64 * math.ceil(len(tokenizer) / 64) + 64  # real embeddings have more rows than the tokenizer has ids
+    config = AutoConfig.for_model(
+        arch,
+        vocab_size=rows,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=positions,
+        tie_word_embeddings=False,  # tied, the likeliest token would be the last one again
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    random = torch.Generator().manual_seed(seed)
+    head = model.get_output_embeddings().weight
+    embedding = model.get_input_embeddings().weight
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:  # vectors are norms' weights and biases: 1 and 0 as they are
+                # Twice what keeps a state's size, so that the context counts for more than the last token.
+                parameter.copy_(torch.randn(parameter.shape, generator=random) * 2 / math.sqrt(hidden))
+        embedding *= math.sqrt(hidden) / 2
+        head *= sharpness / 2
+        head[_common(tokenizer)] *= 2
+        eos = tokenizer.eos_token_id
+        head[eos] /= head[eos].norm()
+        states = torch.randn(64, hidden, generator=random, dtype=dtype)
+        states *= math.sqrt(hidden) / states.norm(dim=1, keepdim=True)  # what a final norm gives
+        wanted = states @ head[eos]
+        needed = (states @ head.T).amax(1) / wanted.clamp(min=1e-6)
+        head[eos] *= needed.sort().values[round(eos_rate * len(states))]
+    return model.eval()
+
+
+def save_member(folder: Path, model: PreTrainedModel, tokenizer: Any) -> Path:
+    """Write a normal model folder (safetensors, configuration, tokenizer), and return it.
+
+    Raises ValueError where transformers would read another tokenizer from it: to a model of type qwen2 it gives Qwen2's
+    pre-tokenizer and normalizer whatever the folder says. Take another architecture for another tokenizer.
+    """
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    again = AutoTokenizer.from_pretrained(folder)
+    if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in [*TEXTS.values(), *PROMPTS]):
+        raise ValueError(f"transformers reads a {type(again).__name__} for {model.config.model_type} from {folder}")
+    return folder
