@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import yaml
 
 from advisor.tasks import list_tasks, load_task
+from ensemble.errors import InputError
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
@@ -85,3 +89,180 @@ def test_word_problems_reads_the_demos_data_and_takes_the_stated_answer(tmp_path
         assert (task.stop, task.max_new_tokens, task.shots) == (("\n",), 64, 0)
         assert task.score(task.examples[0], f"9 things. The answer is {number + 1}, not 8.").value == 1
         assert task.score(task.examples[0], f"{number + 1}").extracted is None
+
+
+PAPERS = ["arc_challenge", "bbh", "flores", "flores_bleu", "gsm8k", "mmlu", "nq_open", "piqa", "triviaqa"]
+
+
+def test_the_papers_tasks_are_all_there() -> None:
+    assert {task.name for task in list_tasks()} == {*PAPERS, "word_problems"}
+
+
+@needs_data
+@pytest.mark.parametrize("name", PAPERS)
+def test_dev_and_held_out_share_no_question_and_no_shot(name: str) -> None:
+    dev, held_out = (load_task(name, split=split, data_dir=DATA) for split in ("dev", "held_out"))
+    asked = {example.question for example in dev.examples}
+    assert not asked & {example.question for example in held_out.examples}
+    assert dev.prefix == held_out.prefix
+    assert not any(example.question in dev.prefix for example in dev.examples + held_out.examples)
+
+
+@needs_data
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_accepted_text_scores_one(name: str) -> None:
+    task = load_task(name, data_dir=DATA, limit=200)
+    for example in task.examples:
+        assert all(task.score(example, f" {text}").value == 1 for text in example.accepted)
+
+
+@needs_data
+def test_triviaqas_dev_and_shots_are_taken_out_of_its_test_file() -> None:
+    assert len(questions("triviaqa", "test", shots=0)) == 6000  # and no more: some hold U+2028
+    assert len(questions("triviaqa", "dev")) == 1900
+    assert len(questions("triviaqa", "held_out")) == 6000 - 1900 - 5
+
+
+@needs_data
+@pytest.mark.parametrize(("split", "asked", "skipped"), [("train", 1096, 23), ("test", 1150, 22)])
+def test_arcs_records_without_options_are_left_out_and_it_is_said(split: str, asked: int, skipped: int) -> None:
+    task = load_task("arc_challenge", split=split, data_dir=DATA)
+    assert len(task.examples) == asked
+    assert len(task.notes) == 1
+    assert task.notes[0].startswith(
+        f"{split}: {skipped} of {asked + skipped} records left out, because options are empty"
+    )
+
+
+@needs_data
+def test_arcs_questions_with_three_options_are_asked_with_three() -> None:
+    task = load_task("arc_challenge", split="test", data_dir=DATA)
+    few = [example for example in task.examples if len(example.choices) == 3]
+    assert len(few) == 3
+    assert all("\nC. " in example.prompt and "\nD." not in example.prompt for example in few)
+
+
+@needs_data
+def test_mmlu_has_57_subjects_whose_lines_are_whole() -> None:
+    task = load_task("mmlu", split="test", data_dir=DATA)
+    groups = Counter(example.group for example in task.examples)
+    assert (len(task.examples), len(groups)) == (14042, 57)
+    assert (groups["professional law"], groups["management"]) == (1534, 103)  # management has a U+0085
+    assert Counter(e.group for e in load_task("mmlu", data_dir=DATA).examples)["nutrition"] == 33
+
+
+@needs_data
+def test_one_subject_of_mmlu_has_shots_of_its_own() -> None:
+    task = load_task("mmlu:anatomy", split="test", data_dir=DATA)
+    assert (task.name, len(task.examples)) == ("mmlu:anatomy", 135)
+    own = {record["question"] for record in records("mmlu/dev/anatomy.jsonl")}
+    assert all(
+        any(shot.startswith(f"Question: {question}\n") for question in own) for shot in task.prefix.split("\n\n")[1:-1]
+    )
+
+
+@needs_data
+def test_piqas_local_copy_is_the_official_validation_split() -> None:
+    task = load_task("piqa", split="validation", data_dir=DATA)
+    labels = (DATA / "piqa" / "valid-labels.lst").read_text(encoding="utf-8").split()
+    assert [example.reference for example in task.examples] == ["AB"[int(label)] for label in labels]
+    assert [example.choices for example in task.examples] == [
+        (r["sol1"], r["sol2"]) for r in records("piqa/valid.jsonl")
+    ]
+
+
+@needs_data
+def test_nq_takes_any_accepted_answer_and_shots_with_a_single_one() -> None:
+    task = load_task("nq_open", split="held_out", data_dir=DATA)
+    assert len(task.examples) == 3610
+    assert task.examples[0].accepted == ("14 December 1972 UTC", "December 1972")
+    assert "Answer: Prince\n\n" in task.prefix
+
+
+@needs_data
+def test_bbhs_27_tasks_are_scored_also_where_the_target_is_no_letter() -> None:
+    task = load_task("bbh", split="test", data_dir=DATA, shots=0)
+    assert len(task.examples) == 6511
+    assert len({example.group for example in task.examples}) == 27
+    odd = {"Monsters, Inc", "dearth, wind, & fire", "rita, sue and bob poo", "(A)", "] )", "No"}
+    seen = {str(example.reference): example for example in task.examples}
+    for reference in odd:
+        assert [task.score(seen[reference], other).value for other in sorted(odd)] == [
+            other == reference for other in sorted(odd)
+        ]
+    assert "canary" not in task.examples[0].prompt
+
+
+@needs_data
+def test_flores_pairs_the_lines_of_any_two_languages() -> None:
+    task = load_task("flores:ron-eng", split="devtest", data_dir=DATA, shots=0)
+    english, romanian = (
+        (DATA / "flores101" / "devtest" / f"{language}.devtest").read_text(encoding="utf-8").split("\n")
+        for language in ("eng", "ron")
+    )
+    assert len(task.examples) == 1012
+    assert [example.prompt for example in task.examples] == [f"Romanian: {line}\nEnglish:" for line in romanian[:-1]]
+    assert [example.reference for example in task.examples] == english[:-1]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("mmlu:anatmy", "anatmy.jsonl is not there"), ("flores:eng", "fails on the variant in the task's name")],
+)
+def test_a_variant_that_is_not_there_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_task(name, data_dir=DATA)
+
+
+def test_flores_without_local_data_says_so() -> None:
+    with pytest.raises(
+        InputError, match=r"not on the hub; give --data the folder that holds flores101/devtest/eng\.devtest"
+    ):
+        load_task("flores")
+
+
+HUB_RECORDS: list[tuple[str, dict[str, object], tuple[str, ...], tuple[str, ...]]] = [
+    (
+        "arc_challenge",
+        {"question": "q", "choices": {"text": ["w", "x", "y"], "label": ["1", "2", "3"]}, "answerKey": "2"},
+        ("w", "x", "y"),
+        ("B",),
+    ),
+    ("piqa", {"goal": "q", "sol1": "x", "sol2": "y", "label": 1}, ("x", "y"), ("B",)),
+    (
+        "mmlu",
+        {"question": "q", "subject": "us_law", "choices": ["w", "x", "y", "z"], "answer": 3},
+        ("w", "x", "y", "z"),
+        ("D",),
+    ),
+    ("triviaqa", {"question": "q", "answer": {"value": "x", "aliases": ["x", "y"]}}, (), ("x", "y")),
+    ("nq_open", {"question": "q", "answer": ["x", "y"]}, (), ("x", "y")),
+    ("gsm8k", {"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}, (), ("2",)),
+    ("bbh", {"input": "q", "target": "(A)"}, (), ("(A)",)),
+]
+
+
+@pytest.mark.parametrize(("name", "record", "choices", "accepted"), HUB_RECORDS, ids=[case[0] for case in HUB_RECORDS])
+def test_a_record_as_the_hub_has_it_gives_what_a_local_one_gives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    record: dict[str, object],
+    choices: tuple[str, ...],
+    accepted: tuple[str, ...],
+) -> None:
+    """The hub's own fields, from a folder that `datasets` reads in the hub's place."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    built_in = next(task.file for task in list_tasks() if task.name == name)
+    content = yaml.safe_load(built_in.read_text(encoding="utf-8"))
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation", "test"):
+        (tmp_path / "hub" / f"{split}.jsonl").write_text(json.dumps(record), encoding="utf-8")
+    content["data"] = {**content["data"], "hub": "./hub", "config": "default", "held_out": "test"}
+    content["data"].pop("revision", None)
+    (tmp_path / "task.yaml").write_text(json.dumps(content), encoding="utf-8")
+    example = load_task(tmp_path / "task.yaml", split=content["data"]["held_out"], shots=0).examples[0]
+    assert (example.choices, example.accepted) == (choices, accepted)
+    assert "q" in example.question

@@ -34,7 +34,7 @@ def refusal(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | Non
 
 
 def files(name: str) -> dict[str, str]:
-    return {"dev": name, "held_out": name}
+    return {"dev": name, "held_out": "not read.jsonl"}
 
 
 RECORDS = [{"question": "one", "answer": "1"}, {"question": "two", "answer": "2"}]
@@ -79,7 +79,7 @@ def test_text_files_in_parallel_are_one_field_each(tmp_path: Path) -> None:
     (tmp_path / "eng.txt").write_text("a cat\na dog\n", encoding="utf-8")
     (tmp_path / "ron.devtest").write_text("o pisică\nun câine\n", encoding="utf-8")
     data = {"question": "eng.txt", "answer": "ron.devtest"}
-    task = load(tmp_path, {"dev": data, "held_out": data})
+    task = load(tmp_path, {"dev": data, "held_out": "not read.jsonl"})
     assert [(example.prompt, example.reference) for example in task.examples] == [
         ("a cat", "o pisică"),
         ("a dog", "un câine"),
@@ -90,7 +90,7 @@ def test_text_files_in_parallel_of_different_length_are_refused(tmp_path: Path) 
     (tmp_path / "eng.txt").write_text("a\nb\n", encoding="utf-8")
     (tmp_path / "ron.txt").write_text("a\n", encoding="utf-8")
     data = {"question": "eng.txt", "answer": "ron.txt"}
-    assert "ron.txt has 1 lines" in refusal(tmp_path, {"dev": data, "held_out": data})
+    assert "ron.txt has 1 lines" in refusal(tmp_path, {"dev": data, "held_out": "not read.jsonl"})
 
 
 def test_several_files_are_one_split_and_their_names_are_in_the_ids(tmp_path: Path) -> None:

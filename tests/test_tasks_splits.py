@@ -174,3 +174,13 @@ def test_an_id_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = task_file(tmp_path, {"dev": [{"id": [1], "question": 1, "answer": 1}], "held_out": [100]})
     with pytest.raises(InputError, match=r"dev\.jsonl:1: the id must be text"):
         load_task(path)
+
+
+@pytest.mark.parametrize("dev_size", [None, 25])
+def test_one_file_for_dev_and_held_out_is_halved_at_most(tmp_path: Path, dev_size: int | None) -> None:
+    keys = {} if dev_size is None else {"dev_size": dev_size}
+    path = task_file(tmp_path, {"dev": list(range(41))}, data=ONE_SOURCE, **keys)
+    task = load_task(path)
+    assert len(task.examples) == 20
+    assert task.notes == ("dev: 20 of the 41 questions that it shares with held_out; the rest is held out",)
+    assert len(load_task(path, split="held_out").examples) == 21

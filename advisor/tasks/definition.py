@@ -63,7 +63,7 @@ class TaskDefinition:
         max_new_tokens: At least 1.
         shots: Demonstrations unless the user asks for another number.
         shot_response: Renders the response of a demonstration; None for the reference.
-        dev_size: Questions of the dev split, drawn from its source; None for all of them.
+        dev_size: Questions of the dev split, drawn from its data; None for all of them.
         digest: SHA-256 of the file's content, whatever its layout, and of the variant.
         prompt_digest: SHA-256 of what decides on prompts and on where responses end.
     """

@@ -40,6 +40,10 @@ class HubSource:
         role = "dev" if role == "shots" and role not in self._spec.roles else role
         return self._spec.roles.get(role, role)
 
+    def is_same(self, first: str, second: str) -> bool:
+        """Whether two roles are served by one split."""
+        return self.split_of(first) == self.split_of(second)
+
     def records(self, split: str) -> list[Record]:
         """Load the split, of all configurations where the task file says ``*``."""
         if self._spec.config != "*":
@@ -64,7 +68,7 @@ class HubSource:
     def _record(self, row: Mapping[str, object], place: str, config: str, part: str, index: int) -> Record:
         plain = Record({"_part": config, **row}, place, part, index)
         added = {name: template.value(plain) for name, template in self._spec.fields.items()}
-        return Record({**plain.values, **added}, place, part, index)
+        return plain.with_fields(**added)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -102,7 +102,14 @@ def _questions(
     whole = bank.split(source.split_of(split))
     left = splits.without(whole, shots)
     if split in ("dev", "held_out"):
-        dev = splits.sample(splits.without(bank.split(source.split_of("dev")), shots), definition.dev_size, seed)
+        pool = splits.without(bank.split(source.split_of("dev")), shots)
+        size = len(pool) if definition.dev_size is None else definition.dev_size
+        if source.is_same("dev", "held_out") and size > len(pool) // 2:
+            size = len(pool) // 2
+            bank.notes.append(
+                f"dev: {size} of the {len(pool)} questions that it shares with held_out; the rest is held out"
+            )
+        dev = splits.sample(pool, size, seed)
         left = dev if split == "dev" else splits.without(left, dev)
     if split != "dev" and len(left) < len(whole):
         bank.notes.append(
@@ -110,9 +117,7 @@ def _questions(
         )
     if not left:
         why = "has no records" if not whole else "has nothing but shots and questions of the dev split"
-        raise InputError(
-            f"{definition.file}: the split '{split}' {why}; give it other data, fewer shots or a `dev_size`"
-        )
+        raise InputError(f"{definition.file}: the split '{split}' {why}; give it other data, or fewer shots")
     return left
 
 

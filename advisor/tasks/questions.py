@@ -9,6 +9,7 @@ Not covered: repeated questions, which stay, because published figures count the
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 
 from advisor.tasks.definition import TaskDefinition
@@ -111,11 +112,14 @@ class QuestionBank:
 
     def _question(self, split: str, raw: Record) -> Question | None:
         variant = self._definition.variant
-        values = raw.values if variant is None else {**raw.values, "variant": variant}
-        record = Record(values, raw.place, raw.part, raw.index)
+        record = raw if variant is None else raw.with_fields(variant=variant)
         choices = self._choices(record)
         if choices is None:
             return None
+        if choices:
+            # Lettered here, so that the letters of the prompt are those that the metric reads.
+            options = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
+            record = record.with_fields(_options=options)
         text = self._definition.prompt.text(record)
         if not text.strip():
             raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")

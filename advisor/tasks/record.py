@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,7 @@ class Record:
     """The fields of one entry, and where it was found.
 
     Attributes:
-        values: The fields by name, and ``_part``.
+        values: The fields by name, and some of ours, whose names begin with ``_``.
         place: File and line, or data set and index, for messages.
         part: Stem of the file (or configuration of the data set) where the split has several, else empty.
         index: Counted from 0 within its file or data set.
@@ -21,3 +21,7 @@ class Record:
     place: str
     part: str = ""
     index: int = 0
+
+    def with_fields(self, **fields: object) -> Record:
+        """The same record with fields added, in place of its own of that name."""
+        return replace(self, values={**self.values, **fields})

@@ -27,6 +27,9 @@ class Source(Protocol):
         Shots come from the split of dev where the task names none for them.
         """
 
+    def is_same(self, first: str, second: str) -> bool:
+        """Whether two roles are served by the same data."""
+
     def records(self, split: str) -> list[Record]:
         """All records of a split, in the order of the data.
 
@@ -60,6 +63,11 @@ class FileSource:
         if role == "shots" and role not in self._roles:
             return self.split_of("dev")
         return self._roles.get(role, role)
+
+    def is_same(self, first: str, second: str) -> bool:
+        """Whether two roles are served by the same files, under whatever names."""
+        one, other = (self._splits.get(self.split_of(role)) for role in (first, second))
+        return one is not None and one == other
 
     def records(self, split: str) -> list[Record]:
         """Read the split's files."""
@@ -100,7 +108,9 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> Source:
             raise InputError(f"{data_dir} is no folder; give --data the folder that holds {_first_path(spec.local)}")
         if not spec.local:
             raise InputError(f"{file}: data.local is missing, so --data says nothing; add it, or leave out --data")
-        hint = "give --data the folder that the task's files are in, or leave it out to use the hub"
+        hint = "give --data the folder that the task's files are in" + (
+            ", or leave it out to use the hub" if spec.hub else ""
+        )
         return FileSource(file, data_dir, spec.local, spec.roles, hint=hint)
     if spec.hub is None:
         raise InputError(

@@ -47,10 +47,8 @@ def without(questions: Sequence[T], others: Collection[Asked]) -> list[T]:
     return [question for question in questions if question.text not in taken]
 
 
-def sample(questions: Sequence[T], size: int | None, seed: int) -> list[T]:
-    """The first ``size`` of the order, put back into the order of the data; all of them for None."""
-    if size is None:
-        return list(questions)
+def sample(questions: Sequence[T], size: int, seed: int) -> list[T]:
+    """The first ``size`` of the order, put back into the order of the data."""
     positions = {id(question): position for position, question in enumerate(questions)}
     return sorted(seeded(questions, seed)[:size], key=lambda question: positions[id(question)])
 
