@@ -19,7 +19,6 @@ from ensemble.errors import InputError
 
 def load_task(
     name_or_path: str | Path,
-    *,
     split: str = "dev",
     data_dir: str | Path | None = None,
     shots: int | None = None,
