@@ -41,6 +41,7 @@ def _example(example: Example) -> dict[str, Any]:
     return {
         "id": example.id,
         "split": example.split,
+        "ask": example.ask,
         "prompt": example.prompt,
         "reference": example.reference,
         "tags": example.tags,

@@ -25,8 +25,11 @@ MOST_EXAMPLES = 200
 LONGEST_TEXT = 4000
 """Characters that are shown of a prompt or a response: 200 examples of 5 candidates have to stay below 2 MB."""
 
-MOST_CHARACTERS = 1_200_000
-"""Characters of all examples together; a page of 2 MB has room for the figures and the markup beside them."""
+MOST_BYTES = 1_300_000
+"""Bytes of all examples together; a page of 2 MB has room for the figures and the markup beside them."""
+
+OVERHEAD = 70
+"""Bytes of the page that a response takes beside its text."""
 
 RIGHT = 0.5
 """The score from which a response counts as right, for metrics that also score between 0 and 1."""
@@ -75,11 +78,19 @@ class Example:
     tags: tuple[str, ...]
 
     @property
-    def characters(self) -> int:
-        """Characters that the example adds to the page."""
+    def ask(self) -> str:
+        """The prompt's last paragraph on one line, shortened: with worked examples before it, that is the question."""
+        paragraphs = [" ".join(paragraph.split()) for paragraph in self.prompt.split("\n\n") if paragraph.strip()]
+        # A lone "Answer:" asks nothing.
+        text = " ".join(paragraphs[-2:] if paragraphs and len(paragraphs[-1]) < 20 else paragraphs[-1:])
+        return text if len(text) <= 160 else f"{text[:159]}…"
+
+    @property
+    def weight(self) -> int:
+        """Bytes that the example adds to the page, about."""
         responses = self.responses if self.ensemble is None else (*self.responses, self.ensemble)
-        own = len(self.prompt) + sum(len(text) for text in self.reference)
-        return own + sum(len(response.text) + len(response.error) for response in responses)
+        texts = [self.prompt, *self.reference, *(text for each in responses for text in (each.text, each.error))]
+        return OVERHEAD * (2 + len(responses)) + sum(_weight(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ class Samples:
     Attributes:
         total: Questions in the file.
         examples: Those that are shown, those with an ensemble's response first, else in the file's order.
-        opening: What every shown prompt begins with (the worked examples of a few-shot prompt), taken off the prompts.
+        opening: What every prompt begins with, as with worked examples; it is left out of the examples' prompts.
         lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
     """
 
@@ -118,11 +129,9 @@ def read_samples(path: Path, result: Result) -> Samples | None:
             for response in example.responses:
                 if response.candidate is not None and not response.error:
                     lengths[response.candidate].append(response.length)
-    shown = choose(examples)
-    opening = common_opening([example.prompt for example in shown])
-    return Samples(
-        len(examples), tuple(_clipped(each, len(opening)) for each in shown), opening, tuple(map(tuple, lengths))
-    )
+    opening = common_opening([example.prompt for example in examples])
+    shown = choose([_clipped(example, len(opening)) for example in examples])
+    return Samples(len(examples), tuple(shown), _clip(opening), tuple(map(tuple, lengths)))
 
 
 def choose(examples: list[Example]) -> list[Example]:
@@ -133,9 +142,9 @@ def choose(examples: list[Example]) -> list[Example]:
         changed = "mended" in example.tags or "broke" in example.tags
         return (example.ensemble is None, not changed, not example.tags, position)
 
-    chosen, room = [], MOST_CHARACTERS
+    chosen, room = [], MOST_BYTES
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
-        room -= min(examples[position].characters, LONGEST_TEXT * (2 + len(examples[position].responses)))
+        room -= examples[position].weight
         if room < 0:
             break
         chosen.append(position)
@@ -212,7 +221,7 @@ def _best_single(result: Result, indices: dict[str, int]) -> int | None:
 def _clipped(example: Example, opening: int) -> Example:
     return replace(
         example,
-        prompt=_clip(example.prompt[opening:]),
+        prompt=_clip_start(example.prompt[opening:]),
         reference=tuple(_clip(text) for text in example.reference[:20]),
         responses=tuple(_clipped_response(response) for response in example.responses),
         ensemble=None if example.ensemble is None else _clipped_response(example.ensemble),
@@ -222,6 +231,19 @@ def _clipped(example: Example, opening: int) -> Example:
 def _clipped_response(response: Response) -> Response:
     extracted = None if response.extracted is None else _clip(response.extracted, 200)
     return replace(response, text=_clip(response.text), extracted=extracted, error=_clip(response.error, 400))
+
+
+def _weight(text: str) -> int:
+    # In JSON that is safe in a page, these take six bytes and two.
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\'))
+
+
+def _clip_start(prompt: str) -> str:
+    # The question is at a prompt's end.
+    left_out = len(prompt) - LONGEST_TEXT
+    return (
+        prompt if left_out <= 0 else f"({left_out:,} characters before this are in samples.jsonl) …{prompt[left_out:]}"
+    )
 
 
 def _clip(text: str, longest: int = LONGEST_TEXT) -> str:

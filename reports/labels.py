@@ -69,8 +69,10 @@ def text_width(text: str, size: float) -> float:
     return size * sum(1.0 if unicodedata.east_asian_width(char) in "WF" else 0.6 for char in text)
 
 
-def place(labels: Sequence[Label], size: float, hard: Sequence[Box], soft: Sequence[Box], bounds: Box) -> list[Placed]:
-    """Place every label.
+def place(
+    labels: Sequence[Label], size: float, hard: Sequence[Box], soft: Sequence[Box], bounds: Box
+) -> list[Placed | None]:
+    """Place the labels; None stands for one that has no free place, even shortened.
 
     Args:
         labels: In order of importance.
@@ -79,13 +81,15 @@ def place(labels: Sequence[Label], size: float, hard: Sequence[Box], soft: Seque
         soft: What a name had better not cover (intervals).
         bounds: What a name must stay in.
     """
-    taken, placed = list(hard), []
+    taken = list(hard)
+    placed: list[Placed | None] = []
     for label in labels:
-        choice = _best(label, label.text, size, taken, soft, bounds) or _best(
-            label, label.short, size, taken, soft, bounds
-        )
-        choice = choice or (0.0, label.short, _box(label, label.short, size, 0.0, _NEAREST))
-        _, text, box = choice
+        choices = (_best(label, text, size, taken, soft, bounds) for text in (label.text, label.short))
+        box_and_text = next((choice for choice in choices if choice is not None), None)
+        if box_and_text is None:
+            placed.append(None)
+            continue
+        _, text, box = box_and_text
         taken.append(box)
         end = box.nearest(label.x, label.y)
         far = math.dist(end, (label.x, label.y)) > _LEADER_FROM

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports import words
-from reports.labels import Box, Label, place
+from reports.labels import Box, Label, Placed, place
 from reports.model import Candidate, Result
 from reports.scales import Scale, length_scale, points_scale
-from reports.svg import Canvas, part
+from reports.svg import Canvas, Point, part
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
 NAME = 12.5
 """Font size of the candidates' names."""
 
-REACH_GAP, REACH_RATIO = 20.0, 4.0
-"""How far the limits can be moved in the page, unless the run's own limits or candidates go farther."""
+MOST_NAMES = 24
+"""Candidates named on the map beside the chosen ones; the others have their names on hover and on the leaderboard."""
+
+PHONE = 500
+"""Pixels below which a drawing is one for a phone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _frame(canvas: Canvas, x: Scale, y: Scale, width: int) -> None:
         canvas.line((x.start, y(value)), (x.end, y(value)), "rule", width=0.8)
         canvas.text(x.start - 7, y(value), f"{value:g}", size=11.5, colour="muted", align="right")
     canvas.line((x.start, y.start), (x.end, y.start), "muted")
-    for value in x.ticks(5 if width < 500 else 9):
+    for value in x.ticks(5 if width < PHONE else 9):
         canvas.line((x(value), y.start), (x(value), y.start - 4), "muted")
         canvas.text(x(value), y.start - 14, f"{value:,g}", size=11.5, colour="muted", align="center")
     canvas.text(0, canvas.height - 9, "↑ accuracy, points", size=11.5, colour="muted")
@@ -103,30 +106,36 @@ def _whisker(canvas: Canvas, candidate: Candidate, x: float, y: Scale) -> Box:
 
 
 def _names(
-    canvas: Canvas, points: Sequence[Spot], where: Sequence[tuple[float, float]], whiskers: Sequence[Box], bounds: Box
+    canvas: Canvas, points: Sequence[Spot], where: Sequence[Point], whiskers: Sequence[Box], bounds: Box
 ) -> None:
-    longest = 28 if canvas.width > 500 else 18
+    longest = 28 if canvas.width > PHONE else 18
+    named = [
+        (point, at)
+        for place, (point, at) in enumerate(zip(points, where, strict=True))
+        if place < MOST_NAMES or point.candidate.status == "selected"
+    ]
     labels = [
-        Label(at[0], at[1], words.shortened(point.candidate.model, longest), f"no. {point.candidate.rank}")
-        for point, at in zip(points, where, strict=True)
+        Label(*at, words.shortened(point.candidate.model, longest), f"no. {point.candidate.rank}")
+        for point, at in named
     ]
     marks = [Box(x - 8, y - 8, x + 8, y + 8) for x, y in where]
-    for placed, point, at in zip(place(labels, NAME, marks, whiskers, bounds), points, where, strict=True):
-        middle = (placed.box.bottom + placed.box.top) / 2
-        if placed.leader:
-            canvas.line(at, placed.leader, "muted", width=0.8)
-        colour = "muted" if point.candidate.status == "rejected" else "ink"
-        box = placed.box
-        if box.left >= at[0]:
-            canvas.text(box.left, middle, placed.text, size=NAME, colour=colour, bold=colour == "ink")
-        elif box.right <= at[0]:
-            canvas.text(box.right, middle, placed.text, size=NAME, colour=colour, align="right", bold=colour == "ink")
-        else:
-            x = (box.left + box.right) / 2
-            canvas.text(x, middle, placed.text, size=NAME, colour=colour, align="center", bold=colour == "ink")
+    for (point, at), placed in zip(named, place(labels, NAME, marks, whiskers, bounds), strict=True):
+        if placed is not None:
+            _write_name(canvas, placed, at, "muted" if point.candidate.status == "rejected" else "ink")
 
 
-def _marks(canvas: Canvas, point: Spot, at: tuple[float, float]) -> None:
+def _write_name(canvas: Canvas, placed: Placed, at: Point, colour: str) -> None:
+    box = placed.box
+    if placed.leader:
+        canvas.line(at, placed.leader, "muted", width=0.8)
+    # The end that looks at the point is held, as the browser's font is narrower than the box.
+    x, align = (box.left, "left") if box.left >= at[0] else (box.right, "right")
+    if box.left < at[0] < box.right:
+        x, align = (box.left + box.right) / 2, "center"
+    canvas.text(x, (box.bottom + box.top) / 2, placed.text, size=NAME, colour=colour, align=align, bold=colour == "ink")
+
+
+def _marks(canvas: Canvas, point: Spot, at: Point) -> None:
     """Draw the marks of every status on one another; the page shows the one that the limits give the candidate."""
     candidate = point.candidate
     title = f"{candidate.model}: {words.points(point.accuracy)} points, {words.length(point.length)} characters"

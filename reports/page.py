@@ -28,6 +28,12 @@ _SCRIPTS = ("theme.js", "tables.js", "limits.js", "explorer.js")
 SHOWN_WITHOUT_SCRIPT = 12
 """Examples that are in the page itself, for readers without JavaScript; the script has all of them."""
 
+MOST_BYTES_WITHOUT_SCRIPT = 150_000
+"""Bytes of these together, about; they are in the page a second time."""
+
+MOST_PAIRS = 1000
+"""Pairs in the table; a hundred candidates have 4,950, and those with the best candidates come first."""
+
 STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
 
 
@@ -70,6 +76,7 @@ def render(result: Result, samples: Samples | None) -> str:
             certainty=certainty(result),
             bars=_bars(result),
             columns=_columns(result),
+            pairs=result.pairs[:MOST_PAIRS],
             measures=known_measures(result),
             telling=_telling(samples),
             tags=TAGS,
@@ -153,7 +160,11 @@ def _telling(samples: Samples | None) -> list[Example]:
         return []
     order = {tag: place for place, tag in enumerate(TAGS)}
     ranked = sorted(samples.examples, key=lambda each: min((order[tag] for tag in each.tags), default=len(order)))
-    return ranked[:SHOWN_WITHOUT_SCRIPT]
+    room, telling = MOST_BYTES_WITHOUT_SCRIPT, []
+    for example in ranked[:SHOWN_WITHOUT_SCRIPT]:
+        room -= example.weight
+        telling += [example] if room > 0 else []
+    return telling
 
 
 def _hash(text: str) -> str:

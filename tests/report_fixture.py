@@ -258,10 +258,8 @@ def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str
         return {"verdict": "cannot_tell", "text": "The set was not run together, so nothing is known of its gain."}
     run = _ensemble(selected, samples)
     names = " and ".join([", ".join(selected[:-1]), selected[-1]])
-    text = (
-        f"Ensemble {names}, in this order: "
-        f"on {run['n']} held-out questions they reach {run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone."
-    )
+    reached = f"{run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone"
+    text = f"Ensemble {names}, in this order: on {run['n']} held-out questions they reach {reached}."
     return {"verdict": "ensemble", "text": text}
 
 

@@ -110,7 +110,7 @@
   function line(example) {
     const dots = make("span", "dots", ...columns.map((by) => dot(example.responses.find((response) => response.by === by), by)));
     const labels = make("span", "tags", ...example.tags.map((tag) => make("span", "tag", tags[tag])), dots);
-    const ask = Object.assign(make("span", "ask", example.prompt.slice(0, 160).replace(/\s+/g, " ")), { dir: "auto" });
+    const ask = Object.assign(make("span", "ask", example.ask), { dir: "auto" });
     const details = make("details", "example", make("summary", "", make("span", "id", make("bdi", "", example.id)), ask, labels));
     details.addEventListener("toggle", () => {
       if (details.open && details.children.length === 1) details.append(inside(example));

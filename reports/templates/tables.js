@@ -1,17 +1,20 @@
 // Tables sort by their columns: a head becomes a button, and the rows know their values.
 (() => {
   function compare(a, b) {
-    // What is unknown comes last, whichever way the column is sorted.
     const numbers = [Number(a), Number(b)];
     return numbers.some(Number.isNaN) ? a.localeCompare(b) : numbers[0] - numbers[1];
   }
 
   function sort(table, head, direction) {
-    const key = head.dataset.sort;
-    const value = (row) => row.querySelector(`[data-key="${key}"]`).dataset.value;
+    const value = (row) => {
+      const cell = row.cells[head.cellIndex];
+      const written = cell.dataset.value ?? cell.textContent.trim();
+      return written === "–" ? "" : written.replace("\u2212", "-");
+    };
     const rows = [...table.tBodies[0].rows];
     rows.sort((one, other) => {
       const [a, b] = [value(one), value(other)];
+      // What is unknown comes last, whichever way the column is sorted.
       if (a === "" || b === "") return Number(a === "") - Number(b === "");
       return direction === "ascending" ? compare(a, b) : compare(b, a);
     });

@@ -1,0 +1,241 @@
+"""The report from a run folder's files: what is in it, and what happens where the files are not as they should be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_fixture import make_result, make_samples, write_json, write_run
+
+from ensemble.errors import InputError
+from reports import write_report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "demo")
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> str:
+    return write_report(run).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    return make_result(make_samples(dev=30, held_out=20))
+
+
+def written(folder: Path, result: dict[str, Any]) -> str:
+    return write_report(write_json(folder, result)).read_text(encoding="utf-8")
+
+
+class Words(HTMLParser):
+    """The text that a reader sees, styles and scripts left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.silent = False
+
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        self.silent = tag in ("style", "script")
+
+    def handle_endtag(self, _tag: str) -> None:
+        self.silent = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.silent:
+            self.words.append(data)
+
+
+def text_of(page: str) -> str:
+    parser = Words()
+    parser.feed(page)
+    return " ".join(" ".join(parser.words).split())
+
+
+def test_the_verdict_and_how_sure_it_is_come_first(page: str) -> None:
+    text = text_of(page)
+    assert "Ensemble these three models." in text
+    assert "+9.0 points over the best single model" in text
+    assert "The 95% interval of the difference, +1.1 to +16.9 points, leaves out zero." in text
+    assert text.index("leaves out zero") < text.index("The chosen set") < text.index("Every candidate of the pool")
+
+
+def test_every_candidate_is_there_with_its_status_and_reason(run: Path, page: str) -> None:
+    text = text_of(page)
+    for candidate in json.loads((run / "result.json").read_text(encoding="utf-8"))["candidates"]:
+        assert candidate["model"] in text
+        assert candidate["reason"][1:] in text
+    for status in ("Primary", "Chosen", "Left out", "Failed"):
+        assert status in text
+
+
+def test_the_exact_command_is_there(page: str) -> None:
+    assert "advisor select --pool demo --task word_problems --out runs/demo" in page
+
+
+def test_the_policy_allows_the_one_style_and_the_one_script(page: str) -> None:
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy and "default-src 'none'" in policy[1].replace("&#39;", "'")
+    for element, directive in (("style", "style-src"), ("script", "script-src")):
+        contents = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
+        assert len(contents) == 1
+        digest = base64.b64encode(hashlib.sha256(contents[0].encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy[1].replace("&#39;", "'").replace("&#43;", "+")
+    assert not re.search(r"<[^>]*\sstyle=|<[^>]*\son[a-z]+=", page)
+
+
+def test_nothing_is_loaded_from_anywhere(page: str) -> None:
+    assert not re.search(r"""\ssrc=|\shref="(?!#)|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", page)
+
+
+def test_the_same_files_give_the_same_bytes(run: Path) -> None:
+    assert write_report(run).read_bytes() == write_report(run).read_bytes()
+
+
+def test_no_other_file_is_left_in_the_folder(run: Path, page: str) -> None:
+    assert page
+    assert sorted(path.name for path in run.iterdir()) == ["report.html", "result.json", "samples.jsonl"]
+
+
+def test_an_old_report_stays_where_the_new_one_fails(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, dev=5, held_out=5)
+    before = write_report(folder).read_bytes()
+    (folder / "samples.jsonl").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError):
+        write_report(folder)
+    assert (folder / "report.html").read_bytes() == before
+
+
+def test_the_advisor_is_not_loaded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "advisor"]:
+        monkeypatch.delitem(sys.modules, name)
+    write_report(run)
+    assert not [name for name in sys.modules if name.split(".")[0] == "advisor"]
+
+
+def test_without_samples_the_report_is_made_and_says_so(tmp_path: Path, result: dict[str, Any]) -> None:
+    assert "There was no samples.jsonl beside result.json" in text_of(written(tmp_path, result))
+
+
+def test_empty_samples_are_no_error(tmp_path: Path, result: dict[str, Any]) -> None:
+    (tmp_path / "samples.jsonl").write_text("\n", encoding="utf-8")
+    assert "samples.jsonl has no examples" in text_of(written(tmp_path, result))
+
+
+def test_a_result_of_bare_profiles_is_drawn(tmp_path: Path) -> None:
+    candidates = [{"model": "a", "accuracy": 70.0, "status": "primary"}, {"model": "b", "accuracy": None}]
+    page = written(tmp_path, {"schema_version": 1, "candidates": candidates, "selected": ["a"], "news": {"x": 1}})
+    assert "Too close to call." in text_of(page)
+
+
+def test_a_result_where_every_candidate_failed_is_drawn(tmp_path: Path) -> None:
+    result = {"schema_version": 1, "candidates": [{"model": "a", "status": "failed", "reason": "out of memory"}]}
+    assert "out of memory" in text_of(written(tmp_path, result))
+
+
+def test_a_single_model_is_named_in_the_headline(tmp_path: Path, result: dict[str, Any]) -> None:
+    result["advice"] = {"verdict": "single", "text": "Use terse-bytes: the ensemble adds nothing"}
+    best = result["ensemble"]["best_single_model"]
+    assert f"Use {best} alone." in text_of(written(tmp_path, result))
+
+
+def test_unknown_numbers_are_dashes(tmp_path: Path, result: dict[str, Any]) -> None:
+    for pair in result["pairs"]:
+        pair["length_ratio"] = None
+    result["pairs"][0]["kappa"] = None
+    text = text_of(written(tmp_path, result))
+    assert "Agreement" in text and "Length ratio" not in text.split("Pairs", 1)[1]
+
+
+def test_many_candidates_have_a_table_of_pairs_instead_of_matrices(tmp_path: Path) -> None:
+    candidates = [
+        {"model": f"m{i}", "accuracy": 80 - i / 4, "accuracy_ci": [70, 82], "mean_length": 50 + i, "status": "rejected"}
+        for i in range(100)
+    ]
+    candidates[0]["status"] = "primary"
+    pairs = [{"a": f"m{i}", "b": f"m{j}", "gap": (j - i) / 4} for i in range(100) for j in range(i + 1, 100)]
+    result = {"schema_version": 1, "candidates": candidates, "selected": ["m0"], "pairs": pairs}
+    page = written(tmp_path, result)
+    assert "The first 1,000 of 4,950 pairs" in text_of(page)
+    assert "<figcaption>" not in page
+    assert len(page.encode()) < 2_000_000
+
+
+def test_five_candidates_and_many_long_examples_stay_below_two_megabytes(tmp_path: Path) -> None:
+    samples = make_samples(dev=300, held_out=200)
+    for number, sample in enumerate(samples):
+        sample["prompt"] = f"Question {number}: {'why? <&> ' * 300}"
+        for response in (*sample["responses"].values(), *([sample["ensemble"]] if sample["ensemble"] else [])):
+            response["text"] += " because of this & <that>" * 200
+    lines = (json.dumps(sample) + "\n" for sample in samples)
+    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    page = written(tmp_path, make_result(samples))
+    assert len(page.encode()) <= 2_000_000
+    assert "the others are in samples.jsonl" in text_of(page)
+
+
+def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
+    shots = "Question: What is 1 + 1?\nAnswer: The answer is 2, as everyone knows well.\n\n" * 5
+    samples = make_samples(dev=4, held_out=4)
+    for sample in samples:
+        sample["prompt"] = shots + sample["prompt"]
+    lines = (json.dumps(sample) + "\n" for sample in samples)
+    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    page = written(tmp_path, make_result(samples))
+    assert page.count("as everyone knows well") == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "way_out"),
+    [
+        (None, "nowhere: not a folder", "name the run folder"),
+        ({}, "has no result.json", "name the run folder"),
+        ({"result.json": '{\n"schema_version": 1,\n}'}, "result.json:3: not JSON", "restore the file"),
+        ({"result.json": "[]"}, "result.json:1: should be a JSON object", "restore the file"),
+        ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
+        (
+            {"result.json": '{"schema_version": 2}'},
+            "schema_version is 2, and this unite-advisor reads 1",
+            "version that",
+        ),
+        ({"result.json": '{"schema_version": 1, "candidates": 3}'}, "candidates should be a list", "restore the file"),
+        (
+            {"result.json": '{"schema_version": 1, "candidates": [{"model": "a", "accuracy": "high"}]}'},
+            "result.json: candidates[0]: accuracy should be a number",
+            "restore the file",
+        ),
+        (
+            {"result.json": '{"schema_version": 1}', "samples.jsonl": '{"id": "a"}\n{"id":\n'},
+            "samples.jsonl:2: not JSON",
+            "restore the file",
+        ),
+        (
+            {"result.json": '{"schema_version": 1}', "samples.jsonl": '{"id": "a", "responses": []}\n'},
+            "samples.jsonl:1: responses should be an object",
+            "restore the file",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_with_place_and_way_out(
+    tmp_path: Path, files: dict[str, str] | None, place: str, way_out: str
+) -> None:
+    folder = tmp_path / "nowhere"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        write_report(folder)
+    message = str(caught.value)
+    assert place in message and way_out in message and "\n" not in message
+    assert not (folder / "report.html").exists()

@@ -1,0 +1,335 @@
+"""The report in a real browser: themes, sorting, limits, examples, phones, and with JavaScript off."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_browser import browser, open_report, prefer, resize
+from report_fixture import make_result, make_samples, write_json, write_run
+
+from advisor.records import Rules, Standing
+from advisor.selection import select
+from reports import write_report
+
+pytestmark = pytest.mark.browser
+
+LIGHT, DARK = "rgb(244, 246, 248)", "rgb(14, 19, 25)"
+BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(write_run(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def window(driver: Any, report: Path) -> Any:
+    resize(driver, 1440)
+    prefer(driver, "light")
+    open_report(driver, report)
+    driver.execute_script("localStorage.clear()")
+    open_report(driver, report)
+    return driver
+
+
+def find(window: Any, selector: str) -> list[Any]:
+    return list(window.find_elements("css selector", selector))
+
+
+def click(window: Any, selector: str) -> None:
+    window.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
+def test_nothing_complains_and_nothing_is_asked_for(window: Any) -> None:
+    assert window.get_log("browser") == []
+    assert window.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+@pytest.mark.parametrize(
+    ("system", "choice", "background"),
+    [
+        ("light", "system", LIGHT),
+        ("dark", "system", DARK),
+        ("light", "dark", DARK),
+        ("dark", "light", LIGHT),
+    ],
+)
+def test_the_theme_follows_the_switch_or_the_system(window: Any, system: str, choice: str, background: str) -> None:
+    prefer(window, system)
+    click(window, f"#theme-{choice}")
+    assert window.execute_script(BACKGROUND) == background
+
+
+def test_the_theme_is_remembered(window: Any, report: Path) -> None:
+    click(window, "#theme-dark")
+    open_report(window, report)
+    assert window.execute_script(BACKGROUND) == DARK
+
+
+def test_figures_take_the_themes_colours(window: Any) -> None:
+    script = "return getComputedStyle(document.querySelector('#map .wide text')).fill"
+    light = window.execute_script(script)
+    click(window, "#theme-dark")
+    assert window.execute_script(script) != light
+
+
+def board(window: Any) -> list[str]:
+    return [name.text for name in find(window, ".board tbody th bdi")]
+
+
+def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None:
+    best_first = board(window)
+    heads = {head.text.split("\u2009")[0]: head for head in find(window, ".board thead th")}
+    assert heads["No."].get_attribute("aria-sort") == "ascending"
+    button = heads["Length"].find_element("tag name", "button")
+    button.click()
+    assert heads["Length"].get_attribute("aria-sort") == "ascending"
+    assert heads["No."].get_attribute("aria-sort") is None
+    shortest_first = board(window)
+    assert shortest_first != best_first and shortest_first[-1] == "broken-pieces"
+    button.click()
+    assert heads["Length"].get_attribute("aria-sort") == "descending"
+    # What is unknown stays at the end.
+    assert board(window) == [*reversed(shortest_first[:-1]), "broken-pieces"]
+    heads["Accuracy"].find_element("tag name", "button").click()
+    assert board(window) == best_first
+
+
+def test_a_sort_button_works_by_keyboard(window: Any) -> None:
+    button = find(window, ".board thead th button")[1]
+    window.execute_script("arguments[0].focus()", button)
+    button.send_keys("\ue007")
+    assert board(window) == sorted(board(window))
+
+
+def move(window: Any, limit: str, value: float) -> float:
+    """Move a limit, and return where the slider stopped."""
+    script = """const slider = document.getElementById(arguments[0]); slider.value = arguments[1];
+                slider.dispatchEvent(new Event('input')); return Number(slider.value)"""
+    return float(window.execute_script(script, limit, value))
+
+
+def chosen(window: Any) -> list[str]:
+    script = "return [...document.querySelectorAll('#limits-set bdi')].map((name) => name.textContent)"
+    return list(window.execute_script(script))
+
+
+def shapes(window: Any) -> dict[int, str]:
+    script = """return [...document.querySelectorAll('#map .wide [data-shown="1"]')]
+                       .map((mark) => [Number(mark.dataset.point), mark.dataset.shape])"""
+    return {int(point): shape for point, shape in window.execute_script(script)}
+
+
+def candidates_to_choose_from(seed: int) -> list[Standing]:
+    chance = random.Random(seed)
+    # Few different numbers, so that there are ties, and figures exactly at a limit.
+    standings = [
+        Standing(f"m{index}", chance.randrange(600, 800, 25) / 10, chance.choice([0.0, 20.0, 25.0, 40.0, 60.0, 90.0]))
+        for index in range(11)
+    ]
+    return [*standings, Standing("unknown-length", 77.5, None)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, seed: int) -> None:
+    standings = candidates_to_choose_from(seed)
+    models = None if seed == 3 else 3 + seed
+    rules = Rules(max_models=models or 99)
+    selection = select(standings, rules)
+    known = {standing.model: standing for standing in standings}
+    candidates = [
+        {
+            "model": decision.model,
+            "accuracy": known[decision.model].accuracy,
+            "mean_length": known[decision.model].mean_length,
+            "status": decision.status,
+            "reason": decision.reason,
+        }
+        for decision in selection.decisions
+    ]
+    result = {
+        "schema_version": 1,
+        "rules": {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": models},
+        "candidates": [*candidates, {"model": "broken", "status": "failed"}],
+        "selected": selection.selected,
+    }
+    resize(driver, 1440)
+    open_report(driver, write_report(write_json(tmp_path, result)))
+    assert chosen(driver) == list(selection.selected)
+    chance = random.Random(seed)
+    for gap, ratio in [(0.0, 1.0), (2.5, 1.25), (20.0, 4.0)] + [
+        (chance.choice([5.0, 7.5, 10.0, 12.5]), chance.choice([1.25, 1.5, 1.6, 2.0, 2.25, 3.0])) for _ in range(15)
+    ]:
+        limits = Rules(move(driver, "max-gap", gap), move(driver, "max-ratio", ratio), rules.max_models)
+        assert limits.max_gap == gap and limits.max_length_ratio == ratio
+        expected = select(standings, limits)
+        assert chosen(driver) == list(expected.selected)
+        status = {decision.model: decision.status for decision in expected.decisions}
+        assert all(shape == status[candidates[point]["model"]] for point, shape in shapes(driver).items())
+
+
+def test_the_region_moves_with_the_limits_and_back(window: Any) -> None:
+    script = """const box = document.querySelector('#map .wide [data-region] path').getBBox();
+                return [box.width, box.height]"""
+    width, height = window.execute_script(script)
+    move(window, "max-gap", 5)
+    move(window, "max-ratio", 1.2)
+    narrower, lower = window.execute_script(script)
+    assert narrower < width and lower < height
+    click(window, "#limits-reset")
+    time.sleep(0.1)
+    assert window.execute_script(script) == pytest.approx([width, height], abs=0.1)
+    assert "The run’s own limits chose" in find(window, ".outcome")[0].text
+
+
+def examples(window: Any) -> list[dict[str, Any]]:
+    data = json.loads(window.execute_script("return document.getElementById('data').textContent"))
+    return list(data["examples"])
+
+
+def shown_examples(window: Any) -> list[str]:
+    script = "return [...document.querySelectorAll('#explorer .example:not([hidden]) .id')].map((id) => id.textContent)"
+    return list(window.execute_script(script))
+
+
+@pytest.mark.parametrize("tag", ["mended", "broke", "lone", "wrong", "cut"])
+def test_a_filter_shows_the_examples_with_its_tag_in_under_100_ms(window: Any, tag: str) -> None:
+    every = examples(window)
+    expected = [example["id"] for example in every if tag in example["tags"]]
+    script = """const before = performance.now(); document.querySelector(arguments[0]).click();
+                document.body.getBoundingClientRect(); return performance.now() - before"""
+    took = window.execute_script(script, f"[data-filter={tag}]")
+    assert shown_examples(window) == expected[:20]
+    assert find(window, ".said")[0].text == f"{len(expected)} of {len(every)} examples"
+    assert find(window, "[aria-pressed=true]")[0].get_attribute("data-filter") == tag
+    assert took < 100
+
+
+def test_search_looks_into_responses(window: Any) -> None:
+    expected = [
+        example["id"]
+        for example in examples(window)
+        if any("answer is 45." in response["text"] for response in example["responses"])
+    ]
+    find(window, "#explorer input")[0].send_keys("ANSWER IS 45.")
+    assert shown_examples(window) == expected[:20] != []
+
+
+def test_more_examples_come_by_a_button(window: Any) -> None:
+    before = len(shown_examples(window))
+    click(window, "#explorer .more")
+    assert len(shown_examples(window)) == before + 40
+
+
+def test_an_example_is_built_when_it_is_opened(window: Any) -> None:
+    assert not find(window, "#explorer .inside")
+    find(window, "#explorer summary")[0].click()
+    time.sleep(0.1)
+    answers = find(window, "#explorer .inside .answer .who")
+    assert [answer.text for answer in answers] == ["terse-bytes", "terse-pieces", "terse-unigram", "unite ensemble"]
+
+
+def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
+    click(window, "[data-filter=mended]")
+    find(window, "#explorer .example:not([hidden]) summary")[0].click()
+    time.sleep(0.1)
+    assert find(window, "#explorer .inside .answer.false mark")
+    assert not find(window, "#explorer .inside .answer.joint mark")
+
+
+def test_a_link_opens_its_example(window: Any, report: Path) -> None:
+    last = examples(window)[-1]["id"]
+    open_report(window, report, f"#example={last}")
+    time.sleep(0.2)
+    assert [each.text.split()[-1] for each in find(window, "#explorer .example[open] .id")] == [last]
+    top = window.execute_script("return document.querySelector('.example[open]').getBoundingClientRect().top")
+    assert 0 <= top < 300
+
+
+def test_a_link_to_an_example_that_is_not_here_says_so(window: Any, report: Path) -> None:
+    missing = {f"dev-{index}" for index in range(300)} - {example["id"] for example in examples(window)}
+    open_report(window, report, f"#example={min(missing)}")
+    assert "not in the report" in find(window, ".said")[0].text
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
+    resize(window, width)
+    open_report(window, report)
+    assert window.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_names_on_the_map_do_not_collide_in_the_browsers_font(window: Any, report: Path) -> None:
+    script = """const names = [...document.querySelectorAll(arguments[0])]
+                  .filter((text) => /bytes|pieces|unigram/.test(text.textContent));
+                const boxes = names.map((text) => text.getBoundingClientRect());
+                return boxes.filter((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right
+                  && a.top + 2 < b.bottom && b.top + 2 < a.bottom)).length"""
+    for width, drawing in ((1440, "wide"), (390, "narrow")):
+        resize(window, width)
+        open_report(window, report)
+        assert window.execute_script(script, f"#map .{drawing} text") == 0
+
+
+def test_a_big_report_opens_in_under_a_second(driver: Any, tmp_path: Path) -> None:
+    samples = make_samples(dev=300, held_out=200)
+    for sample in samples:
+        for response in sample["responses"].values():
+            response["text"] = "Let us think step by step. " * 30 + response["text"]
+    lines = (json.dumps(sample) + "\n" for sample in samples)
+    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    open_report(driver, write_report(write_json(tmp_path, make_result(samples))))
+    script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    deadline = time.monotonic() + 5
+    while (painted := driver.execute_script(script)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert painted is not None and painted < 1000
+
+
+def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
+    samples = make_samples(dev=6, held_out=6)
+    attack = "<img src=x onerror=document.title='pwned'></script><script>document.title='pwned'</script>"
+    for sample in samples:
+        sample["prompt"] += attack
+        sample["id"] += attack
+        for response in sample["responses"].values():
+            response["text"] += attack
+    lines = (json.dumps(sample) + "\n" for sample in samples)
+    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    result = make_result(samples)
+    result["advice"]["text"] += attack
+    open_report(driver, write_report(write_json(tmp_path, result)))
+    for summary in find(driver, "#explorer summary"):
+        summary.click()
+    time.sleep(0.2)
+    assert "pwned" not in driver.title
+    assert not find(driver, "img")
+    assert attack in find(driver, "#explorer .answer pre")[0].text
+    assert driver.get_log("browser") == []
+
+
+def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> None:
+    with browser(script=False) as window:
+        resize(window, 1440)
+        prefer(window, "light")
+        open_report(window, report)
+        text = find(window, "body")[0].text
+        assert "Ensemble these three models." in text and "Left out" in text and "These 12 say most" in text
+        assert not find(window, ".limits")[0].is_displayed()
+        assert not find(window, "thead button")
+        find(window, "#telling summary")[0].click()
+        assert "The answer is" in find(window, "#telling details[open]")[0].text
+        find(window, "label:has(#theme-dark)")[0].click()
+        assert find(window, "body")[0].value_of_css_property("background-color").startswith("rgba(14, 19, 25")
