@@ -50,7 +50,7 @@ def draw(result: Result, samples: Samples | None) -> Figures:
         return Figures(
             delta=draw_delta(result.ensemble),
             map=_both(draw_map(result, WIDE, 420), draw_map(result, NARROW, 380)),
-            ensemble=_both(draw_ensemble(result.ensemble, WIDE), draw_ensemble(result.ensemble, NARROW)),
+            ensemble=_both(draw_ensemble(result, WIDE), draw_ensemble(result, NARROW)),
             lengths=_both(draw_lengths(result, samples, WIDE), draw_lengths(result, samples, NARROW)),
             matrices=draw_matrices(result),
         )
@@ -87,13 +87,14 @@ class _Row:
     interval: Interval | None
 
 
-def draw_ensemble(run: EnsembleRun | None, width: int) -> str | None:
+def draw_ensemble(result: Result, width: int) -> str | None:
     """Draw the ensemble and its members, each with its interval; None where nothing was run together."""
+    run, short_names = result.ensemble, result.short_names
     if run is None or run.accuracy is None:
         return None
     rows = [_Row(f"{run.method} ensemble", "ensemble", run.accuracy, run.accuracy_ci)]
     rows += [
-        _Row(each.model, "selected", each.accuracy, each.accuracy_ci)
+        _Row(short_names.get(each.model, each.model), "selected", each.accuracy, each.accuracy_ci)
         for each in run.members
         if each.accuracy is not None
     ]
@@ -118,6 +119,7 @@ def draw_lengths(result: Result, samples: Samples | None, width: int) -> str | N
     ]
     if not rows:
         return None
+    short_names = result.short_names
     rows = rows[:40]  # with more the page would be nothing else
     start, step, foot = (COLUMN, 50, 44) if width == WIDE else (8, 60, 44)
     canvas = Canvas(width, step * len(rows) + foot)
@@ -129,7 +131,7 @@ def draw_lengths(result: Result, samples: Samples | None, width: int) -> str | N
         canvas.box(x(primary.mean_length / ratio), foot, x(primary.mean_length * ratio), canvas.height, "band")
     _axis(canvas, x, foot, "response length, characters (log scale)", 5 if width == NARROW else 10)
     for index, (candidate, lengths) in enumerate(rows):
-        _spread(canvas, candidate, lengths, x, canvas.height - step * (index + 1) + 12)
+        _spread(canvas, candidate, short_names[candidate.model], lengths, x, canvas.height - step * (index + 1) + 12)
     return canvas.markup(f"How the response lengths of {len(rows)} candidates are spread, with the mean of each.")
 
 
@@ -151,7 +153,7 @@ def _interval_row(canvas: Canvas, row: _Row, x: Scale, y: float) -> None:
     canvas.text(canvas.width - 4, y, words.points(row.accuracy), size=13, bold=bold, align="right")
 
 
-def _spread(canvas: Canvas, candidate: Candidate, lengths: Sequence[int], x: Scale, base: float) -> None:
+def _spread(canvas: Canvas, candidate: Candidate, name: str, lengths: Sequence[int], x: Scale, base: float) -> None:
     """Draw a histogram over equal steps of the scale, with the mean as the candidate's mark."""
     bins, tall = 56 if canvas.width > NARROW else 36, 26.0
     counts = [0] * bins
@@ -166,7 +168,7 @@ def _spread(canvas: Canvas, candidate: Candidate, lengths: Sequence[int], x: Sca
             left = x.start + index * step
             canvas.box(left + 0.5, base, left + step - 0.5, base + height, "bar")
     canvas.line((x.start, base), (x.end, base), "rule")
-    _row_name(canvas, candidate.model, x, base + (8 if canvas.width == WIDE else 0), 38, candidate.status != "rejected")
+    _row_name(canvas, name, x, base + (8 if canvas.width == WIDE else 0), 38, candidate.status != "rejected")
     if candidate.mean_length is not None:
         title = f"{candidate.model}: mean {words.length(candidate.mean_length)} characters"
         canvas.mark(x(candidate.mean_length), base, candidate.status, title=title)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reports import words
@@ -47,7 +47,7 @@ def draw_map(result: Result, width: int, height: int) -> str | None:
         return None
     canvas = Canvas(width, height)
     x, y = _scales(result, points, width, height)
-    _region(canvas, result, points, x, y)
+    edges = _region(canvas, result, x, y)
     _frame(canvas, x, y, width)
     where = [(x(point.length), y(point.accuracy)) for point in points]
     whiskers = [
@@ -55,7 +55,13 @@ def draw_map(result: Result, width: int, height: int) -> str | None:
         for point, at in zip(points, where, strict=True)
         if point.candidate.accuracy_ci is not None
     ]
-    _names(canvas, points, where, whiskers, Box(x.start + 2, y.start + 2, width - 2, y.end))
+    _names(
+        canvas,
+        result.short_names,
+        list(zip(points, where, strict=True)),
+        [*edges, *whiskers],
+        Box(x.start + 2, y.start + 2, width - 2, y.end),
+    )
     for point, at in reversed(list(zip(points, where, strict=True))):
         _marks(canvas, point, at)  # the best candidates' last, so that no other lies above them
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
@@ -76,15 +82,18 @@ def _scales(result: Result, points: Sequence[Spot], width: int, height: int) -> 
     return length_scale(lengths, LEFT, width - RIGHT), points_scale(accuracies, BOTTOM, height - TOP)
 
 
-def _region(canvas: Canvas, result: Result, points: Sequence[Spot], x: Scale, y: Scale) -> None:
+def _region(canvas: Canvas, result: Result, x: Scale, y: Scale) -> list[Box]:
+    """Draw the accepted region, and return its edges, which names had better not cross."""
     primary, rules = result.primary, result.rules
     if primary is None or primary.accuracy is None:
-        return
+        return []
     bottom, left, right = y(primary.accuracy - rules.max_gap), x.start, x.end
-    if any(point.candidate is primary for point in points) and primary.mean_length:
+    if primary.mean_length:
         left, right = x(primary.mean_length / rules.max_length_ratio), x(primary.mean_length * rules.max_length_ratio)
     corners = [(left, bottom), (right, bottom), (right, y.end), (left, y.end)]
     canvas.area(corners, "band", edge="band-edge", width=1.2, name=part(region=1))
+    sides = [Box(side - 2, bottom, side + 2, y.end) for side in (left, right)]
+    return [*sides, Box(left, bottom - 2, right, bottom + 2)]
 
 
 def _frame(canvas: Canvas, x: Scale, y: Scale, width: int) -> None:
@@ -106,20 +115,24 @@ def _whisker(canvas: Canvas, candidate: Candidate, x: float, y: Scale) -> Box:
 
 
 def _names(
-    canvas: Canvas, points: Sequence[Spot], where: Sequence[Point], whiskers: Sequence[Box], bounds: Box
+    canvas: Canvas,
+    short_names: Mapping[str, str],
+    spots: Sequence[tuple[Spot, Point]],
+    soft: Sequence[Box],
+    bounds: Box,
 ) -> None:
     longest = 28 if canvas.width > PHONE else 18
     named = [
         (point, at)
-        for place, (point, at) in enumerate(zip(points, where, strict=True))
+        for place, (point, at) in enumerate(spots)
         if place < MOST_NAMES or point.candidate.status == "selected"
     ]
     labels = [
-        Label(*at, words.shortened(point.candidate.model, longest), f"no. {point.candidate.rank}")
+        Label(*at, words.shortened(short_names[point.candidate.model], longest), f"no. {point.candidate.rank}")
         for point, at in named
     ]
-    marks = [Box(x - 8, y - 8, x + 8, y + 8) for x, y in where]
-    for (point, at), placed in zip(named, place(labels, NAME, marks, whiskers, bounds), strict=True):
+    marks = [Box(x - 8, y - 8, x + 8, y + 8) for _, (x, y) in spots]
+    for (point, at), placed in zip(named, place(labels, NAME, marks, soft, bounds), strict=True):
         if placed is not None:
             _write_name(canvas, placed, at, "muted" if point.candidate.status == "rejected" else "ink")
 

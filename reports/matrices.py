@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reports import words
 from reports.labels import text_width
-from reports.model import Candidate, Pair, Result
+from reports.model import Candidate, Result
 from reports.svg import Canvas
 
 MOST_CANDIDATES = 12
@@ -61,7 +61,9 @@ MEASURES = (
         _percent,
         low=0.0,
     ),
-    Measure("kappa", "Agreement", "Cohen’s kappa of being right. Lower leaves more to gain.", _decimals, high=1.0),
+    Measure(
+        "kappa", "Agreement", "Cohen’s kappa of being right. Lower leaves more to gain.", _decimals, low=0.0, high=1.0
+    ),
     Measure("oracle", "Oracle", "Points if the better answer were always taken.", words.points, high=100.0),
 )
 """The measures that are drawn and tabled, in this order; unknown ones in ``result.json`` are passed over."""
@@ -79,18 +81,18 @@ def draw_matrices(result: Result) -> tuple[Matrix, ...]:
     if len(candidates) > MOST_CANDIDATES:
         return ()
     return tuple(
-        Matrix(measure.title, measure.note, _draw(measure, candidates, result.pairs))
-        for measure in known_measures(result)
+        Matrix(measure.title, measure.note, _draw(measure, candidates, result)) for measure in known_measures(result)
     )
 
 
-def _draw(measure: Measure, candidates: list[Candidate], pairs: tuple[Pair, ...]) -> str:
+def _draw(measure: Measure, candidates: list[Candidate], result: Result) -> str:
+    short_names = result.short_names
     places = {candidate.index: place for place, candidate in enumerate(candidates)}
     values: dict[tuple[int, int], float | None] = {}
-    for pair in pairs:
+    for pair in result.pairs:
         row, column = sorted((places[pair.a], places[pair.b]), reverse=True)
         values[row, column] = pair.values.get(measure.name)
-    names = [words.shortened(candidate.model, 22) for candidate in candidates]
+    names = [words.shortened(short_names[candidate.model], 22) for candidate in candidates]
     cell = 42 if len(candidates) <= 6 else 36
     tall = 28
     width = max(column * cell + 10 + text_width(name, NAME) for column, name in enumerate(names))

@@ -31,6 +31,7 @@ class Task:
     n: int
     fingerprint: str
     signature: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,15 @@ class Member:
     accuracy: float | None
     accuracy_ci: Interval | None
     mean_length: float | None
+    tokens_per_second: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleRun:
-    """The chosen set together, on held-out questions: all accuracies and differences in points."""
+    """The chosen set together, on held-out questions: all accuracies and differences in points.
+
+    ``gained`` and ``lost`` count the questions that it alone, or the best single model alone, got right.
+    """
 
     method: str
     k: int | None
@@ -105,8 +110,12 @@ class EnsembleRun:
     delta: float | None
     delta_ci: Interval | None
     p_value: float | None
+    gained: int | None
+    lost: int | None
     mean_length: float | None
+    tokens_per_second: float | None
     truncated: int
+    signature: str
     members: tuple[Member, ...]
 
 
@@ -128,6 +137,13 @@ class Result:
     def primary(self) -> Candidate | None:
         """The best candidate, which the others are measured against; None where all failed."""
         return next((candidate for candidate in self.candidates if candidate.status == "primary"), None)
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """What drawings call the candidates: hub ids and paths without their owners, where that tells them apart."""
+        names = [candidate.model for candidate in self.candidates]
+        tails = [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
+        return dict(zip(names, tails if len(set(tails)) == len(set(names)) else names, strict=True))
 
 
 def read_result(path: Path) -> Result:
@@ -176,6 +192,7 @@ def _task(fields: Fields) -> Task:
         n=fields.count("n"),
         fingerprint=fields.line("fingerprint"),
         signature=fields.line("signature"),
+        notes=fields.texts("notes"),
     )
 
 
@@ -223,17 +240,23 @@ def _ensemble(fields: Fields | None) -> EnsembleRun | None:
         delta=fields.number("delta"),
         delta_ci=fields.interval("delta_ci"),
         p_value=fields.number("p_value"),
+        gained=None if fields.number("gained") is None else fields.count("gained"),
+        lost=None if fields.number("lost") is None else fields.count("lost"),
         mean_length=fields.number("mean_length"),
+        tokens_per_second=fields.number("tokens_per_second"),
+        signature=fields.line("signature"),
         truncated=fields.count("truncated"),
-        members=tuple(
-            Member(
-                member.line("model"),
-                member.number("accuracy"),
-                member.interval("accuracy_ci"),
-                member.number("mean_length"),
-            )
-            for member in fields.parts("members")
-        ),
+        members=tuple(_member(member) for member in fields.parts("members")),
+    )
+
+
+def _member(fields: Fields) -> Member:
+    return Member(
+        model=fields.line("model"),
+        accuracy=fields.number("accuracy"),
+        accuracy_ci=fields.interval("accuracy_ci"),
+        mean_length=fields.number("mean_length"),
+        tokens_per_second=fields.number("tokens_per_second"),
     )
 
 

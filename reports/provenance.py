@@ -31,7 +31,7 @@ class Provenance:
 def read_provenance(fields: Fields) -> Provenance:
     """Read the ``provenance`` of ``result.json``."""
     times, models = fields.part("times"), fields.part("models")
-    facts = [(name, fields.line(name)) for name in ("seed", "device", "dtype") if fields.line(name)]
+    facts = [(_name(name), fields.line(name)) for name in fields.values if _is_fact(fields, name)]
     facts += [(f"{_name(name)} took", _seconds(times, name)) for name in times.values]
     return Provenance(
         command=fields.line("command"),
@@ -40,6 +40,12 @@ def read_provenance(fields: Fields) -> Provenance:
         versions=_items(fields.part("versions")),
         models=tuple(_model_files(_name(name), models.part(name)) for name in models.values),
     )
+
+
+def _is_fact(fields: Fields, name: str) -> bool:
+    """Return whether a field is a plain value that has no place of its own on the page."""
+    value = fields.values[name]
+    return name not in ("command", "created") and value is not None and not isinstance(value, dict | list)
 
 
 def _model_files(name: str, fields: Fields) -> ModelFiles:

