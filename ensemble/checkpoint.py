@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+ChatTemplate = Literal["auto", "always", "never"]
+"""Whether prompts go through a tokenizer's chat template: where it has one, in every case, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import torch
 
@@ -17,6 +18,7 @@ from ensemble.member import Member
 from ensemble.methods import unite
 from ensemble.trace import Step, explain
 
+FinishReason = Literal["eos", "stop", "length"]
 _NOT_A_NUMBER = -2
 
 
@@ -56,7 +58,7 @@ class Generation:
 
     text: str
     tokens: tuple[int, ...]
-    finish_reason: str
+    finish_reason: FinishReason
     trace: tuple[Step, ...] = ()
 
 
@@ -68,7 +70,7 @@ class Progress:
     chance: random.Random
     trace: list[Step] = field(default_factory=list)
     end: int | None = None
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
 
 
 class Decoder:

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import torch
 
-from ensemble.checkpoint import Checkpoint, check
+from ensemble.checkpoint import ChatTemplate, Checkpoint, check
 from ensemble.contexts import Contexts
 from ensemble.decoder import Decoder, Generation, Settings
 from ensemble.errors import InputError
 from ensemble.joint import entries, load_or_build
-from ensemble.member import ChatTemplate, Member, load_member, parse_device
-from ensemble.methods import unite
-
-METHODS = {"unite": "the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)"}
-"""The methods of decoding, with what each one does in a line."""
+from ensemble.member import Member, load_member, parse_device
+from ensemble.methods import METHODS, unite
 
 
 class Ensemble:
@@ -119,14 +116,15 @@ class Ensemble:
             MemberError: A member's logits are not numbers.
         """
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, trace, batch_size)
-        found = dict(self.generate_each(prompts, settings))
-        return [found[n] for n in range(len(prompts))]
-
-    def generate_each(self, prompts: Sequence[str], settings: Settings) -> Iterator[tuple[int, Generation]]:
-        """Continue prompts, yielding the number of each and its generation as it is finished."""
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
-        return iter(self._decoder(prompts, settings))
+        found = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings))
+        return [found[n] for n in range(len(prompts))]
+
+    def generate_each(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Iterator[tuple[int, Generation]]:
+        """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished."""
+        _check(settings)
+        return iter(Decoder(self.members, self._joint, self.k, self.weights, prompts, settings))
 
     def stream(
         self,
@@ -140,7 +138,8 @@ class Ensemble:
     ) -> Iterator[str]:
         """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, batch_size=1)
-        decoder = self._decoder([prompt], settings)
+        _check(settings)
+        decoder = Decoder(self.members, self._joint, self.k, self.weights, [self.encode(prompt)], settings)
         return _pieces(decoder, [string.encode() for string in stop])
 
     def score(self, prompt: str, options: Sequence[str]) -> list[float]:
@@ -151,14 +150,14 @@ class Ensemble:
         """
         if not options or not all(options):
             raise InputError("score needs at least one option, and none of them empty")
-        return [self._score(self._encode(prompt), option) for option in options]
+        return [self._score(self.encode(prompt), option) for option in options]
 
-    def _decoder(self, prompts: Sequence[str], settings: Settings) -> Decoder:
-        _check(settings)
-        encoded = [self._encode(prompt) for prompt in prompts]
-        return Decoder(self.members, self._joint, self.k, self.weights, encoded, settings)
+    def encode(self, prompt: str) -> list[list[int]]:
+        """A prompt's ids in every member.
 
-    def _encode(self, prompt: str) -> list[list[int]]:
+        Raises:
+            InputError: It is empty, or too long for a member's context.
+        """
         return [member.encode_prompt(prompt) for member in self.members]
 
     @torch.inference_mode()

@@ -7,7 +7,6 @@ become every other member's ids by ``id_of``.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def _keep(joint: JointVocabulary, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             save_file(tensors, Path(folder) / path.name)
-            os.replace(Path(folder) / path.name, path)
+            (Path(folder) / path.name).replace(path)
     except OSError:
         return
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
-from ensemble.checkpoint import Checkpoint, check, first_line
+from ensemble.checkpoint import ChatTemplate, Checkpoint, check, first_line
 from ensemble.errors import InputError, MemberError
 from ensemble.rows import CachedRows, RecomputedRows, Rows
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-ChatTemplate = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +110,10 @@ def load_member(
     options = checkpoint.options
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **options)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             checkpoint.location, dtype=dtype, use_safetensors=True, **options
-        ).to(place)
+        )
+        model.to(place)  # type: ignore[arg-type]  # transformers hides the signature of nn.Module.to
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise MemberError(f"{name}: not enough memory on {device} to load it ({first_line(error)})") from error
     except Exception as error:  # damaged weights surface as errors of many libraries

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,13 @@ _MOST_HOLES = 0.5
 """Share of a cache's slots that may be empty before it is packed anew."""
 _SHORTEST_PREFIX = 8
 """A common beginning shorter than this is not worth a pass of its own."""
+
+
+class _Layer(Protocol):
+    """The keys and values [rows, heads, slots, width] of a layer."""
+
+    keys: Tensor
+    values: Tensor
 
 
 class Rows(Protocol):
@@ -166,7 +173,7 @@ class CachedRows:
 
     def _begin(self, rows: int, length: int, prefix: DynamicCache) -> None:
         """Make rows that hold just a prefix of some length."""
-        for n, layer in enumerate(prefix.layers):
+        for n, layer in enumerate(_layers(prefix)):
             keys, values = (t.expand(rows, -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
             self._cache.update(keys, values, n)
         self._filled = torch.ones(rows, length, dtype=torch.bool)
@@ -181,7 +188,7 @@ class CachedRows:
         slots = max(self._filled.shape[1], other._filled.shape[1])
         self._widen(slots)
         other._widen(slots)
-        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
+        for own, new in zip(_layers(self._cache), _layers(other._cache), strict=True):
             own.keys = torch.cat([own.keys, new.keys])
             own.values = torch.cat([own.values, new.values])
         self._filled = torch.cat([self._filled, other._filled])
@@ -218,8 +225,13 @@ class CachedRows:
 
     def _reslot(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the keys and values [rows, heads, slots, width] of every layer."""
-        for layer in self._cache.layers:
+        for layer in _layers(self._cache):
             layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+
+def _layers(cache: DynamicCache) -> list[_Layer]:
+    """A cache's layers: all of the plain kind, which is what a DynamicCache made without a configuration has."""
+    return cast("list[_Layer]", cache.layers)
 
 
 def common_prefix(rows: Sequence[Ids]) -> list[int]:

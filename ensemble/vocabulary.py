@@ -27,6 +27,10 @@ SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # A token that runs over the space between two words, in any of the three ways a space is written.
 _CROSSES_WORDS = re.compile(rf"[A-Za-z][ \u0120{SPACE_MARK}]")
+# Names of ids that stand for nothing, as InternLM2's [UNUSED_TOKEN_12] and Gemma's <unused7>.
+_UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECASE)
+# A noncharacter of Unicode: a name that begins with it is in no text.
+_HIDDEN = "\ufdd0"
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -85,43 +89,47 @@ class Vocabulary:
         decoder = _component(backend.decoder)
         self._byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
-        self._tokens = {index: token for token, index in backend.get_vocab(with_added_tokens=True).items()}
+        spells = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
+        self._byte_fallback = bool(spells) and not self._byte_level and not self._plain
+        self._tokens: dict[int, str] = {
+            index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
+        }
         added = backend.get_added_tokens_decoder()
-        self._literal = {index: token.content for index, token in added.items() if not token.special}
+        self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
         own_eos = tokenizer.eos_token_id
-        self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])]))
+        ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
+        self.eos_ids = tuple(sorted(index for index in ends if index < size))
         special = {index for index, token in added.items() if token.special}
-        self._special = special | set(tokenizer.all_special_ids) | set(self.eos_ids)
+        unknown = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+        self._special = (
+            special | set(tokenizer.all_special_ids) | {*self.eos_ids, *([] if unknown is None else [unknown])}
+        )
         self._backend = backend
+        self._fits = max(self._tokens) < size
 
     @cached_property
     def _continuation(self) -> Tokenizer:
         """The tokenizer without what it puts in front of a text, and without an eye for special tokens."""
-        return _continuation_backend(self._backend)
+        return _continuation_backend(self._backend, {i: t for i, t in self._tokens.items() if i in self._special})
 
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special ones (EOS included)."""
         if index in self._special or index not in self._tokens:
             return None
-        if index in self._literal:
-            return self._literal[index].encode()
         token = self._tokens[index]
-        if self._plain:
-            return token.encode()
+        if self._plain or index in self._literal:
+            return self._literal.get(index, token).encode()
         if self._byte_level:
-            try:
-                return bytes(CHARACTER_TO_BYTE[character] for character in token)
-            except KeyError:
-                return token.encode()
-        if match := _BYTE_TOKEN.fullmatch(token):
+            known = all(character in CHARACTER_TO_BYTE for character in token)
+            return bytes(CHARACTER_TO_BYTE[character] for character in token) if known else token.encode()
+        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
         return token.replace(SPACE_MARK, " ").encode()
 
     def is_byte_token(self, index: int) -> bool:
         """Whether an id is one of SentencePiece's ``<0xNN>``, which spell what no other token does."""
-        if self._byte_level or self._plain or index in self._literal:
-            return False
-        return _BYTE_TOKEN.fullmatch(self._tokens.get(index, "")) is not None
+        spelled = self._byte_fallback and index not in self._literal
+        return spelled and _BYTE_TOKEN.fullmatch(self._tokens.get(index, "")) is not None
 
     @cached_property
     def representatives(self) -> dict[bytes, int]:
@@ -130,7 +138,7 @@ class Vocabulary:
         byte_tokens: dict[bytes, int] = {}
         for index in sorted(self._tokens):
             data = self.token_bytes(index) if index < self.size else None
-            if data:
+            if data and not _UNUSED.fullmatch(self._tokens[index]):
                 (byte_tokens if self.is_byte_token(index) else chosen).setdefault(data, index)
         return byte_tokens | chosen
 
@@ -142,20 +150,26 @@ class Vocabulary:
                 ids.extend(self._spell(run.data))
             else:
                 ids.extend(self._continuation.encode(run.text, add_special_tokens=False).ids)
-        return ids
+        return self._embedded(ids)
+
+    def _embedded(self, ids: list[int]) -> list[int]:
+        """Without ids that the model has no row for, which some tokenizers have."""
+        return ids if self._fits else [index for index in ids if index < self.size]
 
     def continue_batch(self, texts: list[bytes]) -> list[list[int]]:
         """``continue_ids`` of many byte strings, the valid ones of them at once."""
         valid = [(n, text) for n, data in enumerate(texts) if (text := _as_text(data)) is not None]
         encodings = self._continuation.encode_batch_fast([text for _, text in valid], add_special_tokens=False)
         found = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
-        return [found[n] if n in found else self.continue_ids(data) for n, data in enumerate(texts)]
+        return [self._embedded(found[n]) if n in found else self.continue_ids(data) for n, data in enumerate(texts)]
 
     def _spell(self, data: bytes) -> list[int]:
         """The ids of bytes that are no UTF-8; a byte that the vocabulary cannot express is left out."""
         if self._byte_level:
             characters = "".join(BYTE_TO_CHARACTER[byte] for byte in data)
             return [token.id for token in self._continuation.model.tokenize(characters)]
+        if not self._byte_fallback:
+            return []
         spelled = (self._continuation.token_to_id(f"<0x{byte:02X}>") for byte in data)
         return [index for index in spelled if index is not None]
 
@@ -211,15 +225,15 @@ def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
     )
 
 
-def _component(part: object | None) -> dict[str, Any] | None:
+def _component(part: Any) -> dict[str, Any] | None:
     """A tokenizer's decoder, normalizer or pre-tokenizer as the JSON that it is saved as."""
     if part is None:
         return None
-    state: dict[str, Any] = json.loads(part.__getstate__())  # type: ignore[call-arg,arg-type]  # pickled as JSON
+    state: dict[str, Any] = json.loads(part.__getstate__())
     return state
 
 
-def _continuation_backend(backend: Tokenizer) -> Tokenizer:
+def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokenizer:
     """A copy of the tokenizer that adds nothing in front and reads no special token in a text."""
     normalizer = [step for step in _steps(_component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
     pre_tokenizer = _component(backend.pre_tokenizer)
@@ -229,7 +243,7 @@ def _continuation_backend(backend: Tokenizer) -> Tokenizer:
         elif step["type"] == "ByteLevel":
             step["add_prefix_space"] = False
     # The edited parts are read by a tokenizer with an empty model: reading the whole vocabulary again takes seconds.
-    parts = {
+    parts: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": normalizer} if normalizer else None,
@@ -238,10 +252,36 @@ def _continuation_backend(backend: Tokenizer) -> Tokenizer:
     }
     shell = Tokenizer.from_str(json.dumps(parts))
     copy = Tokenizer.from_str(backend.to_str())
+    # Rebuilding without the special tokens would renumber the added ones that follow them (DeepSeek); this does not.
+    copy.encode_special_tokens = True
+    if any(special.keys() & copy.encode(token, add_special_tokens=False).ids for token in special.values()):
+        # A Unigram model has </s> as a piece like any other, and would find it in a text.
+        copy = _hide(json.loads(backend.to_str()), set(special.values()))
     copy.no_truncation()
     copy.no_padding()
     copy.normalizer = shell.normalizer
     copy.pre_tokenizer = shell.pre_tokenizer
-    # Rebuilding without the special tokens would renumber the added ones that follow them (DeepSeek); this does not.
-    copy.encode_special_tokens = True
     return copy
+
+
+def _hide(spec: dict[str, Any], names: set[str]) -> Tokenizer:
+    """A tokenizer with some of its tokens under names that no text holds; every id stays."""
+
+    def renamed(name: str) -> str:
+        return f"{_HIDDEN}{name}" if name in names else name
+
+    model = spec["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {renamed(name): index for name, index in model["vocab"].items()}
+    else:
+        model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not names & {*pair, "".join(pair)}]
+    if model.get("unk_token"):
+        model["unk_token"] = renamed(model["unk_token"])
+    for token in spec["added_tokens"]:
+        token["content"] = renamed(token["content"])
+    spec["post_processor"] = None
+    hidden = Tokenizer.from_str(json.dumps(spec))
+    hidden.encode_special_tokens = True
+    return hidden

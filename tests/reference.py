@@ -116,6 +116,7 @@ class ReferenceVocabulary:
     """What the page says of one tokenizer, given the number of logits and the ids of EOS."""
 
     def __init__(self, tokenizer: Any, rows: int, eos_ids: tuple[int, ...]) -> None:
+        self.rows = rows
         backend = tokenizer.backend_tokenizer
         spec = json.loads(backend.to_str())
         self.style = style_of(spec["decoder"])
@@ -163,7 +164,8 @@ class ReferenceVocabulary:
                 ids += [token.id for token in self._backend.model.tokenize("".join(CHARACTER_OF[b] for b in other))]
             elif self.fallback:
                 ids += [self._byte_tokens[byte] for byte in other]
-        return [token for token in ids if token in self.bytes]  # an unknown token stands for what is to be left out
+        # Open: an unknown token in a run of valid UTF-8. It is what the tokenizer made of the run, so it stays.
+        return [token for token in ids if token < self.rows]
 
 
 # Building one for a real tokenizer takes a second or two, so members with the same one share it.

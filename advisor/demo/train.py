@@ -17,22 +17,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
 from advisor.demo.vocabularies import KINDS
@@ -41,6 +30,13 @@ from ensemble.vocabulary import Vocabulary
 HERE = Path(__file__).parent
 WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 256
 BATCH = 64
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 3 * WIDTH},
+    "mistral": {"intermediate_size": 3 * WIDTH, "num_key_value_heads": HEADS // 2, "sliding_window": None},
+    "gpt_neox": {"intermediate_size": 4 * WIDTH},
+    "gpt2": {},
+}
+"""Model types of transformers, and what they need besides the common shape."""
 PROMPT_WEIGHT = 0.1
 """Weight of the question's tokens in the loss: a little of it teaches the numbers sooner than none."""
 
@@ -50,7 +46,7 @@ class Recipe:
     """What one model is and how long it is trained (``steps`` batches of BATCH problems)."""
 
     name: str
-    architecture: Literal["llama", "qwen2", "gpt_neox", "gpt2"]
+    architecture: str
     tokenizer: str
     vocabulary: int
     style: Literal["terse", "verbose"]
@@ -61,7 +57,7 @@ class Recipe:
 
 RECIPES = (
     Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1600, 1),
-    Recipe("terse-qwen", "qwen2", "sentencepiece_bpe", 420, "terse", 1600, 2),
+    Recipe("terse-mistral", "mistral", "sentencepiece_bpe", 420, "terse", 1600, 2),
     Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
     Recipe("terse-gpt2", "gpt2", "byte_level", 340, "terse", 1600, 4),
     Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 800, 5),
@@ -81,18 +77,20 @@ def response_of(problem: Problem, style: str) -> str:
 
 def build_model(recipe: Recipe, vocabulary: int, eos: int) -> PreTrainedModel:
     """An untrained model of the recipe's architecture; all have the same depth and width."""
-    roles = {"vocab_size": vocabulary, "eos_token_id": eos, "bos_token_id": None, "tie_word_embeddings": True}
-    shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-    gated = {**roles, **shape, "intermediate_size": 3 * WIDTH, "max_position_embeddings": CONTEXT}
-    match recipe.architecture:
-        case "llama":
-            return LlamaForCausalLM(LlamaConfig(**gated))
-        case "qwen2":
-            return Qwen2ForCausalLM(Qwen2Config(**gated, num_key_value_heads=HEADS // 2))
-        case "gpt_neox":
-            return GPTNeoXForCausalLM(GPTNeoXConfig(**{**gated, "intermediate_size": 4 * WIDTH}))
-        case "gpt2":
-            return GPT2LMHeadModel(GPT2Config(**roles, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=CONTEXT))
+    config = AutoConfig.for_model(
+        recipe.architecture,
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=eos,
+        **ARCHITECTURES[recipe.architecture],
+    )
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
 
 
 def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -119,7 +117,8 @@ def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tupl
 def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Train one model from its seed, by AdamW with a cosine schedule."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, len(tokenizer), tokenizer.eos_token_id).train()
+    model = build_model(recipe, len(tokenizer), tokenizer.eos_token_id)
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1, (step + 1) / 100) * (1 + math.cos(math.pi * step / recipe.steps)) / 2
@@ -137,11 +136,12 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
         schedule.step()
         if step % 100 == 0:
             print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
-    return model.eval()
+    model.eval()
+    return model
 
 
 @torch.inference_mode()
-def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: int = 200) -> float:
+def validate(model: Any, tokenizer: PreTrainedTokenizerFast, questions: int = 200) -> float:
     """Share of fresh problems (of no split) that greedy decoding gets right."""
     rng = random.Random("validation")
     right = 0
@@ -150,7 +150,8 @@ def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questio
         ids = model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=64, do_sample=False, pad_token_id=0
         )
-        right += tokenizer.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True).endswith(problem.terse)
+        response = str(tokenizer.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True))
+        right += response.endswith(problem.terse)
     return right / questions
 
 

@@ -1,0 +1,351 @@
+"""The ``advisor`` command: arguments in, text out. Results go to standard output, all else to standard error."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from typer.exceptions import TyperException
+
+from ensemble.errors import InputError, UniteError
+
+if TYPE_CHECKING:
+    from advisor.pipeline import Plan
+    from advisor.profiling import Setting
+    from advisor.records import Rules
+    from advisor.tasks import Task
+    from advisor.terminal import Terminal
+    from ensemble.checkpoint import ChatTemplate
+
+app = typer.Typer(
+    help="Which of your language models can be ensembled, in which order, and whether it pays.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+PoolOption = Annotated[str | None, typer.Option("--pool", metavar="FILE", help="The candidates, one a line; or: demo.")]
+TaskOption = Annotated[str | None, typer.Option("--task", metavar="TASK", help="A task's name, or a task file.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder with the task's data, instead of the hub.")]
+SplitOption = Annotated[str, typer.Option("--split", help="The split to profile on.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Questions of each split.")]
+ShotsOption = Annotated[int | None, typer.Option("--shots", help="Demonstrations before each question.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of every draw.")]
+GapOption = Annotated[float, typer.Option("--max-gap", help="Points that a member may be behind the best.")]
+RatioOption = Annotated[float, typer.Option("--max-length-ratio", help="How many times as long, or as short.")]
+ModelsOption = Annotated[int, typer.Option("--max-models", help="Members at the most.")]
+MethodOption = Annotated[str, typer.Option("--method", help="How the set decodes; see: advisor methods.")]
+KOption = Annotated[int, typer.Option("--k", help="Candidates that each member brings to the union.")]
+TokensOption = Annotated[int | None, typer.Option("--max-new-tokens", help="Where a response is cut off.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
+BatchOption = Annotated[str, typer.Option("--batch-size", help="Prompts at a time, or auto.")]
+TemplateOption = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
+CacheOption = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses are kept for the next run.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.command()
+def select(
+    *,
+    pool: PoolOption = None,
+    task: TaskOption = None,
+    data: DataOption = None,
+    split: SplitOption = "dev",
+    limit: LimitOption = None,
+    shots: ShotsOption = None,
+    seed: SeedOption = 0,
+    max_gap: GapOption = 10.0,
+    max_length_ratio: RatioOption = 2.0,
+    max_models: ModelsOption = 3,
+    method: MethodOption = "unite",
+    k: KOption = 10,
+    max_new_tokens: TokensOption = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "auto",
+    batch_size: BatchOption = "auto",
+    chat_template: TemplateOption = "auto",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
+    profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
+    cache_dir: CacheOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/TASK where left out.")] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
+    from advisor import pipeline
+    from advisor.checks import check_rules
+    from advisor.result import result_of, samples_of
+    from advisor.runfolder import check_out, write_run
+    from advisor.store import Store, default_cache_dir
+    from advisor.terminal import Terminal
+    from reports import write_report
+
+    terminal = Terminal(quiet=quiet)
+    rules = check_rules(max_gap, max_length_ratio, max_models)
+    if profiles is not None:
+        if pool is not None:
+            raise InputError("--profiles gives numbers instead of models; leave out --pool")
+        outcome = pipeline.run_on_numbers(profiles, rules, _command())
+        folder = out or Path("runs") / profiles.stem
+        check_out(folder)
+    else:
+        setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
+        plan = _plan(
+            pool, task, data, split, limit, shots, seed, rules, setting, method, k, cache_dir, verify=not no_verify
+        )
+        folder = out or Path("runs") / plan.dev.name.replace("/", "-").replace(":", "-")
+        check_out(folder)
+        _say_notes(terminal, plan)
+        with Store(cache_dir or default_cache_dir()) as store:
+            for note in store.notes:
+                terminal.say(note)
+            outcome = pipeline.run(plan, store, terminal)
+    result = result_of(outcome)
+    write_run(folder, result, samples_of(outcome))
+    report = write_report(folder)
+    terminal.show(result, report)
+    if as_json:
+        _print_json(result)
+
+
+@app.command()
+def profile(
+    *,
+    pool: PoolOption = None,
+    task: TaskOption = None,
+    data: DataOption = None,
+    split: SplitOption = "dev",
+    limit: LimitOption = None,
+    shots: ShotsOption = None,
+    seed: SeedOption = 0,
+    max_new_tokens: TokensOption = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "auto",
+    batch_size: BatchOption = "auto",
+    chat_template: TemplateOption = "auto",
+    cache_dir: CacheOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
+    from advisor import pipeline
+    from advisor.records import Rules
+    from advisor.store import Store, default_cache_dir
+    from advisor.terminal import Terminal
+
+    terminal = Terminal(quiet=quiet)
+    setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
+    plan = _plan(pool, task, data, split, limit, shots, seed, Rules(), setting, "unite", 1, cache_dir, verify=False)
+    _say_notes(terminal, plan)
+    with Store(cache_dir or default_cache_dir()) as store:
+        for note in store.notes:
+            terminal.say(note)
+        found = pipeline.profile_pool(plan, store, terminal)
+    ranked = sorted(found.profiles, key=lambda p: (-p.accuracy, p.mean_length, p.model))
+    if as_json:
+        numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
+        _print_json({"task": plan.dev.name, "signature": str(plan.dev.signature), "profiles": numbers})
+        return
+    for p in ranked:
+        print(f"{p.accuracy:6.1f} points  {p.mean_length:7.0f} characters  {p.truncated:4d} cut off  {p.model}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    *,
+    debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Write a run's report.html again, from result.json and samples.jsonl alone."""
+    from reports import write_report
+
+    print(write_report(run))
+
+
+@app.command()
+def run(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --models.")] = None,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="A prompt; - reads standard input.")] = None,
+    *,
+    models: Annotated[list[str] | None, typer.Option("--models", help="A folder or hub id; the primary first.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="How the set decodes.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Candidates that each member brings to the union.")] = None,
+    max_new_tokens: TokensOption = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Ends the text; can be given several times.")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Draw from the likeliest that reach it together.")] = 1.0,
+    seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "auto",
+    chat_template: TemplateOption = "auto",
+    stream: Annotated[bool, typer.Option("--stream", help="Write the text as it comes.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show what each member wanted at every step.")] = False,
+    debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Generate with the chosen set of a run, or with any models."""
+    if models:
+        # With --models the one positional argument is the prompt.
+        if prompt is not None:
+            raise InputError("give a run folder or --models, not both")
+        prompt, run = run, None
+    if prompt is None:
+        raise InputError("there is no prompt; give one, or - to read it from standard input")
+    if run is None and not models:
+        raise InputError("give a run folder, or --models for each model, the primary first")
+
+    from advisor import checks
+
+    checks.check_method(method or "unite", 1 if k is None else k)
+    checks.check_tokens(max_new_tokens)
+    checks.check_loading(device, dtype, chat_template)
+
+    from advisor import running
+
+    chosen = (
+        running.chosen_by_hand(models, device, dtype, chat_template)
+        if models
+        else running.chosen_by_run(Path(str(run)), device)
+    ).but(method, k, max_new_tokens, stop)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if stream and not trace:
+        for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
+            print(piece, end="", flush=True)
+        print()
+        return
+    generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
+    print(generation.text)
+    if trace:
+        print(
+            *running.trace_lines(generation.trace, [model.name for model in chosen.models]), sep="\n", file=sys.stderr
+        )
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks, a line each."""
+    from advisor.tasks import list_tasks
+
+    for task in list_tasks():
+        print(f"{task.name:16} {task.metric:12} {task.summary}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods of ensembling, a line each."""
+    from ensemble.methods import METHODS
+
+    for name, summary in METHODS.items():
+        print(f"{name:16} {summary}")
+
+
+def main() -> None:
+    """Run the command; every error that is the user's to mend is one line and an exit status."""
+    debug = "--debug" in sys.argv
+    try:
+        status = typer.main.get_command(app).main(sys.argv[1:] or ["--help"], "advisor", standalone_mode=False)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context is not None else "advisor"
+        _fail(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
+    except UniteError as error:
+        if debug:
+            raise
+        _fail(str(error), error.exit_status)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("stopped; what was answered so far is kept, and the same command goes on from there", 130)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing is wrong.
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"{type(error).__name__}: {error} (a fault of advisor; run it again with --debug to see where)", 1)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> None:
+    print(f"advisor: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _plan(
+    pool: str | None,
+    task: str | None,
+    data: Path | None,
+    split: str,
+    limit: int | None,
+    shots: int | None,
+    seed: int,
+    rules: Rules,
+    setting: Setting,
+    method: str,
+    k: int,
+    cache_dir: Path | None,
+    *,
+    verify: bool,
+) -> Plan:
+    """Read and check all that a run is asked to do."""
+    from advisor.checks import check_method
+    from advisor.pipeline import Plan
+    from advisor.pool import read_pool
+    from advisor.store import default_cache_dir
+    from advisor.tasks import load_task
+
+    if pool is None:
+        raise InputError("--pool is missing; give a file with a model a line, or the bundled pool, demo")
+    if task is None:
+        raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
+    check_method(method, k)
+    candidates = read_pool(pool)
+
+    def load(name: str) -> Task:
+        return load_task(task, split=name, data_dir=data, shots=shots, limit=limit, seed=seed)
+
+    return Plan(
+        candidates=candidates,
+        dev=load(split),
+        held_out=load("held_out") if verify else None,
+        rules=rules,
+        setting=setting,
+        method=method,
+        k=k,
+        seed=seed,
+        cache_dir=cache_dir or default_cache_dir(),
+        command=_command(),
+    )
+
+
+def _setting(device: str, dtype: str, chat_template: str, max_new_tokens: int | None, batch_size: str) -> Setting:
+    from advisor.checks import check_batch_size, check_loading, check_tokens
+    from advisor.profiling import Setting
+
+    size, tokens = check_batch_size(batch_size), check_tokens(max_new_tokens)
+    check_loading(device, dtype, chat_template)
+    return Setting(device, dtype, cast("ChatTemplate", chat_template), tokens, size)
+
+
+def _say_notes(terminal: Terminal, plan: Plan) -> None:
+    for task in (plan.dev, plan.held_out):
+        for note in task.notes if task is not None else ():
+            terminal.say(note)
+
+
+def _command() -> str:
+    return shlex.join(["advisor", *sys.argv[1:]])
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=True))

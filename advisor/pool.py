@@ -1,0 +1,137 @@
+"""The pool: the candidates, one a line.
+
+    mistralai/Mistral-7B-Instruct-v0.3@c170c708  dtype=bfloat16
+    ./models/my-finetune  name=mine  chat_template=never    # a folder beside this file
+
+Not covered: models behind a server.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ensemble.checkpoint import ChatTemplate, Checkpoint
+from ensemble.errors import InputError
+
+DEMO = Path(__file__).parent / "demo" / "pool.txt"
+DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
+CHAT_TEMPLATES = ("auto", "always", "never")
+_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A line of the pool file. What it leaves open (None) is decided by the run's own options.
+
+    Attributes:
+        name: Unique within the pool.
+        checkpoint: Where the model is.
+        place: File and line, for messages.
+    """
+
+    name: str
+    checkpoint: Checkpoint
+    place: str
+    dtype: str | None = None
+    device: str | None = None
+    chat_template: ChatTemplate | None = None
+
+
+def read_pool(pool: str) -> tuple[Candidate, ...]:
+    """Read a pool file, or the bundled pool where ``pool`` is ``demo`` and no such file is there.
+
+    Raises:
+        InputError: The file is not there, is empty, or a line of it cannot be used; names file and line.
+    """
+    path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(
+            f"--pool {pool}: there is no such file; give a file with a model a line, or the bundled pool, demo"
+        ) from None
+    except IsADirectoryError:
+        raise InputError(f"--pool {pool}: is a folder; give a text file with a model a line") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--pool {pool}: cannot be read as UTF-8 text ({error})") from None
+    candidates = tuple(_candidates(text, path))
+    if not candidates:
+        raise InputError(f"{path}: no model in it; write a hub id or a local folder on each line")
+    return candidates
+
+
+def _candidates(text: str, path: Path) -> Iterator[Candidate]:
+    places: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        place = f"{path}:{number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+        if not words:
+            continue
+        candidate = _candidate(words, place, path.parent)
+        if candidate.name in places:
+            raise InputError(
+                f"{place}: the name {candidate.name!r} is that of {places[candidate.name]} too; add name=ANOTHER"
+            )
+        places[candidate.name] = place
+        yield candidate
+
+
+def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
+    options = dict(_option(word, place) for word in words[1:])
+    if len(options) < len(words) - 1:
+        raise InputError(f"{place}: an option is given twice")
+    trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
+    checkpoint = _checkpoint(words[0], place, folder, trust)
+    name = options.get("name", checkpoint.location.rstrip("/").rsplit("/", 1)[-1])
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"{place}: the name {name!r} must be printable and not empty")
+    return Candidate(
+        name=name,
+        checkpoint=checkpoint,
+        place=place,
+        dtype=_choice(options, "dtype", DTYPES, place),
+        device=options.get("device"),
+        chat_template=cast("ChatTemplate | None", _choice(options, "chat_template", CHAT_TEMPLATES, place)),
+    )
+
+
+def _option(word: str, place: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or key not in _OPTIONS:
+        raise InputError(f"{place}: {word!r} is no option of a model; there are {', '.join(_OPTIONS)}")
+    return key, value
+
+
+def _choice(options: dict[str, str], key: str, allowed: tuple[str, ...], place: str) -> str | None:
+    value = options.get(key)
+    if value is not None and value not in allowed:
+        raise InputError(f"{place}: {key}={value}: not one of {', '.join(allowed)}")
+    return value
+
+
+def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
+    path = Path(model).expanduser()
+    local = path if path.is_absolute() else folder / path
+    if local.exists() or model.startswith((".", "/", "~")):
+        if not local.is_dir():
+            raise InputError(f"{place}: {local}: there is no such folder; paths are relative to the pool file")
+        return Checkpoint(str(local.resolve()), trust_remote_code=trust)
+    hub_id, _, revision = model.partition("@")
+    if not _HUB_ID.fullmatch(hub_id):
+        raise InputError(f"{place}: {model!r} is neither a folder beside the pool file nor a hub id like org/name")
+    if trust and not _COMMIT.fullmatch(revision):
+        raise InputError(
+            f"{place}: trust_remote_code runs code from the hub, so it needs a pinned revision: "
+            f"{hub_id}@COMMIT with all 40 digits"
+        )
+    return Checkpoint(hub_id, revision or None, trust)

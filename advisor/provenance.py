@@ -1,0 +1,62 @@
+"""Where a result comes from: the command, the versions, the models' files. Enough to make it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from advisor.pool import Candidate
+from advisor.profiling import Identity, Setting
+
+_PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
+
+
+def of_run(
+    command: str,
+    seed: int,
+    setting: Setting,
+    candidates: Sequence[Candidate],
+    identities: Mapping[str, Identity],
+) -> dict[str, Any]:
+    """``provenance`` of a run with models."""
+    return {
+        "command": command,
+        "seed": seed,
+        "versions": versions(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "device": setting.device,
+        "dtype": setting.dtype,
+        "chat_template": setting.chat_template,
+        "models": {candidate.name: _model(candidate, identities[candidate.name], setting) for candidate in candidates},
+    }
+
+
+def of_numbers(command: str, path: Path) -> dict[str, Any]:
+    """``provenance`` of a run on published or earlier numbers."""
+    return {"command": command, "profiles": str(path), "versions": versions(), "models": {}}
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that can change a number."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            found[package] = "unknown"
+    return found
+
+
+def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[str, Any]:
+    # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
+    return {
+        "path_or_id": candidate.checkpoint.path_or_id,
+        "revision": identity.revision.rsplit("@", 1)[-1] if identity.revision else None,
+        "files": dict(identity.files),
+        "dtype": identity.dtype,
+        "device": candidate.device or setting.device,
+        "chat_template": identity.chat_template,
+    }

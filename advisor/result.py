@@ -1,0 +1,245 @@
+"""``result.json`` and ``samples.jsonl``: their one definition. Accuracies are in points, lengths in characters.
+
+Everything that reads a run later reads these two files, never the objects that they were made of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from advisor.advice import Advice, Margin
+from advisor.compatibility import Pair
+from advisor.evidence import Comparison, Interval
+from advisor.profiling import Cost
+from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.tasks.values import Task
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The chosen set on held-out questions.
+
+    Attributes:
+        task: The held-out questions.
+        ensemble: The set's answers together.
+        members: Each member's answers alone, in the set's order.
+        comparison: The one held against the others.
+        intervals: Of each member's accuracy, in points.
+        costs: What the ensemble's and each member's responses took, by name.
+    """
+
+    task: Task
+    ensemble: Profile
+    members: tuple[Profile, ...]
+    comparison: Comparison
+    intervals: tuple[Interval, ...]
+    costs: Mapping[str, Cost]
+    method: str
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a run found out.
+
+    Attributes:
+        task_info: ``task`` of ``result.json``.
+        rules: The limits that were applied.
+        standings: What the rules looked at, for each candidate that was profiled.
+        selection: What they decided.
+        failures: Model and reason of each candidate that could not be profiled.
+        pairs: Every pair of profiled candidates.
+        advice: The verdict.
+        task: The dev questions; None where numbers were given instead of models.
+        profiles: The candidates' answers on them.
+        intervals: Of each candidate's accuracy, in points, by name.
+        margins: How close each decision was, by name.
+        costs: What each candidate's responses took, by name.
+        verified: The set on held-out questions; None where it was not run.
+        provenance: How the run can be made again.
+    """
+
+    task_info: Mapping[str, Any]
+    rules: Rules
+    standings: tuple[Standing, ...]
+    selection: Selection
+    failures: Mapping[str, str]
+    pairs: tuple[Pair, ...]
+    advice: Advice
+    task: Task | None = None
+    profiles: tuple[Profile, ...] = ()
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    margins: Mapping[str, Margin] = field(default_factory=dict)
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    verified: Verified | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
+    """What ``result.json`` says of the task."""
+    return {
+        "name": task.name,
+        "metric": task.metric,
+        "split": task.split,
+        "n": len(task.examples),
+        "fingerprint": task.fingerprint,
+        "signature": str(task.signature),
+        "stop": list(task.stop),
+        "max_new_tokens": max_new_tokens,
+        "notes": list(task.notes),
+    }
+
+
+def result_of(outcome: Outcome) -> dict[str, Any]:
+    """The contents of ``result.json``."""
+    standings = {standing.model: standing for standing in outcome.standings}
+    profiles = {profile.model: profile for profile in outcome.profiles}
+    candidates = [
+        _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
+        for decision in outcome.selection.decisions
+    ]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "task": dict(outcome.task_info),
+        "rules": asdict(outcome.rules),
+        "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
+        "selected": list(outcome.selection.selected),
+        "pairs": [pair.as_dict() for pair in outcome.pairs],
+        "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
+        "advice": asdict(outcome.advice),
+        "provenance": dict(outcome.provenance),
+    }
+
+
+def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """The lines of ``samples.jsonl``: the dev questions, then the held-out ones."""
+    if outcome.task is not None:
+        yield from _samples(outcome.task, "dev", outcome.profiles, None)
+    if outcome.verified is not None:
+        yield from _samples(outcome.verified.task, "held_out", outcome.verified.members, outcome.verified.ensemble)
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Read a run folder's ``result.json``.
+
+    Raises:
+        InputError: It is not there, or is not what its name says.
+    """
+    from ensemble.errors import InputError
+
+    path = run / "result.json"
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{run}: no result.json in it; give a run folder that `advisor select` wrote") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
+    if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: not a result of schema version {SCHEMA_VERSION}; run `advisor select` again")
+    return result
+
+
+def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
+    model = decision.model
+    margin, cost = outcome.margins.get(model), outcome.costs.get(model)
+    doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
+    return {
+        "model": model,
+        "accuracy": standing.accuracy,
+        "accuracy_ci": _list(outcome.intervals.get(model)),
+        "mean_length": standing.mean_length,
+        "truncated": profile.truncated if profile else None,
+        "errors": sum(answer.error is not None for answer in profile.answers) if profile else None,
+        "status": decision.status,
+        "reason": decision.reason,
+        "fragile": margin.text if margin is not None and doubtful else None,
+        "gap_ci": _list(margin.gap_ci) if margin else None,
+        "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
+        **_cost(cost),
+    }
+
+
+def _cost(cost: Cost | None) -> dict[str, Any]:
+    if cost is None or cost.seconds == 0:
+        return {"seconds": None, "tokens_per_second": None}
+    return {"seconds": cost.seconds, "tokens_per_second": cost.tokens / cost.seconds}
+
+
+def _failed(model: str, reason: str) -> dict[str, Any]:
+    empty = dict.fromkeys(("accuracy", "accuracy_ci", "mean_length", "truncated", "errors"))
+    return {"model": model, **empty, "status": "failed", "reason": reason, "fragile": None, **_cost(None)}
+
+
+def _ensemble(verified: Verified) -> dict[str, Any]:
+    comparison = verified.comparison
+    return {
+        "method": verified.method,
+        "k": verified.k,
+        "n": comparison.n,
+        "split": verified.task.split,
+        "signature": str(verified.task.signature),
+        "accuracy": comparison.accuracy,
+        "accuracy_ci": list(comparison.accuracy_ci),
+        "best_single": comparison.best_single_accuracy,
+        "best_single_model": comparison.best_single,
+        "delta": comparison.delta,
+        "delta_ci": list(comparison.delta_ci),
+        "delta_method": comparison.delta_method,
+        "p_value": comparison.p_value,
+        "test": comparison.test,
+        "gained": comparison.gained,
+        "lost": comparison.lost,
+        "mean_length": verified.ensemble.mean_length,
+        "truncated": verified.ensemble.truncated,
+        **_cost(verified.costs.get(verified.ensemble.model)),
+        "members": [
+            {
+                "model": member.model,
+                "accuracy": member.accuracy,
+                "accuracy_ci": list(interval),
+                "mean_length": member.mean_length,
+                "truncated": member.truncated,
+                **_cost(verified.costs.get(member.model)),
+            }
+            for member, interval in zip(verified.members, verified.intervals, strict=True)
+        ],
+    }
+
+
+def _samples(task: Task, split: str, profiles: Sequence[Profile], ensemble: Profile | None) -> Iterator[dict[str, Any]]:
+    for n, example in enumerate(task.examples):
+        yield {
+            "id": example.id,
+            "prompt": example.prompt,
+            "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
+            "split": split,
+            "responses": {profile.model: _answer(profile.answers[n]) for profile in profiles},
+            "ensemble": None if ensemble is None else _answer(ensemble.answers[n]),
+        }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "extracted": answer.extracted,
+        "score": answer.score,
+        "length": answer.length,
+        "finish_reason": answer.finish_reason,
+        "error": answer.error,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: a ratio to an empty response is unknown there."""
+    return value if math.isfinite(value) else None
+
+
+def _list(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)

@@ -1,0 +1,133 @@
+"""``advisor run``: one text from the set that a run chose, or from any models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from advisor.loading import Model, load_ensemble
+from advisor.result import read_result
+from advisor.store import default_cache_dir
+from advisor.terminal import visible
+from ensemble.checkpoint import ChatTemplate, Checkpoint
+from ensemble.decoder import Generation
+from ensemble.ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.trace import Step
+
+_SHOWN = 5
+"""Candidates of a step that a trace shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Models in order, and how they decode together."""
+
+    models: tuple[Model, ...]
+    method: str = "unite"
+    k: int = 10
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+    def but(self, method: str | None, k: int | None, max_new_tokens: int | None, stop: Sequence[str] | None) -> Chosen:
+        """The same with what is given in place of its own."""
+        return dataclasses.replace(
+            self,
+            method=method or self.method,
+            k=self.k if k is None else k,
+            max_new_tokens=max_new_tokens or self.max_new_tokens,
+            stop=self.stop if stop is None else tuple(stop),
+        )
+
+    def load(self) -> Ensemble:
+        """Load the models."""
+        return load_ensemble(self.models, method=self.method, k=self.k, cache_dir=default_cache_dir())
+
+
+def chosen_by_run(run: Path, device: str) -> Chosen:
+    """The set that a run folder's ``result.json`` names, with the task's stop strings and token limit.
+
+    Raises:
+        InputError: The folder is no run folder, or its result names no models.
+    """
+    result = read_result(run)
+    try:
+        sources = result["provenance"]["models"]
+        models = tuple(
+            Model(
+                name=name,
+                checkpoint=Checkpoint(sources[name]["path_or_id"], sources[name]["revision"]),
+                device=device,
+                dtype=sources[name]["dtype"],
+                chat_template=cast("ChatTemplate", sources[name]["chat_template"]),
+            )
+            for name in result["selected"]
+        )
+        task, ensemble = result["task"], result["ensemble"] or {}
+        return Chosen(
+            models,
+            ensemble.get("method", "unite"),
+            ensemble.get("k", 10),
+            task["max_new_tokens"],
+            tuple(task["stop"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{run / 'result.json'}: it does not say where its models are ({error} is missing), as a run on numbers "
+            "does not; give them with --models"
+        ) from None
+
+
+def chosen_by_hand(models: Sequence[str], device: str, dtype: str, chat_template: str) -> Chosen:
+    """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
+    chosen = []
+    for model in models:
+        folder = Path(model).expanduser()
+        path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
+        checkpoint = Checkpoint(path_or_id, revision or None)
+        name = checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
+        chosen.append(Model(name, checkpoint, device, dtype, cast("ChatTemplate", chat_template)))
+    return Chosen(tuple(chosen))
+
+
+def pieces(chosen: Chosen, prompt: str, *, temperature: float, top_p: float, seed: int) -> Iterator[str]:
+    """The text, piece by piece as it comes."""
+    return chosen.load().stream(
+        prompt,
+        max_new_tokens=chosen.max_new_tokens,
+        stop=chosen.stop,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+    )
+
+
+def generation(chosen: Chosen, prompt: str, *, temperature: float, top_p: float, seed: int, trace: bool) -> Generation:
+    """The whole text, with what happened at each step where asked for."""
+    return chosen.load().generate(
+        [prompt],
+        max_new_tokens=chosen.max_new_tokens,
+        stop=chosen.stop,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        trace=trace,
+    )[0]
+
+
+def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
+    """A trace for people to read: for each step what was emitted, and the likeliest of the union."""
+    for number, step in enumerate(steps, start=1):
+        emitted = "<eos>" if step.data is None else repr(visible(step.data.decode(errors="replace")))
+        yield f"step {number}: {emitted}"
+        for place, candidate in enumerate(step.candidates[:_SHOWN]):
+            mark = "*" if place == step.chosen else " "
+            shares = "  ".join(
+                f"{name} {100 * p:5.1f}%" for name, p in zip(names, candidate.probabilities, strict=True)
+            )
+            wanted = ", ".join(names[n] for n in candidate.wanted_by)
+            text = repr(visible(candidate.text))
+            yield f"  {mark} {100 * candidate.mean:5.1f}%  {text:16} {shares}   (top k of {wanted})"

@@ -1,0 +1,119 @@
+"""What the user sees while a run goes on, and at its end. Everything here goes to standard error."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+_MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
+_VERDICTS = {"ensemble": "Ensemble them", "single": "Use one model", "cannot_tell": "Cannot tell"}
+
+
+class Terminal:
+    """A watcher who draws progress bars with the time left.
+
+    Args:
+        quiet: Draw and say nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+
+    @contextmanager
+    def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        """See :class:`advisor.watching.Watcher`."""
+        columns = (
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task(escape(visible(description)), total=total)
+            yield lambda done: progress.advance(task, done)
+
+    def say(self, text: str) -> None:
+        """See :class:`advisor.watching.Watcher`."""
+        self.console.print(f"[yellow]note[/] {escape(visible(text))}")
+
+    def show(self, result: Mapping[str, Any], report: Path | None) -> None:
+        """The leaderboard, the verdict, and where the report is."""
+        self.console.print(leaderboard(result))
+        if result["ensemble"]:
+            self.console.print(held_out(result["ensemble"]))
+        self.console.print(f"\n[bold]{_VERDICTS[result['advice']['verdict']]}[/]")
+        self.console.print(escape(visible(result["advice"]["text"])))
+        if report is not None:
+            self.console.print(f"\nReport: [link={report.absolute().as_uri()}]{escape(str(report))}[/link]")
+
+
+def leaderboard(result: Mapping[str, Any]) -> Table:
+    """The candidates, best first, with what the rules decided."""
+    task = result["task"]
+    asked = f", {task['n']} {task['split']} questions" if task["n"] else ""
+    table = Table(title=f"{escape(visible(task['name']))}{asked}", title_justify="left")
+    table.add_column("model")
+    table.add_column("points", justify="right")
+    table.add_column("length", justify="right")
+    table.add_column("")
+    table.add_column("why", overflow="fold")
+    for candidate in result["candidates"]:
+        status = candidate["status"]
+        table.add_row(
+            escape(visible(candidate["model"])),
+            _number(candidate["accuracy"], ".1f"),
+            _number(candidate["mean_length"], ".0f"),
+            f"[{_MARKS[status]}]{status}",
+            escape(visible(candidate["reason"])),
+        )
+    return table
+
+
+def held_out(ensemble: Mapping[str, Any]) -> Table:
+    """The ensemble beside its members on the held-out questions."""
+    table = Table(title=f"{ensemble['n']} held-out questions", title_justify="left")
+    table.add_column("")
+    table.add_column("points", justify="right")
+    table.add_column("95% interval", justify="right")
+    for member in ensemble["members"]:
+        table.add_row(
+            escape(visible(member["model"])), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"])
+        )
+    table.add_row(
+        f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
+    )
+    return table
+
+
+def visible(text: str) -> str:
+    """A text of somebody else's with control, bidirectional and other unprintable characters made visible."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else f"\\u{{{ord(character):x}}}"
+        for character in unicodedata.normalize("NFC", text)
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _interval(interval: list[float]) -> str:
+    return f"{interval[0]:.1f} to {interval[1]:.1f}"
