@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,32 +19,44 @@ class Text:
     Attributes:
         prompts: The prompt's ids in each member; what is emitted never changes them.
         readers: For each member but the primary, how it reads the emitted text.
+        fed: For each member, the ids after the prompt that its context holds.
         tokens: The primary's ids, as emitted.
         data: Their bytes.
-        keep: For each member, how many ids of its context stand as they were fed last.
     """
 
     prompts: list[list[int]]
     readers: list[Continuation]
+    fed: list[list[int]]
     tokens: list[int] = field(default_factory=list)
     data: bytes = b""
-    keep: list[int] = field(default_factory=list)
 
-    def emit(self, token: int, data: bytes) -> None:
-        """Append a token of the primary and its bytes, for every member."""
+    def emit(self, token: int, data: bytes, readers: list[Continuation] | None = None) -> None:
+        """Append a token of the primary and its bytes; ``readers`` that have read them already are taken over."""
         self.tokens.append(token)
         self.data += data
-        unchanged = [len(self.tokens) - 1, *(reader.extend(data) for reader in self.readers)]
-        self.keep = [len(prompt) + same for prompt, same in zip(self.prompts, unchanged, strict=True)]
+        self.readers = read_on(self.readers, data) if readers is None else readers
 
     def ids(self, member: int) -> list[int]:
-        """The whole context in a member's ids."""
-        return self.prompts[member] + (self.readers[member - 1].ids if member else self.tokens)
+        """What has been emitted, in a member's ids."""
+        return self.readers[member - 1].ids if member else self.tokens
 
     def lengths(self) -> list[int]:
         """Tokens of the whole context in each member."""
-        emitted = [len(self.tokens), *(len(reader.ids) for reader in self.readers)]
-        return [len(prompt) + length for prompt, length in zip(self.prompts, emitted, strict=True)]
+        return [len(prompt) + len(self.ids(n)) for n, prompt in enumerate(self.prompts)]
+
+    def change(self, member: int, ids: list[int], at_most: int | None = None) -> tuple[int, list[int]]:
+        """How a member's context becomes the prompt and ``ids``: the tokens it keeps, and those it is fed.
+
+        It is fed one at least, and all after the first ``at_most`` of ids.
+        """
+        prompt = self.prompts[member]
+        keep = common_length(self.fed[member], ids)
+        keep = len(prompt) + (keep if at_most is None else min(keep, at_most))
+        whole = len(prompt) + len(ids)
+        # Where the new bytes changed no id (a member cannot express them), the last one is read again.
+        keep = min(keep, whole - 1)
+        self.fed[member] = list(ids)
+        return keep, ids[keep - len(prompt) :] if keep >= len(prompt) else [*prompt[keep:], *ids]
 
 
 class Contexts:
@@ -56,7 +68,8 @@ class Contexts:
 
     Attributes:
         texts: The texts, in the order in which they were admitted.
-        logits: For each member the next-token logits [texts, V_i], on the primary's device.
+        logits: For each member the next-token logits [texts, V_i], on the primary's device; after :meth:`look_ahead`
+            those of the one text at several places [places, V_i].
     """
 
     def __init__(self, members: Sequence[Member], longest: Sequence[int]) -> None:
@@ -70,8 +83,11 @@ class Contexts:
         """Append a text for each prompt, given by its ids in every member."""
         fresh = [rows.admit([prompt[n] for prompt in prompts]).to(self._device) for n, rows in enumerate(self._rows)]
         self.logits = [torch.cat(pair) for pair in zip(self.logits, fresh, strict=True)] if self.texts else fresh
-        readers = [member.vocabulary for member in self._members[1:]]
-        self.texts += [Text(list(prompt), [Continuation(v) for v in readers]) for prompt in prompts]
+        vocabularies = [member.vocabulary for member in self._members[1:]]
+        self.texts += [
+            Text(list(prompt), [Continuation(v) for v in vocabularies], [[] for _ in self._members])
+            for prompt in prompts
+        ]
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these texts, in this order."""
@@ -83,12 +99,71 @@ class Contexts:
         """Run every member over what has been emitted since the last time, at least a token for each text."""
         self.logits = [self._feed(member) for member in range(len(self._members))]
 
+    def look_ahead(self, propose: Callable[[Tensor], int | None], most: int) -> list[tuple[int, list[Continuation]]]:
+        """Feed the one text, and a draft of the primary behind it that the others read in one pass.
+
+        The others' logits at a place of the draft can be used where ``C_i`` of the text up to there is the beginning
+        of what they were fed; the places end before the first where that is not so.
+
+        Args:
+            propose: From the primary's logits [1, V], the next token of the draft, or None to end it.
+            most: Tokens that the draft has at most.
+
+        Returns:
+            Token and readers of each place of the draft that can be reached; ``logits`` are those at the text's end
+            and after each of these tokens.
+        """
+        (text,) = self.texts
+        own = [self._feed(0)]
+        tokens: list[int] = []
+        readers = [text.readers]
+        while len(tokens) < most and (token := propose(own[-1])) is not None:
+            tokens.append(token)
+            readers.append(read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b""))
+            own.append(self._rows[0].feed(self._rows[0].lengths, [[token]])[:, -1])
+        text.fed[0] = text.tokens + tokens
+        others = [self._check(n, [state[n - 1].ids for state in readers]) for n in range(1, len(self._members))]
+        places = min([len(own), *(len(logits) for logits in others)])
+        self.logits = [logits[:places] for logits in (torch.cat(own), *others)]
+        return list(zip(tokens, readers[1:], strict=True))[: places - 1]
+
     def _feed(self, member: int) -> Tensor:
-        keep: list[int] = []
-        new: list[list[int]] = []
-        for text in self.texts:
-            ids = text.ids(member)
-            # Where the new bytes changed no id (a member cannot express them), the last one is read again.
-            keep.append(min(text.keep[member], len(ids) - 1))
-            new.append(ids[keep[-1] :])
-        return self._rows[member].feed(keep, new)[:, -1].to(self._device)
+        changes = [text.change(member, text.ids(member)) for text in self.texts]
+        logits = self._rows[member].feed([keep for keep, _ in changes], [new for _, new in changes])
+        return logits[:, -1].to(self._device)
+
+    def _check(self, member: int, states: list[list[int]]) -> Tensor:
+        """A member's logits [places, V] after each state of the text that the draft leads through, as far as it can."""
+        (text,) = self.texts
+        final = max(range(len(states)), key=lambda n: _prefixes(states, n))
+        places = _prefixes(states, final)
+        # The last id of the text itself is fed even if it stands: its logits are those of the first place.
+        keep, new = text.change(member, states[final], at_most=len(states[0]) - 1)
+        logits = self._rows[member].feed([keep], [new], last=len(new))[0]
+        before = keep - len(text.prompts[member])
+        return logits[[len(ids) - before - 1 for ids in states[:places]]].to(self._device)
+
+
+def read_on(readers: Sequence[Continuation], data: bytes) -> list[Continuation]:
+    """The readers after some more bytes; those given stay what they are."""
+    forks = [reader.fork() for reader in readers]
+    for fork in forks:
+        fork.extend(data)
+    return forks
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids two sequences have in common at the front, by halving: slices are compared at the speed of C."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[:middle] == b[:middle] else (low, middle)
+    return low
+
+
+def _prefixes(states: Sequence[list[int]], final: int) -> int:
+    """How many of the states, from the first on up to ``final``, the final one begins with."""
+    ids = states[final]
+    return next((n for n in range(final) if ids[: len(states[n])] != states[n]), final + 1)

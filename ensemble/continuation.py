@@ -24,6 +24,12 @@ class Continuation:
         self._settled = 0
         self._tail = b""
 
+    def fork(self) -> Continuation:
+        """A copy that can be extended without changing this one."""
+        copy = Continuation(self._vocabulary)
+        copy.ids, copy._settled, copy._tail = self.ids, self._settled, self._tail
+        return copy
+
     def extend(self, data: bytes) -> int:
         """Append bytes to the text; how many of the ids before still stand, unchanged, at the front of ``ids``."""
         self._tail += data

@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 
 from ensemble.contexts import Contexts, Text
+from ensemble.continuation import Continuation
+from ensemble.drafting import LONGEST, Proposer
 from ensemble.errors import MemberError
 from ensemble.joint import NONE, JointVocabulary, entries
 from ensemble.member import Member
@@ -34,6 +36,8 @@ class Settings:
         seed: Of the draws; each prompt has its own, so that a batch equals its rows.
         trace: Whether to keep what each member wanted at each step.
         batch_size: Prompts that are decoded at a time, at least 1.
+        draft: Tokens that the primary drafts at most where a single text is decoded greedily; 0 never drafts. What is
+            emitted does not depend on it.
     """
 
     max_new_tokens: int = 256
@@ -43,6 +47,7 @@ class Settings:
     seed: int = 0
     trace: bool = False
     batch_size: int = 32
+    draft: int = LONGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +112,24 @@ class Decoder:
         # A member may need more tokens than the primary for the same text; four to one is more than any real pair has.
         self._contexts = Contexts(members, [length + 4 * settings.max_new_tokens for length in longest])
         self._running: list[Progress] = []
-        self._steps = 0
+        self._propose = Proposer(joint.members[0], self._eos)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
-        """Emit one token for each running prompt; the numbers and generations of those that it finished.
+        """Emit at least one token for each running prompt; the numbers and generations of those that are finished.
 
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
         """
-        self._admit()
-        for progress, text, token in zip(self._running, self._contexts.texts, self._choose(), strict=True):
-            self._emit(progress, text, token)
-        self._steps += 1
-        finished = [
-            (progress.number, _generation(progress, text))
-            for progress, text in zip(self._running, self._contexts.texts, strict=True)
-            if progress.finish_reason
-        ]
-        if finished:
-            kept = [n for n, progress in enumerate(self._running) if not progress.finish_reason]
-            self._running = [self._running[n] for n in kept]
-            self._contexts.drop(kept)
-        if self._running:
-            self._contexts.feed()
-        return finished
+        if self._drafts:
+            self._draft_and_check()
+        else:
+            if self._running:
+                self._contexts.feed()
+            self._admit()
+            for progress, text, token in zip(self._running, self._contexts.texts, self._choose(), strict=True):
+                self._emit(progress, text, token)
+        return self._finish()
 
     @property
     def done(self) -> bool:
@@ -147,6 +145,38 @@ class Decoder:
         while not self.done:
             yield from self.step()
 
+    @property
+    def _drafts(self) -> bool:
+        """Whether drafting pays: it does for a single text, whose passes are far from filling the machine."""
+        alone = len(self._running) == 1 and not self._waiting
+        return self._settings.draft > 0 and alone and len(self._members) > 1 and self._settings.temperature == 0
+
+    def _draft_and_check(self) -> None:
+        """Emit what the ensemble wants at the end of the text and along the primary's draft, until it wants another."""
+        (progress,), (text,) = self._running, self._contexts.texts
+        most = min(self._settings.draft, self._settings.max_new_tokens - len(text.tokens) - 1)
+        draft = self._contexts.look_ahead(self._propose, most)
+        for place, token in enumerate(self._choose()):
+            drafted, readers = draft[place] if place < len(draft) else (None, None)
+            self._emit(progress, text, token, readers if token == drafted else None)
+            if progress.finish_reason or token != drafted:
+                break
+        # What was chosen behind the last place that counts was never emitted, and has no place in a trace.
+        del progress.trace[len(text.tokens) + (progress.finish_reason == "eos") :]
+
+    def _finish(self) -> list[tuple[int, Generation]]:
+        """Take out the prompts that are finished."""
+        finished = [
+            (progress.number, _generation(progress, text))
+            for progress, text in zip(self._running, self._contexts.texts, strict=True)
+            if progress.finish_reason
+        ]
+        if finished:
+            kept = [n for n, progress in enumerate(self._running) if not progress.finish_reason]
+            self._running = [self._running[n] for n in kept]
+            self._contexts.drop(kept)
+        return finished
+
     def _admit(self) -> None:
         room = min(self._settings.batch_size - len(self._running), len(self._waiting))
         # A few free places are not worth a pass of their own, unless nothing else runs.
@@ -158,7 +188,7 @@ class Decoder:
         self._running += [Progress(number, random.Random(f"{seed} {number}")) for number, _ in fresh]
 
     def _choose(self) -> list[int]:
-        """The primary's id for each running prompt: steps 1 to 7."""
+        """The primary's id for each row of logits: steps 1 to 7."""
         step = unite.union(self._contexts.logits, self._joint, self._k, self._weights)
         if self._settings.temperature > 0:
             chances = torch.tensor([progress.chance.random() for progress in self._running], device=step.mean.device)
@@ -170,18 +200,20 @@ class Decoder:
         if _NOT_A_NUMBER in chosen:
             self._blame()
         if self._settings.trace:
-            for row, (progress, winner) in enumerate(zip(self._running, winners.tolist(), strict=True)):
+            # The rows are the running prompts, or the places of the only one.
+            owners = self._running if len(self._running) == len(chosen) else self._running * len(chosen)
+            for row, (progress, winner) in enumerate(zip(owners, winners.tolist(), strict=True)):
                 progress.trace.append(explain(step, row, winner, self._entry_bytes, self._bytes_of(chosen[row])))
         return chosen
 
-    def _emit(self, progress: Progress, text: Text, token: int) -> None:
+    def _emit(self, progress: Progress, text: Text, token: int, readers: list[Continuation] | None = None) -> None:
         """Step 8, and the ends of a generation."""
         data = self._bytes_of(token)
         if data is None:
             progress.finish_reason = "eos"
             return
         searched = len(text.data)
-        text.emit(token, data)
+        text.emit(token, data, readers)
         ends = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
         if found := [end for end in ends if end >= 0]:
             progress.end = min(found)
@@ -202,10 +234,11 @@ class Decoder:
         return [None, *entries([member.vocabulary for member in self._members])]
 
     def _blame(self) -> None:
+        step = 1 + max(len(text.tokens) for text in self._contexts.texts)
         for member, logits in zip(self._members, self._contexts.logits, strict=True):
             if bool(logits.isnan().any()):
-                raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {self._steps + 1}")
-        raise MemberError(f"no member has a token to offer at step {self._steps + 1}")
+                raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {step}")
+        raise MemberError(f"no member has a token to offer at step {step}")
 
 
 def _generation(progress: Progress, text: Text) -> Generation:

@@ -237,7 +237,7 @@ class ReferenceMember:
             return self.candidates[entry]
         first = self.continuation(entry)[:1]
         # Open: a first id that is no candidate. Its logit is minus infinity (step 1), so it expresses nothing.
-        return first[0] if first and self.candidates.get(self.token_bytes(first[0])) == first[0] else None
+        return first[0] if first and first[0] in self.candidates.values() else None
 
 
 @dataclass(frozen=True)
