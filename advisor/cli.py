@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.exceptions import TyperException
 
+from ensemble.cachefolder import default_cache_dir
 from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def select(
     from advisor.checks import check_rules
     from advisor.result import result_of, samples_of
     from advisor.runfolder import check_out, write_run
-    from advisor.store import Store, default_cache_dir
+    from advisor.store import Store
     from advisor.terminal import Terminal
     from reports import write_report
 
@@ -141,7 +142,7 @@ def profile(
     """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
     from advisor import pipeline
     from advisor.records import Rules
-    from advisor.store import Store, default_cache_dir
+    from advisor.store import Store
     from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
@@ -301,7 +302,6 @@ def _plan(
     from advisor.checks import check_method
     from advisor.pipeline import Plan
     from advisor.pool import read_pool
-    from advisor.store import default_cache_dir
     from advisor.tasks import load_task
 
     if pool is None:

@@ -10,8 +10,8 @@ from typing import cast
 
 from advisor.loading import Model, load_ensemble
 from advisor.result import read_result
-from advisor.store import default_cache_dir
 from advisor.terminal import visible
+from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint
 from ensemble.decoder import Generation
 from ensemble.ensemble import Ensemble

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
@@ -45,11 +44,6 @@ class Response:
     finish_reason: FinishReason
     seconds: float
     error: str | None = None
-
-
-def default_cache_dir() -> Path:
-    """``unite-advisor`` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unite-advisor"
 
 
 def key_of(question: Mapping[str, Any]) -> str:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
 from ensemble.contexts import Contexts
 from ensemble.decoder import Decoder, Generation, Settings
 from ensemble.errors import InputError
 from ensemble.joint import entries, load_or_build
-from ensemble.member import Member, load_member, parse_device
+from ensemble.member import Member, Prompt, load_member, parse_device
 from ensemble.methods import METHODS, unite
 
 
@@ -26,7 +27,7 @@ class Ensemble:
         method: One of METHODS.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1.
-        cache_dir: Where the joint vocabulary's tables are kept for the next time; nowhere where None.
+        cache_dir: Where the joint vocabulary's tables are kept for the next time; the user's cache folder where None.
 
     Raises:
         InputError: An argument is out of its range.
@@ -51,22 +52,27 @@ class Ensemble:
         self.method = method
         self.k = k
         self.weights = _normalised(weights, len(members))
-        self._joint = load_or_build([member.vocabulary for member in members], cache_dir).to(members[0].device)
+        self._joint = load_or_build(
+            [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
+        ).to(members[0].device)
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
         cls,
         models: Sequence[str | Path | Checkpoint],
         *,
         method: str = "unite",
         k: int = 10,
         weights: Sequence[float] | None = None,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         dtype: str = "float32",
         chat_template: ChatTemplate = "never",
+        quantization: object | None = None,
         cache_dir: Path | None = None,
     ) -> Ensemble:
         """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.member.load_member`.
+
+        ``device`` may name one for each model: members on devices of their own compute at the same time.
 
         Everything is checked before the first weights are read.
 
@@ -78,18 +84,21 @@ class Ensemble:
             raise InputError(f"models is {str(models)!r}; give a list of models, the primary first")
         checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
         _normalised(weights, len(checkpoints))
-        parse_device(device)
-        for checkpoint in checkpoints:
+        devices = [device] * len(checkpoints) if isinstance(device, str) else list(device)
+        if len(devices) != len(checkpoints):
+            raise InputError(f"{len(devices)} devices for {len(checkpoints)} models; give one for each, or one for all")
+        for checkpoint, place in zip(checkpoints, devices, strict=True):
             check(checkpoint)
+            parse_device(place)
         members = [
-            load_member(checkpoint, device=device, dtype=dtype, chat_template=chat_template)
-            for checkpoint in checkpoints
+            load_member(checkpoint, device=place, dtype=dtype, chat_template=chat_template, quantization=quantization)
+            for checkpoint, place in zip(checkpoints, devices, strict=True)
         ]
         return cls(members, method=method, k=k, weights=weights, cache_dir=cache_dir)
 
     def generate(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         *,
         max_new_tokens: int = 256,
         stop: Sequence[str] = (),
@@ -102,7 +111,7 @@ class Ensemble:
         """Continue prompts; their generations in the same order.
 
         Args:
-            prompts: Texts; each member encodes them in its own way.
+            prompts: Texts, or conversations; each member encodes them in its own way.
             max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
             stop: Strings that end a generation; it is cut before them.
             temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
@@ -128,7 +137,7 @@ class Ensemble:
 
     def stream(
         self,
-        prompt: str,
+        prompt: Prompt,
         *,
         max_new_tokens: int = 256,
         stop: Sequence[str] = (),
@@ -142,7 +151,7 @@ class Ensemble:
         decoder = Decoder(self.members, self._joint, self.k, self.weights, [self.encode(prompt)], settings)
         return _pieces(decoder, [string.encode() for string in stop])
 
-    def score(self, prompt: str, options: Sequence[str]) -> list[float]:
+    def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
@@ -152,7 +161,7 @@ class Ensemble:
             raise InputError("score needs at least one option, and none of them empty")
         return [self._score(self.encode(prompt), option) for option in options]
 
-    def encode(self, prompt: str) -> list[list[int]]:
+    def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.
 
         Raises:

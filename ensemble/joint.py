@@ -100,13 +100,11 @@ def _member_tables(vocabulary: Vocabulary, numbers: dict[bytes, int]) -> MemberT
     return MemberTables(entry_of, id_of, torch.nonzero(entry_of == NONE).squeeze(1), eos_ids)
 
 
-def load_or_build(vocabularies: Sequence[Vocabulary], cache_dir: Path | None) -> JointVocabulary:
+def load_or_build(vocabularies: Sequence[Vocabulary], cache_dir: Path) -> JointVocabulary:
     """The tables from ``cache_dir``, or built and kept there; keyed by the tokenizers' whole contents.
 
     A cache that cannot be read or written is no error: the tables are built.
     """
-    if cache_dir is None:
-        return build(vocabularies)
     key = hashlib.sha256("".join([str(_FORMAT), *(v.fingerprint for v in vocabularies)]).encode()).hexdigest()
     path = cache_dir / f"{key}.safetensors"
     try:

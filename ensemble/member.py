@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,15 @@ import torch
 
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check, first_line
 from ensemble.errors import InputError, MemberError
+from ensemble.memory import check_memory, free_memory
 from ensemble.rows import CachedRows, RecomputedRows, Rows
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Prompt = str | Sequence[dict[str, str]]
+"""A text, or a conversation: messages with a ``role`` and a ``content``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,19 @@ class Member:
         slides = self.window is not None and 2 * longest > self.window
         return RecomputedRows(self.model) if self.note or slides else CachedRows(self.model)
 
-    def encode_prompt(self, prompt: str) -> list[int]:
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
+
+        Args:
+            prompt: A text, or a conversation as chat templates take it (which needs one).
 
         Raises:
             InputError: The prompt has no ids, or leaves no room in the context.
         """
-        if self.uses_chat_template:
-            messages = [{"role": "user", "content": prompt}]
+        if self.uses_chat_template or not isinstance(prompt, str):
+            if not self.tokenizer.chat_template:
+                raise InputError(f"{self.name}: its tokenizer has no chat template, so its prompts must be text")
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
             text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         else:
@@ -88,6 +98,7 @@ def load_member(
     device: str = "cpu",
     dtype: str = "auto",
     chat_template: ChatTemplate = "auto",
+    quantization: object | None = None,
 ) -> Member:
     """Load a model and its tokenizer.
 
@@ -97,6 +108,8 @@ def load_member(
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own.
         chat_template: ``auto`` uses the tokenizer's template where it has one; ``always`` demands one.
+        quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), which decides
+            how the weights are held; None to hold them as they are.
 
     Raises:
         InputError: What was given cannot be used; see :func:`ensemble.checkpoint.check`.
@@ -108,14 +121,22 @@ def load_member(
     place = parse_device(device)
     name = name or checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
     options = checkpoint.options
+    if quantization is None:
+        check_memory(name, checkpoint, dtype, place)
+    else:
+        # Quantised weights are made where they stay; they cannot be moved.
+        options |= {"quantization_config": quantization, "device_map": {"": place}}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **options)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             checkpoint.location, dtype=dtype, use_safetensors=True, **options
         )
-        model.to(place)  # type: ignore[arg-type]  # transformers hides the signature of nn.Module.to
+        if quantization is None:
+            model.to(place)  # type: ignore[arg-type]  # transformers hides the signature of nn.Module.to
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise MemberError(f"{name}: not enough memory on {device} to load it ({first_line(error)})") from error
+        free = free_memory(place)
+        known = "" if free is None else f", where {free / 2**30:.1f} GiB are free"
+        raise MemberError(f"{name}: not enough memory on {device}{known} ({first_line(error)})") from error
     except Exception as error:  # damaged weights surface as errors of many libraries
         raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
     return member_of(model, tokenizer, name=name, chat_template=chat_template)

@@ -58,7 +58,7 @@ class Recipe:
 RECIPES = (
     Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1600, 1),
     Recipe("terse-mistral", "mistral", "sentencepiece_bpe", 420, "terse", 1600, 2),
-    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
+    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 2400, 3),
     Recipe("terse-gpt2", "gpt2", "byte_level", 340, "terse", 1600, 4),
     Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 800, 5),
     Recipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
