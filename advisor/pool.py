@@ -50,7 +50,7 @@ def read_pool(pool: str) -> tuple[Candidate, ...]:
     Raises:
         InputError: The file is not there, is empty, or a line of it cannot be used; names file and line.
     """
-    path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool).expanduser()
+    path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -120,18 +120,35 @@ def _choice(options: dict[str, str], key: str, allowed: tuple[str, ...], place: 
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
-    path = Path(model).expanduser()
-    local = path if path.is_absolute() else folder / path
-    if local.exists() or model.startswith((".", "/", "~")):
-        if not local.is_dir():
-            raise InputError(f"{place}: {local}: there is no such folder; paths are relative to the pool file")
-        return Checkpoint(str(local.resolve()), trust_remote_code=trust)
-    hub_id, _, revision = model.partition("@")
+    try:
+        path = folder / Path(model).expanduser()
+        there, is_folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a user that is not known
+        raise InputError(f"{place}: {model!r} cannot be read as a path ({error}); correct it") from None
+    if is_folder:
+        return Checkpoint(str(path.resolve()), trust_remote_code=trust)
+    if there:
+        raise InputError(f"{place}: {path} is a file; give the folder that it is in")
+    if model.startswith((".", "/", "~")):
+        raise InputError(f"{place}: {path}: there is no such folder; paths are relative to the pool file")
+    return _on_hub(model, place, trust)
+
+
+def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
+    hub_id, at, revision = model.partition("@")
     if not _HUB_ID.fullmatch(hub_id):
         raise InputError(f"{place}: {model!r} is neither a folder beside the pool file nor a hub id like org/name")
+    if at and not revision:
+        raise InputError(f"{place}: {model!r} names no revision; write one after the @, or leave the @ out")
     if trust and not _COMMIT.fullmatch(revision):
         raise InputError(
             f"{place}: trust_remote_code runs code from the hub, so it needs a pinned revision: "
             f"{hub_id}@COMMIT with all 40 digits"
         )
-    return Checkpoint(hub_id, revision or None, trust)
+    checkpoint = Checkpoint(hub_id, revision or None, trust)
+    if checkpoint.is_local:
+        raise InputError(
+            f"{place}: {hub_id} is a folder of the current directory, and paths are relative to the pool file; "
+            "write the path from there"
+        )
+    return checkpoint

@@ -10,19 +10,21 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from advisor.records import FinishReason
-from ensemble.errors import InputError
+from ensemble.errors import InputError, UniteError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
+_VERSION = 1
+"""Of the schema, and of what the keys are made of."""
 _AT_A_TIME = 500
 """Keys in one query; SQLite allows 999 in old builds."""
 
@@ -54,41 +56,26 @@ def key_of(question: Mapping[str, Any]) -> str:
 class Store:
     """An open store; a context manager that closes it.
 
+    A damaged file is set aside under another name, and a new one begun.
+
     Args:
         folder: Where its file is, and is made if need be.
-
-    Attributes:
-        notes: What its user should know, a sentence each.
+        say: Called with what the user should know, a sentence each.
 
     Raises:
         InputError: The folder cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.notes: list[str] = []
-        path = folder / "responses.sqlite"
+    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        self._path = folder / "responses.sqlite"
+        self._say = say
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._connection = self._open(path)
-        except (OSError, sqlite3.OperationalError) as error:
+            self._connection = self._open()
+        except (OSError, sqlite3.Error) as error:
             raise InputError(
                 f"--cache-dir {folder}: responses cannot be kept there ({error}); give a folder that can be written"
             ) from None
-
-    def _open(self, path: Path) -> sqlite3.Connection:
-        try:
-            return _connect(path)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
-            aside = path.with_name(f"{path.stem}.damaged-{int(time.time())}{path.suffix}")
-            for ending in ("", "-wal", "-shm"):
-                if Path(f"{path}{ending}").exists():
-                    Path(f"{path}{ending}").rename(f"{aside}{ending}")
-            self.notes.append(
-                f"the store {path} is damaged ({error}); it was set aside as {aside.name}, a new one begun"
-            )
-            return _connect(path)
 
     def __enter__(self) -> Store:
         return self
@@ -103,33 +90,83 @@ class Store:
         for start in range(0, len(wanted), _AT_A_TIME):
             part = wanted[start : start + _AT_A_TIME]
             marks = ",".join("?" * len(part))
-            rows = self._connection.execute(f"SELECT key, value FROM responses WHERE key IN ({marks})", part)
-            found.update({key: Response(**json.loads(value)) for key, value in rows})
+            rows = self._execute(f"SELECT key, value FROM responses WHERE key IN ({marks})", part)
+            found.update({key: response for key, value in rows if (response := _read(value)) is not None})
         return found
 
     def put(self, key: str, response: Response) -> None:
-        """Keep a response. The first one that was kept under a key stays."""
-        value = json.dumps(asdict(response), ensure_ascii=True)
-        with self._connection:
-            self._connection.execute("INSERT OR IGNORE INTO responses VALUES (?, ?)", (key, value))
+        """Keep a response. It is on the disk when this returns."""
+        # Replaced, not ignored: what is there may be a row that could not be read.
+        self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
 
     def sha256(self, path: Path) -> str:
-        """The hash of a file's contents, computed again only where its size or time of change is another."""
+        """The hash of a file's contents, computed again only where its size or its time of change is another."""
         status = path.stat()
-        row = self._connection.execute(
-            "SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?",
-            (str(path), status.st_size, status.st_mtime_ns),
-        ).fetchone()
-        if row:
-            return str(row[0])
+        # The time of change can be set back by whoever copies a file; that of the change of its entry cannot.
+        place = (str(path), status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
+        rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
+        if rows:
+            return str(rows[0][0])
         with path.open("rb") as file:
             digest = _sha256(file)
-        with self._connection:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)",
-                (str(path), status.st_size, status.st_mtime_ns, digest),
-            )
+        self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
         return digest
+
+    def _execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            try:
+                return _transact(self._connection, sql, values)
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
+                self._connection.close()
+                self._connection = self._begin_anew(error)
+                return _transact(self._connection, sql, values)
+        except (OSError, sqlite3.Error) as error:
+            raise UniteError(
+                f"the store {self._path} cannot be read and written ({error}); free the disk or mend the folder, and "
+                "the same command goes on from there"
+            ) from error
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return _connect(self._path)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+        try:
+            # Another run may have begun anew in the meantime, and its store is not to be set aside.
+            return _connect(self._path)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            return self._begin_anew(error)
+
+    def _begin_anew(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
+        aside = self._path.with_name(f"{self._path.stem}.damaged-{time.time_ns()}{self._path.suffix}")
+        for ending in ("", "-wal", "-shm"):
+            if Path(f"{self._path}{ending}").exists():
+                Path(f"{self._path}{ending}").rename(f"{aside}{ending}")
+        self._say(f"the store {self._path} is damaged ({damage}); it was set aside as {aside.name}, a new one begun")
+        return _connect(self._path)
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is at fault; a lock, a full disk or a missing right is one of the derived errors."""
+    return type(error) is sqlite3.DatabaseError
+
+
+def _transact(connection: sqlite3.Connection, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    with connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def _read(value: str) -> Response | None:
+    """A response as it was kept; None where it cannot be read."""
+    try:
+        return Response(**json.loads(value))
+    except (TypeError, ValueError):
+        return None
 
 
 def _sha256(file: Any) -> str:
@@ -141,10 +178,17 @@ def _sha256(file: Any) -> str:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
-    # Write-ahead logging lets another run read and write at the same time; a response survives the death of this
-    # process at any moment, and all but the last ones a power cut.
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.executescript(_SCHEMA)
-    connection.execute("SELECT count(*) FROM files").fetchone()
+    try:
+        # Write-ahead logging lets another run read and write at the same time; a response survives the death of this
+        # process at any moment, and all but the last ones a power cut.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"it has the form {version}, and this version of advisor reads {_VERSION}")
+        connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+        connection.execute("SELECT count(*) FROM files").fetchone()
+    except BaseException:
+        connection.close()
+        raise
     return connection
