@@ -39,6 +39,7 @@ class Response:
         finish_reason: Why it ended.
         seconds: Its share of the time that its batch took.
         error: One line of what went wrong, where there is no response.
+        settled: Whether asking again would bring the same; what is not is never kept.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Response:
     finish_reason: FinishReason
     seconds: float
     error: str | None = None
+    settled: bool = True
 
 
 def key_of(question: Mapping[str, Any]) -> str:
