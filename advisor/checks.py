@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
 
-from advisor.pool import CHAT_TEMPLATES, DTYPES
+from advisor.loading import Model
+from advisor.pool import CHAT_TEMPLATES, DTYPES, Candidate
+from advisor.profiling import files_of
 from advisor.records import Rules
+from advisor.tasks.values import Task
+from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError
 from ensemble.methods import METHODS
+
+_PATIENCE = 10.0
+"""Seconds to wait for the hub's answer."""
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -33,13 +42,126 @@ def check_method(method: str, k: int) -> None:
         raise InputError(f"--k {k}: each member must bring at least 1 candidate")
 
 
-def check_loading(device: str, dtype: str, chat_template: str) -> None:
-    """Make sure that models can be loaded like this on this machine."""
-    from ensemble.member import parse_device
-
+def check_loading(dtype: str, chat_template: str) -> None:
+    """Make sure that a numeric type and a way to use chat templates exist."""
     _among("--dtype", dtype, DTYPES)
     _among("--chat-template", chat_template, CHAT_TEMPLATES)
-    parse_device(device)
+
+
+def check_seed(seed: int) -> None:
+    """Make sure that every draw can start from a seed."""
+    if seed < 0:
+        raise InputError(f"--seed {seed}: give 0 or more")
+
+
+def check_sampling(temperature: float, top_p: float) -> None:
+    """Make sure that tokens can be drawn like this."""
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise InputError(f"--temperature {temperature:g}: give 0, for the likeliest token, or more")
+    if not 0 < top_p <= 1:
+        raise InputError(f"--top-p {top_p:g}: give a share above 0, up to 1")
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Make sure that a text can end with each of these."""
+    if not all(stop):
+        raise InputError("--stop '': every text ends with nothing; give what the text shall end before")
+
+
+def check_disjoint(dev: Task, held_out: Task) -> None:
+    """Make sure that models are not chosen by the questions on which their set is verified."""
+    prompts = {example.prompt for example in held_out.examples}
+    common = sum(example.prompt in prompts for example in dev.examples)
+    # Of the dev split itself, none is ever held out.
+    if dev.split != "dev" and common:
+        raise InputError(
+            f"--split {dev.split}: {common} of its {len(dev.examples)} questions are among the held-out ones that the "
+            "set is verified on; give another split, or --no-verify"
+        )
+
+
+def check_pool(candidates: Sequence[Candidate], device: str) -> None:
+    """Make sure that every candidate is a model that can be loaded where the run says, reading no weights.
+
+    Args:
+        candidates: The pool.
+        device: For candidates that name none.
+
+    Raises:
+        InputError: One cannot be used; names its line in the pool file.
+    """
+    check_device("--device", device)
+    for candidate in candidates:
+        if candidate.device is not None:
+            check_device(f"{candidate.place}: device", candidate.device)
+        try:
+            check_checkpoint(candidate.checkpoint)
+        except InputError as error:
+            raise InputError(f"{candidate.place}: {error}") from error
+
+
+def check_models(models: Sequence[Model]) -> None:
+    """Make sure that every model of a set can be loaded as it says."""
+    for model in models:
+        check_device("--device", model.device)
+        check_checkpoint(model.checkpoint)
+
+
+def check_device(option: str, device: str) -> None:
+    """Make sure that this machine has a device."""
+    from ensemble.member import parse_device
+
+    try:
+        place = parse_device(device)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
+    if place.type == "meta":
+        raise InputError(f"{option}: device meta holds no numbers; use one that computes, as cpu does")
+
+
+def check_checkpoint(checkpoint: Checkpoint) -> None:
+    """Make sure that a checkpoint is a causal language model with weights that may be read, on the hub too.
+
+    Raises:
+        InputError: It is not, or cannot be reached.
+    """
+    if not checkpoint.is_local:
+        _check_on_hub(checkpoint)
+    check(checkpoint)
+    for path in files_of(checkpoint):
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{path}: cannot be read; the download may be incomplete, or the right to read it missing")
+
+
+def _check_on_hub(checkpoint: Checkpoint) -> None:
+    """Ask the hub once. Where it does not answer, what was downloaded before must do."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    name, revision = checkpoint.path_or_id, checkpoint.revision
+    try:
+        info = HfApi().model_info(name, revision=revision, timeout=_PATIENCE)
+    except RevisionNotFoundError as error:
+        raise InputError(
+            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise InputError(
+            f"{name}: the hub has no such model, or shows it only to some; check the id, log in (hf auth login), or "
+            "give a local folder as ./FOLDER"
+        ) from error
+    except Exception as error:  # of many libraries: no network, no answer, no entry, an answer that is none
+        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            return
+        raise InputError(
+            f"{name}: the hub cannot be reached ({first_line(error)}), and it was not downloaded before; check the "
+            "network, or give a local folder as ./FOLDER"
+        ) from error
+    names = sorted(sibling.rfilename for sibling in info.siblings or ())
+    if not any(name.endswith(".safetensors") for name in names):
+        pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
+        what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"
+        raise InputError(f"{name}: its weights are {what}; choose a revision or a model with *.safetensors")
 
 
 def check_batch_size(batch_size: str) -> int | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shlex
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from advisor.pipeline import Plan
     from advisor.profiling import Setting
     from advisor.records import Rules
+    from advisor.store import Store
     from advisor.tasks import Task
     from advisor.terminal import Terminal
     from ensemble.checkpoint import ChatTemplate
@@ -86,8 +92,7 @@ def select(
     from advisor import pipeline
     from advisor.checks import check_rules
     from advisor.result import result_of, samples_of
-    from advisor.runfolder import check_out, write_run
-    from advisor.store import Store
+    from advisor.runfolder import check_out, folder_name, write_run
     from advisor.terminal import Terminal
     from reports import write_report
 
@@ -97,19 +102,16 @@ def select(
         if pool is not None:
             raise InputError("--profiles gives numbers instead of models; leave out --pool")
         outcome = pipeline.run_on_numbers(profiles, rules, _command())
-        folder = out or Path("runs") / profiles.stem
+        folder = out or Path("runs") / folder_name(profiles.stem)
         check_out(folder)
     else:
         setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
         plan = _plan(
             pool, task, data, split, limit, shots, seed, rules, setting, method, k, cache_dir, verify=not no_verify
         )
-        folder = out or Path("runs") / plan.dev.name.replace("/", "-").replace(":", "-")
+        folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)
-        _say_notes(terminal, plan)
-        with Store(cache_dir or default_cache_dir()) as store:
-            for note in store.notes:
-                terminal.say(note)
+        with _opened(plan, terminal) as store:
             outcome = pipeline.run(plan, store, terminal)
     result = result_of(outcome)
     write_run(folder, result, samples_of(outcome))
@@ -142,18 +144,14 @@ def profile(
     """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
     from advisor import pipeline
     from advisor.records import Rules
-    from advisor.store import Store
     from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
     setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
     plan = _plan(pool, task, data, split, limit, shots, seed, Rules(), setting, "unite", 1, cache_dir, verify=False)
-    _say_notes(terminal, plan)
-    with Store(cache_dir or default_cache_dir()) as store:
-        for note in store.notes:
-            terminal.say(note)
+    with _opened(plan, terminal) as store:
         found = pipeline.profile_pool(plan, store, terminal)
-    ranked = sorted(found.profiles, key=lambda p: (-p.accuracy, p.mean_length, p.model))
+    ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
         _print_json({"task": plan.dev.name, "signature": str(plan.dev.signature), "profiles": numbers})
@@ -187,9 +185,9 @@ def run(
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option("--top-p", help="Draw from the likeliest that reach it together.")] = 1.0,
     seed: SeedOption = 0,
-    device: DeviceOption = "cpu",
-    dtype: DtypeOption = "auto",
-    chat_template: TemplateOption = "auto",
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; the run's own.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, ...; the run's own.")] = None,
+    chat_template: Annotated[str | None, typer.Option("--chat-template", help="auto, ...; the run's own.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Write the text as it comes.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show what each member wanted at every step.")] = False,
     debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
@@ -209,23 +207,26 @@ def run(
 
     checks.check_method(method or "unite", 1 if k is None else k)
     checks.check_tokens(max_new_tokens)
-    checks.check_loading(device, dtype, chat_template)
+    checks.check_loading(dtype or "auto", chat_template or "auto")
+    checks.check_sampling(temperature, top_p)
+    checks.check_seed(seed)
+    checks.check_stop(stop or ())
 
     from advisor import running
+    from advisor.loading import hush
 
-    chosen = (
-        running.chosen_by_hand(models, device, dtype, chat_template)
-        if models
-        else running.chosen_by_run(Path(str(run)), device)
-    ).but(method, k, max_new_tokens, stop)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    hush()
+    chosen = running.chosen_by_hand(models) if models else running.chosen_by_run(Path(str(run)))
+    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
+    checks.check_models(chosen.models)
+    text = running.read_prompt(prompt)
     if stream and not trace:
         for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
-            print(piece, end="", flush=True)
+            print(_for_output(piece), end="", flush=True)
         print()
         return
     generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
-    print(generation.text)
+    print(_for_output(generation.text))
     if trace:
         print(
             *running.trace_lines(generation.trace, [model.name for model in chosen.models]), sep="\n", file=sys.stderr
@@ -253,8 +254,18 @@ def methods() -> None:
 def main() -> None:
     """Run the command; every error that is the user's to mend is one line and an exit status."""
     debug = "--debug" in sys.argv
+    if not debug and not sys.warnoptions:
+        # What a library warns of is for whoever works on this program.
+        warnings.simplefilter("ignore")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that lacks a character shows its number; that is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        status = typer.main.get_command(app).main(sys.argv[1:] or ["--help"], "advisor", standalone_mode=False)
+        _run_command(sys.argv[1:] or ["--help"])
+        sys.stdout.flush()
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
     except TyperException as error:
         context = getattr(error, "ctx", None)
         place = context.command_path if context is not None else "advisor"
@@ -263,22 +274,28 @@ def main() -> None:
         if debug:
             raise
         _fail(str(error), error.exit_status)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         _fail("stopped; what was answered so far is kept, and the same command goes on from there", 130)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing is wrong.
-        sys.stderr.close()
-        sys.exit(0)
+        # Whoever read the output has seen enough; nothing is wrong. What is still to be written goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception as error:
         if debug:
             raise
         _fail(f"{type(error).__name__}: {error} (a fault of advisor; run it again with --debug to see where)", 1)
-    else:
-        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _run_command(arguments: list[str]) -> None:
+    # Not the command's own main(): that turns Ctrl-C and a closed pipe into exits without a word.
+    command = typer.main.get_command(app)
+    with command.make_context("advisor", arguments) as context:
+        command.invoke(context)
 
 
 def _fail(message: str, status: int) -> None:
-    print(f"advisor: {' '.join(message.split())}", file=sys.stderr)
+    from reports.visible import visible
+
+    print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -298,8 +315,8 @@ def _plan(
     *,
     verify: bool,
 ) -> Plan:
-    """Read and check all that a run is asked to do."""
-    from advisor.checks import check_method
+    """Read and check all that a run is asked to do, but for the models themselves."""
+    from advisor.checks import check_disjoint, check_method, check_seed
     from advisor.pipeline import Plan
     from advisor.pool import read_pool
     from advisor.tasks import load_task
@@ -309,23 +326,17 @@ def _plan(
     if task is None:
         raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
     check_method(method, k)
+    check_seed(seed)
     candidates = read_pool(pool)
 
     def load(name: str) -> Task:
         return load_task(task, split=name, data_dir=data, shots=shots, limit=limit, seed=seed)
 
-    return Plan(
-        candidates=candidates,
-        dev=load(split),
-        held_out=load("held_out") if verify else None,
-        rules=rules,
-        setting=setting,
-        method=method,
-        k=k,
-        seed=seed,
-        cache_dir=cache_dir or default_cache_dir(),
-        command=_command(),
-    )
+    dev, held_out = load(split), load("held_out") if verify else None
+    if held_out is not None:
+        check_disjoint(dev, held_out)
+    cache_dir = cache_dir or default_cache_dir()
+    return Plan(candidates, dev, held_out, rules, setting, method, k, seed, cache_dir, _command())
 
 
 def _setting(device: str, dtype: str, chat_template: str, max_new_tokens: int | None, batch_size: str) -> Setting:
@@ -333,18 +344,35 @@ def _setting(device: str, dtype: str, chat_template: str, max_new_tokens: int | 
     from advisor.profiling import Setting
 
     size, tokens = check_batch_size(batch_size), check_tokens(max_new_tokens)
-    check_loading(device, dtype, chat_template)
+    check_loading(dtype, chat_template)
     return Setting(device, dtype, cast("ChatTemplate", chat_template), tokens, size)
 
 
-def _say_notes(terminal: Terminal, plan: Plan) -> None:
-    for task in (plan.dev, plan.held_out):
-        for note in task.notes if task is not None else ():
-            terminal.say(note)
+@contextmanager
+def _opened(plan: Plan, terminal: Terminal) -> Iterator[Store]:
+    """The store of a run, opened when all else has been checked: a run that is refused has written nothing."""
+    from advisor.checks import check_pool
+    from advisor.loading import hush
+    from advisor.store import Store
+
+    hush()
+    check_pool(plan.candidates, plan.setting.device)
+    with Store(plan.cache_dir, terminal.say) as store:
+        for task in (plan.dev, plan.held_out):
+            for note in task.notes if task is not None else ():
+                terminal.say(note)
+        yield store
 
 
 def _command() -> str:
     return shlex.join(["advisor", *sys.argv[1:]])
+
+
+def _for_output(text: str) -> str:
+    """A model's text: as it is for a file or a program, but a terminal obeys no command in it."""
+    from reports.visible import visible
+
+    return visible(text, keep_lines=True) if sys.stdout.isatty() else text
 
 
 def _print_json(value: Any) -> None:

@@ -31,15 +31,22 @@ def load_ensemble(models: Sequence[Model], *, method: str, k: int, cache_dir: Pa
         InputError: What was given cannot be used.
         MemberError: A model failed while it was loaded.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from ensemble.ensemble import Ensemble
     from ensemble.member import load_member
 
-    # Its bar for every file of weights would break into the run's own.
-    disable_progress_bar()
     members = [
         load_member(m.checkpoint, name=m.name, device=m.device, dtype=m.dtype, chat_template=m.chat_template)
         for m in models
     ]
     return Ensemble(members, method=method, k=k, cache_dir=cache_dir / "tables")
+
+
+def hush() -> None:
+    """Keep the libraries' own bars and warnings off the terminal: what matters of them is an error, or a note."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    # A bar for every file of weights would break into the run's own.
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # huggingface_hub types nearly all

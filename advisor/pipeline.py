@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor import provenance
 from advisor.advice import advise, fragile
+from advisor.answering import free_memory
 from advisor.compatibility import all_pairs, pairs_of_standings
 from advisor.evidence import accuracy_interval, compare
-from advisor.loading import load_ensemble
+from advisor.loading import Model, load_ensemble
 from advisor.pool import Candidate
 from advisor.profiling import Cost, Identity, Setting, identify, model_of, profile
-from advisor.records import Profile, Rules, Standing
+from advisor.records import Profile, Rules, Selection, Standing
 from advisor.result import Outcome, Verified, task_info
 from advisor.selection import select
 from advisor.store import Store
 from advisor.tasks.values import Task
 from advisor.watching import Watcher
 from ensemble.errors import InputError, MemberError, UniteError
+
+if TYPE_CHECKING:
+    from ensemble.ensemble import Ensemble
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +65,27 @@ class Pool:
 
     Attributes:
         identities: What decides each candidate's responses, by name.
-        profiles: Of those that could be run.
-        costs: What their responses took.
-        failures: Why the others could not.
+        profiles: Of those that could be run, by name.
+        costs: What their responses took, by name.
+        failures: Why the others could not, by name.
     """
 
     identities: dict[str, Identity]
-    profiles: list[Profile] = field(default_factory=list)
+    profiles: dict[str, Profile] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+
+    def fail(self, name: str, error: MemberError) -> None:
+        """Take out a candidate that failed."""
+        self.profiles.pop(name, None)
+        self.failures[name] = str(error).removeprefix(f"{name}: ")
+
+    def select(self, rules: Rules) -> Selection:
+        """Apply the rules to those that are left."""
+        if not self.profiles:
+            name, reason = next(iter(self.failures.items()))
+            raise UniteError(f"none of the {len(self.failures)} candidates could be run; {name}: {reason}")
+        return select([Standing(p.model, p.accuracy, p.mean_length) for p in self.profiles.values()], rules)
 
 
 def profile_pool(plan: Plan, store: Store, watcher: Watcher) -> Pool:
@@ -79,19 +96,10 @@ def profile_pool(plan: Plan, store: Store, watcher: Watcher) -> Pool:
         UniteError: None of them could be run.
     """
     pool = Pool({candidate.name: identify(candidate, plan.setting, store) for candidate in plan.candidates})
-    for candidate in plan.candidates:
-        try:
-            found, cost = _profile_one(plan, candidate, pool, plan.dev, store, watcher)
-        except MemberError as error:
-            pool.failures[candidate.name] = str(error)
-            watcher.say(str(error))
-        else:
-            pool.profiles.append(found)
-            pool.costs[candidate.name] = cost
-    if not pool.profiles:
-        raise UniteError(
-            f"none of the {len(plan.candidates)} candidates could be run: {next(iter(pool.failures.values()))}"
-        )
+    found = _profile_each(plan, plan.candidates, plan.dev, pool, store, watcher)
+    pool.profiles = {name: one for name, (one, _) in found.items()}
+    pool.costs = {name: cost for name, (_, cost) in found.items()}
+    pool.select(plan.rules)
     return pool
 
 
@@ -100,25 +108,23 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
 
     Raises:
         InputError: A candidate cannot be used; before any of them is run.
-        UniteError: No candidate could be run, or the chosen set could not.
+        UniteError: No candidate could be run.
     """
     pool = profile_pool(plan, store, watcher)
-    standings = tuple(Standing(p.model, p.accuracy, p.mean_length) for p in pool.profiles)
-    selection = select(standings, plan.rules)
-    order = {decision.model: n for n, decision in enumerate(selection.decisions)}
-    profiles = sorted(pool.profiles, key=lambda p: order[p.model])
-    verified = None
-    if plan.held_out is not None and len(selection.selected) > 1:
-        verified = _verify(plan, selection.selected, plan.held_out, pool, store, watcher)
+    selection, verified, trouble = _choose(plan, pool, store, watcher)
+    advice = advise(selection, verified.comparison if verified else None)
+    if trouble:
+        advice = replace(advice, text=f"{advice.text} Running it was tried, and failed: {trouble}.")
+    profiles = [pool.profiles[decision.model] for decision in selection.decisions]
     margins = fragile(profiles, selection.selected[0], plan.rules, seed=plan.seed)
     return Outcome(
         task_info=task_info(plan.dev, plan.setting.max_new_tokens or plan.dev.max_new_tokens),
         rules=plan.rules,
-        standings=standings,
+        standings=tuple(Standing(p.model, p.accuracy, p.mean_length) for p in profiles),
         selection=selection,
         failures=pool.failures,
         pairs=all_pairs(profiles),
-        advice=advise(selection, verified.comparison if verified else None),
+        advice=advice,
         task=plan.dev,
         profiles=tuple(profiles),
         intervals={p.model: accuracy_interval(p, seed=plan.seed) for p in profiles},
@@ -190,49 +196,81 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _profile_one(
-    plan: Plan, candidate: Candidate, pool: Pool, task: Task, store: Store, watcher: Watcher
-) -> tuple[Profile, Cost]:
-    """A candidate's answers: it alone is an ensemble of one, which decodes exactly as the model itself does."""
-    with watcher.stage(f"{candidate.name} on {task.split}", len(task.examples)) as advance:
-        return profile(
-            candidate.name,
-            {"members": [pool.identities[candidate.name].key()]},
-            lambda: load_ensemble([model_of(candidate, plan.setting)], method="unite", k=1, cache_dir=plan.cache_dir),
-            task,
-            plan.setting,
-            store,
-            advance,
-        )
+def _choose(plan: Plan, pool: Pool, store: Store, watcher: Watcher) -> tuple[Selection, Verified | None, str | None]:
+    """Apply the rules and run the chosen set on the held-out questions; the third is why that failed, if it did.
 
-
-def _verify(plan: Plan, selected: Sequence[str], task: Task, pool: Pool, store: Store, watcher: Watcher) -> Verified:
-    """Run the chosen set, and each of its members alone, on the held-out questions."""
+    A member that fails there leaves the pool, and the rules are applied to the others.
+    """
     by_name = {candidate.name: candidate for candidate in plan.candidates}
-    chosen = [by_name[name] for name in selected]
-    models = [model_of(candidate, plan.setting) for candidate in chosen]
-    members, costs = [], {}
-    for candidate in chosen:
-        found, costs[candidate.name] = _profile_one(plan, candidate, pool, task, store, watcher)
-        members.append(found)
-    key = {"members": [pool.identities[name].key() for name in selected], "method": plan.method, "k": plan.k}
+    while True:
+        selection = pool.select(plan.rules)
+        if plan.held_out is None or len(selection.selected) < 2:
+            return selection, None, None
+        chosen = [by_name[name] for name in selection.selected]
+        members = _profile_each(plan, chosen, plan.held_out, pool, store, watcher)
+        if len(members) == len(chosen):
+            break
+    try:
+        together, cost = _profile_set(plan, chosen, plan.held_out, pool, store, watcher)
+    except MemberError as error:
+        watcher.say(str(error))
+        return selection, None, str(error)
+    return selection, _verified(plan, plan.held_out, together, cost, members), None
+
+
+def _profile_each(
+    plan: Plan, candidates: Sequence[Candidate], task: Task, pool: Pool, store: Store, watcher: Watcher
+) -> dict[str, tuple[Profile, Cost]]:
+    """Each candidate's answers and what they took; one that fails leaves the pool, and the others go on.
+
+    It alone is an ensemble of one, which decodes exactly as the model itself does.
+    """
+    found = {}
+    for candidate in candidates:
+        name, identity = candidate.name, pool.identities[candidate.name]
+        load = partial(_load, plan, [model_of(candidate, identity, plan.setting)])
+        try:
+            with watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
+                found[name] = profile(name, {"members": [identity.key()]}, load, task, plan.setting, store, advance)
+        except MemberError as error:
+            pool.fail(name, error)
+            watcher.say(f"{name}: {pool.failures[name]}")
+        # Only here, behind the handler, nothing refers to the model any more.
+        free_memory()
+    return found
+
+
+def _profile_set(
+    plan: Plan, chosen: Sequence[Candidate], task: Task, pool: Pool, store: Store, watcher: Watcher
+) -> tuple[Profile, Cost]:
+    """The answers of the chosen models together."""
+    identities = [pool.identities[candidate.name] for candidate in chosen]
+    pairs = zip(chosen, identities, strict=True)
+    models = [model_of(candidate, identity, plan.setting) for candidate, identity in pairs]
+    key = {"members": [identity.key() for identity in identities], "method": plan.method, "k": plan.k}
     with watcher.stage(f"{plan.method} on {task.split}", len(task.examples)) as advance:
-        together, costs[plan.method] = profile(
-            plan.method,
-            key,
-            lambda: load_ensemble(models, method=plan.method, k=plan.k, cache_dir=plan.cache_dir),
-            task,
-            plan.setting,
-            store,
-            advance,
-        )
+        return profile(plan.method, key, partial(_load, plan, models), task, plan.setting, store, advance)
+
+
+def _load(plan: Plan, models: Sequence[Model]) -> Ensemble:
+    together = len(models) > 1
+    method, k = (plan.method, plan.k) if together else ("unite", 1)
+    return load_ensemble(models, method=method, k=k, cache_dir=plan.cache_dir)
+
+
+def _verified(
+    plan: Plan, task: Task, together: Profile, cost: Cost, members: Mapping[str, tuple[Profile, Cost]]
+) -> Verified:
+    """The chosen set beside each of its members alone."""
+    alone = tuple(one for one, _ in members.values())
     return Verified(
         task=task,
         ensemble=together,
-        members=tuple(members),
-        comparison=compare(together, members, plan.seed),
-        intervals=tuple(accuracy_interval(member, seed=plan.seed) for member in members),
-        costs=costs,
+        members=alone,
+        comparison=compare(together, alone, plan.seed),
+        intervals=tuple(accuracy_interval(member, seed=plan.seed) for member in alone),
+        cost=cost,
+        member_costs=tuple(each for _, each in members.values()),
         method=plan.method,
         k=plan.k,
     )

@@ -54,7 +54,7 @@ def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[s
     # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
     return {
         "path_or_id": candidate.checkpoint.path_or_id,
-        "revision": identity.revision.rsplit("@", 1)[-1] if identity.revision else None,
+        "revision": identity.revision,
         "files": dict(identity.files),
         "dtype": identity.dtype,
         "device": candidate.device or setting.device,

@@ -32,7 +32,8 @@ class Verified:
         members: Each member's answers alone, in the set's order.
         comparison: The one held against the others.
         intervals: Of each member's accuracy, in points.
-        costs: What the ensemble's and each member's responses took, by name.
+        cost: What the ensemble's responses took.
+        member_costs: What each member's took.
     """
 
     task: Task
@@ -40,7 +41,8 @@ class Verified:
     members: tuple[Profile, ...]
     comparison: Comparison
     intervals: tuple[Interval, ...]
-    costs: Mapping[str, Cost]
+    cost: Cost
+    member_costs: tuple[Cost, ...]
     method: str
     k: int
 
@@ -156,7 +158,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "accuracy_ci": _list(outcome.intervals.get(model)),
         "mean_length": standing.mean_length,
         "truncated": profile.truncated if profile else None,
-        "errors": sum(answer.error is not None for answer in profile.answers) if profile else None,
+        "errors": _errors(profile) if profile else None,
         "status": decision.status,
         "reason": decision.reason,
         "fragile": margin.text if margin is not None and doubtful else None,
@@ -164,6 +166,10 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
         **_cost(cost),
     }
+
+
+def _errors(profile: Profile) -> int:
+    return sum(answer.error is not None for answer in profile.answers)
 
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
@@ -198,7 +204,8 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
         "lost": comparison.lost,
         "mean_length": verified.ensemble.mean_length,
         "truncated": verified.ensemble.truncated,
-        **_cost(verified.costs.get(verified.ensemble.model)),
+        "errors": _errors(verified.ensemble),
+        **_cost(verified.cost),
         "members": [
             {
                 "model": member.model,
@@ -206,9 +213,10 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
                 "accuracy_ci": list(interval),
                 "mean_length": member.mean_length,
                 "truncated": member.truncated,
-                **_cost(verified.costs.get(member.model)),
+                "errors": _errors(member),
+                **_cost(cost),
             }
-            for member, interval in zip(verified.members, verified.intervals, strict=True)
+            for member, interval, cost in zip(verified.members, verified.intervals, verified.member_costs, strict=True)
         ],
     }
 

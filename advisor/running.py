@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import cast
 
 from advisor.loading import Model, load_ensemble
 from advisor.result import read_result
-from advisor.terminal import visible
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint
 from ensemble.decoder import Generation
 from ensemble.ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.trace import Step
+from reports.visible import visible
 
 _SHOWN = 5
 """Candidates of a step that a trace shows."""
@@ -42,13 +43,26 @@ class Chosen:
             stop=self.stop if stop is None else tuple(stop),
         )
 
+    def loaded_by(self, device: str | None, dtype: str | None, chat_template: str | None) -> Chosen:
+        """The same with what is given in place of how each model was loaded."""
+        models = tuple(
+            dataclasses.replace(
+                model,
+                device=device or model.device,
+                dtype=dtype or model.dtype,
+                chat_template=cast("ChatTemplate", chat_template or model.chat_template),
+            )
+            for model in self.models
+        )
+        return dataclasses.replace(self, models=models)
+
     def load(self) -> Ensemble:
         """Load the models."""
         return load_ensemble(self.models, method=self.method, k=self.k, cache_dir=default_cache_dir())
 
 
-def chosen_by_run(run: Path, device: str) -> Chosen:
-    """The set that a run folder's ``result.json`` names, with the task's stop strings and token limit.
+def chosen_by_run(run: Path) -> Chosen:
+    """The set that a run folder's ``result.json`` names, as it was run, with the task's stop strings and token limit.
 
     Raises:
         InputError: The folder is no run folder, or its result names no models.
@@ -59,8 +73,8 @@ def chosen_by_run(run: Path, device: str) -> Chosen:
         models = tuple(
             Model(
                 name=name,
-                checkpoint=Checkpoint(sources[name]["path_or_id"], sources[name]["revision"]),
-                device=device,
+                checkpoint=Checkpoint(str(sources[name]["path_or_id"]), sources[name]["revision"]),
+                device=sources[name]["device"],
                 dtype=sources[name]["dtype"],
                 chat_template=cast("ChatTemplate", sources[name]["chat_template"]),
             )
@@ -81,7 +95,7 @@ def chosen_by_run(run: Path, device: str) -> Chosen:
         ) from None
 
 
-def chosen_by_hand(models: Sequence[str], device: str, dtype: str, chat_template: str) -> Chosen:
+def chosen_by_hand(models: Sequence[str]) -> Chosen:
     """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
     chosen = []
     for model in models:
@@ -89,8 +103,24 @@ def chosen_by_hand(models: Sequence[str], device: str, dtype: str, chat_template
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)
         name = checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
-        chosen.append(Model(name, checkpoint, device, dtype, cast("ChatTemplate", chat_template)))
+        chosen.append(Model(name, checkpoint, "cpu", "auto", "auto"))
     return Chosen(tuple(chosen))
+
+
+def read_prompt(prompt: str) -> str:
+    """A prompt as it was given, or standard input where it is ``-``.
+
+    Raises:
+        InputError: It is empty, or no Unicode text.
+    """
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+        text.encode()
+    except UnicodeError as error:
+        raise InputError(f"the prompt is not UTF-8 text ({error}); convert it") from None
+    if not text:
+        raise InputError("the prompt is empty; give a text to continue")
+    return text
 
 
 def pieces(chosen: Chosen, prompt: str, *, temperature: float, top_p: float, seed: int) -> Iterator[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,7 +17,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
+
+from reports.visible import visible
 
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
 _VERDICTS = {"ensemble": "Ensemble them", "single": "Use one model", "cannot_tell": "Cannot tell"}
@@ -40,36 +42,36 @@ class Terminal:
         """See :class:`advisor.watching.Watcher`."""
         columns = (
             SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task(escape(visible(description)), total=total)
+            task = progress.add_task(visible(description), total=total)
             yield lambda done: progress.advance(task, done)
 
     def say(self, text: str) -> None:
         """See :class:`advisor.watching.Watcher`."""
-        self.console.print(f"[yellow]note[/] {escape(visible(text))}")
+        self.console.print(Text.assemble(("note ", "yellow"), visible(text)), soft_wrap=True)
 
-    def show(self, result: Mapping[str, Any], report: Path | None) -> None:
+    def show(self, result: Mapping[str, Any], report: Path) -> None:
         """The leaderboard, the verdict, and where the report is."""
         self.console.print(leaderboard(result))
         if result["ensemble"]:
             self.console.print(held_out(result["ensemble"]))
         self.console.print(f"\n[bold]{_VERDICTS[result['advice']['verdict']]}[/]")
-        self.console.print(escape(visible(result["advice"]["text"])))
-        if report is not None:
-            self.console.print(f"\nReport: [link={report.absolute().as_uri()}]{escape(str(report))}[/link]")
+        self.console.print(_plain(result["advice"]["text"]))
+        link = Style(link=report.absolute().as_uri())
+        self.console.print(Text.assemble("\nReport: ", (visible(str(report)), link)), soft_wrap=True)
 
 
 def leaderboard(result: Mapping[str, Any]) -> Table:
     """The candidates, best first, with what the rules decided."""
     task = result["task"]
     asked = f", {task['n']} {task['split']} questions" if task["n"] else ""
-    table = Table(title=f"{escape(visible(task['name']))}{asked}", title_justify="left")
+    table = Table(title=_plain(f"{task['name']}{asked}"), title_justify="left")
     table.add_column("model")
     table.add_column("points", justify="right")
     table.add_column("length", justify="right")
@@ -78,11 +80,11 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     for candidate in result["candidates"]:
         status = candidate["status"]
         table.add_row(
-            escape(visible(candidate["model"])),
+            _plain(candidate["model"]),
             _number(candidate["accuracy"], ".1f"),
             _number(candidate["mean_length"], ".0f"),
             f"[{_MARKS[status]}]{status}",
-            escape(visible(candidate["reason"])),
+            _plain(candidate["reason"]),
         )
     return table
 
@@ -94,21 +96,16 @@ def held_out(ensemble: Mapping[str, Any]) -> Table:
     table.add_column("points", justify="right")
     table.add_column("95% interval", justify="right")
     for member in ensemble["members"]:
-        table.add_row(
-            escape(visible(member["model"])), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"])
-        )
+        table.add_row(_plain(member["model"]), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"]))
     table.add_row(
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
     return table
 
 
-def visible(text: str) -> str:
-    """A text of somebody else's with control, bidirectional and other unprintable characters made visible."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else f"\\u{{{ord(character):x}}}"
-        for character in unicodedata.normalize("NFC", text)
-    )
+def _plain(text: str) -> Text:
+    """A text of somebody else's: no command to the terminal, and no markup, has an effect in it."""
+    return Text(visible(text))
 
 
 def _number(value: float | None, form: str) -> str:
