@@ -134,6 +134,7 @@ class ReferenceVocabulary:
         self.candidates: dict[bytes, int] = {}  # bytes -> representative
         for token in candidates:
             self.candidates.setdefault(self.bytes[token], token)
+        self.candidate_ids = frozenset(self.candidates.values())
 
         # C_i. An added token that is an EOS is control too, even where it is not marked as special (Phi-3's </s>).
         control = {t: name for t, name in names.items() if t in special or (t in added and t in eos_ids)}
@@ -225,9 +226,11 @@ class ReferenceMember:
         return z
 
     def top(self, z: torch.Tensor, k: int) -> list[Entry]:
-        """Step 2: the entries of the k largest logits; a stable sort keeps equal ones in the order of their ids."""
-        best = z.argsort(descending=True, stable=True)[:k]
-        return [EOS if t == self.eos_id else self.token_bytes(t) for t in best[z[best] > -math.inf].tolist()]
+        """Step 2: the entries of the k largest logits, equal ones in the order of their ids."""
+        least = z.topk(min(k, len(z))).values[-1]
+        wanted = ((z >= least) & (z > -math.inf)).nonzero().flatten().tolist()
+        best = sorted(wanted, key=lambda token: (-z[token].item(), token))[:k]
+        return [EOS if t == self.eos_id else self.token_bytes(t) for t in best]
 
     def id_of(self, entry: Entry) -> int | None:
         """Step 4: id_i(w), or None where the vocabulary cannot express it."""
@@ -237,7 +240,7 @@ class ReferenceMember:
             return self.candidates[entry]
         first = self.continuation(entry)[:1]
         # Open: a first id that is no candidate. Its logit is minus infinity (step 1), so it expresses nothing.
-        return first[0] if first and first[0] in self.candidates.values() else None
+        return first[0] if first and first[0] in self.vocabulary.candidate_ids else None
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ def step(
         ((-p[n].item(), -member_p[0, n].item(), token, n) for n, token in enumerate(ids[0]) if token is not None)
     )
     winner, rivals = order[0], [other for other in order if other[2] != order[0][2]]
-    ranked = [z.sort(descending=True).values for z in zs]
+    ranked = [z.topk(min(k + 1, len(z))).values for z in zs]
     # The same P in the logarithm, for entries so unlikely that P itself is rounded to 0.
     log_p = (a.log()[:, None] + torch.stack([values.log_softmax(0).double() for values in on_union])).logsumexp(0)
     return Step(

@@ -15,6 +15,7 @@ from reference import CHARACTER_OF, EOS, ReferenceMember, ReferenceVocabulary, g
 from tiny import (
     ARCHITECTURES,
     BYTES,
+    MADE_UP,
     PROMPTS,
     TEXTS,
     byte_tokenizer,
@@ -22,6 +23,7 @@ from tiny import (
     real_tokenizers,
     save_member,
     tiny_model,
+    tokenizer_named,
     unigram_tokenizer,
 )
 from tokenizers import decoders
@@ -29,15 +31,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NO_SHARED = pytest.mark.skip(reason="../shared/tokenizers is absent")
 REAL = real_tokenizers() or [pytest.param("none", marks=NO_SHARED)]
-MADE_UP: dict[str, Callable[[], Any]] = {
-    "unigram": unigram_tokenizer,
-    "unigram with bytes": lambda: unigram_tokenizer(byte_fallback=True),
-    "bytes": lambda: byte_tokenizer(("James", " the", " cat")),
-}
-
-
-def tokenizer_named(name: str) -> Any:
-    return MADE_UP[name]() if name in MADE_UP else load_tokenizer(name)
 
 
 def vocabulary_named(name: str) -> ReferenceVocabulary:
@@ -46,7 +39,8 @@ def vocabulary_named(name: str) -> ReferenceVocabulary:
 
 
 def text_of(vocabulary: ReferenceVocabulary, ids: Sequence[int]) -> bytes:
-    return b"".join(vocabulary.bytes[token] for token in ids)
+    """The bytes of ids; an unknown token has none."""
+    return b"".join(vocabulary.bytes.get(token, b"") for token in ids)
 
 
 class Scripted:
@@ -207,7 +201,16 @@ def expressible(name: str, text: bytes) -> bytes:
 
 def test_bytes_without_a_token_are_left_out() -> None:
     vocabulary = vocabulary_named("unigram")
-    assert text_of(vocabulary, vocabulary.continuation("the 🙂 c\xff".encode() + b"at\xff")) == b"the  cat"
+    assert vocabulary.continuation(b"the\xff cat\xfe") == vocabulary.continuation(b"the") + vocabulary.continuation(
+        b" cat"
+    )
+
+
+def test_a_character_without_a_token_is_the_unknown_one() -> None:
+    tokenizer, vocabulary = tokenizer_named("unigram"), vocabulary_named("unigram")
+    ids = vocabulary.continuation("the 🙂 cat".encode())
+    assert tokenizer.unk_token_id in ids
+    assert text_of(vocabulary, ids) == b"the  cat"
 
 
 @pytest.mark.parametrize("name", [*MADE_UP, *REAL])
@@ -216,10 +219,12 @@ def test_a_literal_control_token_is_text(name: str) -> None:
     control = {t: a.content for t, a in tokenizer.added_tokens_decoder.items() if a.special or t in vocabulary.bytes}
     control = {t: content for t, content in control.items() if t not in vocabulary.bytes}
     assert tokenizer.eos_token_id in control
+    if name == "unigram":
+        control.pop(tokenizer.unk_token_id)  # what stands for "<" in it
     for text in [*TEXTS.values(), *control.values(), *(f"a {content} b" for content in control.values())]:
         ids = vocabulary.continuation(text.encode())
         assert not control.keys() & set(ids)
-        assert len(ids) != 1 or vocabulary.bytes[ids[0]].decode() not in control.values()
+        assert len(ids) != 1 or vocabulary.bytes.get(ids[0], b"").decode() not in control.values()
 
 
 def test_an_added_token_that_is_an_eos_is_control_too() -> None:

@@ -7,6 +7,7 @@ test of the decoder needs. The weights are scaled so that it wants varied things
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,19 @@ def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool 
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos)
 
 
+MADE_UP: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "unigram": unigram_tokenizer,
+    "unigram with bytes": lambda: unigram_tokenizer(byte_fallback=True),
+    "bytes": cache(lambda: byte_tokenizer(("James", " the", " cat"))),
+}
+"""Made-up tokenizers by name: each of them is there also where the shared data is absent."""
+
+
+def tokenizer_named(name: str) -> PreTrainedTokenizerFast:
+    """A made-up or a real tokenizer; it is shared between tests: do not change it."""
+    return MADE_UP[name]() if name in MADE_UP else load_tokenizer(name)
+
+
 @cache
 def _common(tokenizer: Any) -> list[int]:
     """The ids of one character of ASCII, with and without a space before it: about 150 in a real vocabulary."""
@@ -177,6 +191,7 @@ def tiny_model(
     sharpness: float = 2.0,
     eos_rate: float = 0.05,
     positions: int = 2048,
+    **config: Any,
 ) -> PreTrainedModel:
     """A causal language model with random weights for that tokenizer; the same seed gives the same weights.
 
@@ -191,26 +206,28 @@ def tiny_model(
             models with different vocabularies often have some of their best tokens in common.
         eos_rate: how often EOS is the likeliest token, roughly.
         positions: the longest context.
+        config: more of the configuration, by the names of transformers.
     """
     if isinstance(tokenizer, str):
         tokenizer = load_tokenizer(tokenizer)
     rows = 64 * math.ceil(len(tokenizer) / 64) + 64  # real embeddings have more rows than the tokenizer has ids
-    config = AutoConfig.for_model(
-        arch,
-        vocab_size=rows,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=positions,
-        tie_word_embeddings=False,  # tied, the likeliest token would be the last one again
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=None,
-    )
+    usual = {
+        "vocab_size": rows,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": False,  # tied, the likeliest token would be the last one again
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": None,
+    }
     with torch.random.fork_rng(devices=[]):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(arch, **usual | config), dtype=dtype
+        )
     random = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight
     embedding = model.get_input_embeddings().weight
@@ -230,6 +247,25 @@ def tiny_model(
         needed = (states @ head.T).amax(1) / wanted.clamp(min=1e-6)
         head[eos] *= needed.sort().values[round(eos_rate * len(states))]
     return model.eval()
+
+
+def let_write(model: PreTrainedModel, ids: Sequence[int], strength: float = 20.0) -> PreTrainedModel:
+    """Make a model want one token of `ids` above all others: after a context of n tokens the n-th, counted in a ring.
+
+    So the text that it writes can be chosen, and it is sure of it, as random weights never are.
+    """
+
+    def want(_model: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        rows, places, _ = output.logits.shape
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            positions = torch.arange(kwargs["input_ids"].shape[1]).expand(rows, -1)
+        wanted = torch.tensor(ids)[(positions[:, -places:] + 1) % len(ids)]
+        output.logits.scatter_add_(2, wanted[:, :, None], torch.full_like(output.logits[:, :, :1], strength))
+        return output
+
+    model.register_forward_hook(want, with_kwargs=True)
+    return model
 
 
 def save_member(folder: Path, model: PreTrainedModel, tokenizer: Any) -> Path:
