@@ -1,0 +1,122 @@
+"""Pools of tiny random models, task files, and the command run on them within this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
+
+from advisor import cli
+
+QUESTIONS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 13)]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models: three that work (alpha, beta, gamma), and one each that is of no use in its own way."""
+    folder = tmp_path_factory.mktemp("models")
+    made_up = {"alpha": byte_tokenizer(("What", " is")), "beta": unigram_tokenizer(byte_fallback=True)}
+    for seed, name in enumerate(["alpha", "beta", "gamma"]):
+        tokenizer = made_up.get(name) or byte_tokenizer((" the", "ing"))
+        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=256), tokenizer)
+    for name in ("truncated", "pickled", "numberless"):
+        tokenizer = made_up["alpha"]
+        model = tiny_model(tokenizer, seed=9, hidden=8)
+        if name == "numberless":
+            with torch.no_grad():
+                model.get_output_embeddings().weight.fill_(torch.nan)
+        save_member(folder / name, model, tokenizer)
+    weights = folder / "truncated" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    (folder / "pickled" / "model.safetensors").rename(folder / "pickled" / "pytorch_model.bin")
+    (folder / "empty").mkdir()
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The only line on standard error."""
+        assert self.err.endswith("\n") and self.err.count("\n") == 1, self.err
+        return self.err.rstrip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with a task and a pool, and the command run in it.
+
+    Attributes:
+        folder: The current folder while the command runs; it has nothing but what a test puts there.
+        cache: The user's cache folder, which is not there before the command makes it.
+        advisor: Run the command with some arguments.
+    """
+
+    folder: Path
+    cache: Path
+    advisor: Callable[..., Ran]
+
+    def pool(self, *lines: str, name: str = "models.txt") -> str:
+        """Write a pool file."""
+        return self.write(name, "".join(f"{line}\n" for line in lines))
+
+    def task(self, questions: list[dict[str, str]] | None = None, **keys: Any) -> str:
+        """Write a task file and its data, half of the questions for each split."""
+        records = QUESTIONS if questions is None else questions
+        half = (len(records) + 1) // 2
+        self.write("dev.jsonl", "".join(f"{json.dumps(record)}\n" for record in records[:half]))
+        self.write("held_out.jsonl", "".join(f"{json.dumps(record)}\n" for record in records[half:]))
+        content = {
+            "name": "sums",
+            "data": {"dev": "dev.jsonl", "held_out": "held_out.jsonl"},
+            "prompt": "{{question}}\nAnswer:",
+            "reference": "{{answer}}",
+            "metric": "contains",
+            "max_new_tokens": 6,
+        }
+        return self.write("task.yaml", yaml.safe_dump({**content, **keys}))
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file; its name."""
+        (self.folder / name).write_text(text, encoding="utf-8", newline="")
+        return name
+
+    def files(self) -> set[str]:
+        """All that is in the folder."""
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Place]:
+    """An empty folder to run the command in, with a cache of its own."""
+    folder, cache = tmp_path / "work", tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+    def advisor(*arguments: str | os.PathLike[str]) -> Ran:
+        monkeypatch.setattr("sys.argv", ["advisor", *map(str, arguments)])
+        capfd.readouterr()
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capfd.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    yield Place(folder, cache, advisor)

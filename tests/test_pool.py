@@ -1,0 +1,174 @@
+"""The pool file: what a line can say, and the one line that each fault of it is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.pool import DEMO, Candidate, read_pool
+from ensemble.errors import InputError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two models beside the pool file, and the current directory elsewhere."""
+    pools, elsewhere = tmp_path / "pools", tmp_path / "elsewhere"
+    for path in (
+        pools / "alpha",
+        pools / "beta",
+        pools / "with space",
+        pools / "with#mark",
+        elsewhere / "org" / "here",
+    ):
+        path.mkdir(parents=True)
+    (pools / "notes.txt").write_text("not a model", encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    return pools
+
+
+def read(folder: Path, *lines: str, end: str = "\n", start: str = "") -> tuple[Candidate, ...]:
+    path = folder / "models.txt"
+    path.write_bytes((start + "".join(f"{line}{end}" for line in lines)).encode())
+    return read_pool(str(path))
+
+
+def refusal(folder: Path, *lines: str) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder, *lines)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def names(candidates: tuple[Candidate, ...]) -> list[str]:
+    return [candidate.name for candidate in candidates]
+
+
+# --- What a line can say ---
+
+
+def test_comments_and_blank_lines_are_no_candidates(folder: Path) -> None:
+    found = read(folder, "# the small ones", "", "alpha  # the first", "   ", "beta#close", "#gamma")
+    assert names(found) == ["alpha", "beta"]
+    assert [candidate.place for candidate in found] == [f"{folder / 'models.txt'}:{n}" for n in (3, 5)]
+
+
+@pytest.mark.parametrize("name", ["with space", "with#mark"])
+def test_quotes_keep_spaces_and_marks_in_a_path(folder: Path, name: str) -> None:
+    (candidate,) = read(folder, f'"./{name}"')
+    assert candidate.checkpoint.path_or_id == str(folder / name)
+
+
+def test_a_path_is_relative_to_the_pool_file_and_not_to_the_current_directory(folder: Path) -> None:
+    for written in ("alpha", "./alpha", "../pools/alpha", str(folder / "alpha")):
+        (candidate,) = read(folder, written)
+        assert (candidate.name, candidate.checkpoint.path_or_id) == ("alpha", str(folder / "alpha"))
+
+
+def test_what_a_line_leaves_open_is_left_to_the_run(folder: Path) -> None:
+    (candidate,) = read(folder, "alpha")
+    assert (candidate.dtype, candidate.device, candidate.chat_template) == (None, None, None)
+    assert candidate.checkpoint.trust_remote_code is False
+
+
+def test_a_line_can_say_all_of_it(folder: Path) -> None:
+    line = "alpha name='the first' dtype=bfloat16 device=cuda:1 chat_template=never trust_remote_code=true"
+    (candidate,) = read(folder, line)
+    assert (candidate.name, candidate.dtype, candidate.device) == ("the first", "bfloat16", "cuda:1")
+    assert (candidate.chat_template, candidate.checkpoint.trust_remote_code) == ("never", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "hub_id", "revision", "name"),
+    [
+        ("org/model", "org/model", None, "model"),
+        ("gpt2", "gpt2", None, "gpt2"),
+        ("org/model@v1.0", "org/model", "v1.0", "model"),
+        (f"org/model@{COMMIT} trust_remote_code=true", "org/model", COMMIT, "model"),
+    ],
+)
+def test_what_is_no_folder_is_an_id_of_the_hub(
+    folder: Path, line: str, hub_id: str, revision: str | None, name: str
+) -> None:
+    (candidate,) = read(folder, line)
+    assert (candidate.checkpoint.path_or_id, candidate.checkpoint.revision) == (hub_id, revision)
+    assert candidate.name == name
+
+
+@pytest.mark.parametrize(("end", "start"), [("\r\n", ""), ("\r\n", "\ufeff"), ("\n", "\ufeff"), ("\r", "")])
+def test_files_of_other_systems_read_the_same(folder: Path, end: str, start: str) -> None:
+    assert names(read(folder, "alpha", "beta name=b", end=end, start=start)) == ["alpha", "b"]
+
+
+def test_demo_is_the_bundled_pool(folder: Path) -> None:
+    assert all(candidate.place.startswith(str(DEMO)) for candidate in read_pool("demo"))
+
+
+def test_a_file_of_the_name_demo_goes_before_the_bundled_pool(folder: Path) -> None:
+    Path("demo").write_text(f"{folder / 'alpha'}\n", encoding="utf-8")
+    assert names(read_pool("demo")) == ["alpha"]
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("alpha colour=red", "'colour=red' is no option of a model; there are name, dtype"),
+        ("alpha bfloat16", "'bfloat16' is no option"),
+        ("alpha dtype=float8", "dtype=float8: not one of auto, float32"),
+        ("alpha chat_template=maybe", "chat_template=maybe: not one of auto, always, never"),
+        ("alpha trust_remote_code=yes", "trust_remote_code=yes: not one of true, false"),
+        ("alpha dtype=float32 dtype=float16", "given twice"),
+        ("alpha name=", "must be printable"),
+        ("alpha 'name= '", "must be printable"),
+        ("alpha name=\x1b[2J", "must be printable"),
+        ("alpha name=\u202eahpla", "must be printable"),
+        ("alpha 'name=unclosed", "close the quotation mark"),
+        ("./gone", "there is no such folder"),
+        ("/gone/for/good", "there is no such folder"),
+        ("notes.txt", "is a file"),
+        ("a/b/c", "neither a folder beside the pool file nor a hub id"),
+        ("org/model@", "names no revision"),
+        ("org/model trust_remote_code=true", "needs a pinned revision"),
+        ("org/model@main trust_remote_code=true", "needs a pinned revision"),
+        (f"org/model@{COMMIT[:39]} trust_remote_code=true", "all 40 digits"),
+        ("org/here", "is a folder of the current directory"),
+        ("~nobody-of-this-name/model", "cannot be read as a path"),
+        ("x" * 5000, "cannot be read as a path"),
+        ("alpha\0", "neither a folder"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, says: str) -> None:
+    message = refusal(folder, "# a pool", "beta", line)
+    assert message.startswith(f"{folder / 'models.txt'}:3: ")
+    assert says in message
+
+
+def test_a_name_that_is_there_twice_names_both_lines(folder: Path) -> None:
+    message = refusal(folder, "alpha", "", "beta name=alpha")
+    assert message.startswith(f"{folder / 'models.txt'}:3: the name 'alpha' is that of {folder / 'models.txt'}:1 too")
+    assert "name=" in message
+
+
+@pytest.mark.parametrize("lines", [(), ("",), ("# nothing", "  ")])
+def test_a_pool_without_a_model_is_refused(folder: Path, lines: tuple[str, ...]) -> None:
+    assert refusal(folder, *lines).startswith(f"{folder / 'models.txt'}: no model in it")
+
+
+@pytest.mark.parametrize(
+    ("pool", "says"), [("gone.txt", "there is no such file"), ("", "is a folder"), ("alpha", "is a folder")]
+)
+def test_a_pool_that_is_no_file_is_refused(folder: Path, pool: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_pool(str(folder / pool))
+
+
+def test_a_pool_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "models.txt").write_bytes(b"\xff\xfe\x00alpha")
+    with pytest.raises(InputError, match="cannot be read as UTF-8 text"):
+        read_pool(str(folder / "models.txt"))

@@ -1,0 +1,219 @@
+"""The store: what is kept stays, whatever else writes to it or happens to its file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from advisor.store import Response, Store, key_of
+from ensemble.errors import InputError, UniteError
+
+RESPONSE = Response(" 4\x00\u2028\U0001f642 \ufffd", 3, "length", 0.25)
+ERROR = Response("", 0, "error", 0.0, "a prompt of 9 tokens does not fit")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as opened:
+        yield opened
+
+
+def rows(folder: Path) -> int:
+    connection = sqlite3.connect(folder / "responses.sqlite")
+    count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
+    connection.close()
+    return int(count)
+
+
+# --- Kept and found ---
+
+
+def test_what_was_put_is_got_back_by_the_next_run(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put("a", RESPONSE)
+        store.put("b", ERROR)
+    with Store(tmp_path) as store:
+        assert store.get(["b", "c", "a"]) == {"a": RESPONSE, "b": ERROR}
+
+
+def test_more_keys_than_a_query_holds_are_found(store: Store) -> None:
+    keys = [f"key-{n}" for n in range(1201)]
+    for key in keys[::400]:
+        store.put(key, Response(key, 1, "eos", 0.0))
+    assert {key: response.text for key, response in store.get(keys).items()} == {key: key for key in keys[::400]}
+
+
+def test_no_keys_find_nothing(store: Store) -> None:
+    assert store.get([]) == {}
+
+
+def test_a_key_depends_on_every_part_and_not_on_their_order() -> None:
+    question = {"files": {"a": "1", "b": "2"}, "prompt": "Wie geht’s?", "stop": ["\n"], "k": 1}
+    assert key_of(question) == key_of(dict(reversed(question.items())))
+    others = [{**question, part: "other"} for part in question] + [{**question, "more": None}]
+    assert len({key_of(question), *map(key_of, others)}) == 1 + len(others)
+
+
+# --- Hashes of files ---
+
+
+def test_a_hash_is_that_of_the_content(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"abc")
+    assert store.sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_hash_is_computed_once_until_the_file_changes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"abc")
+    first = store.sha256(path)
+    monkeypatch.setattr("advisor.store._sha256", lambda _: "computed again")
+    assert store.sha256(path) == first
+    path.write_bytes(b"abcd")
+    assert store.sha256(path) == "computed again"
+
+
+def test_other_content_under_the_old_time_of_change_is_noticed(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"abc")
+    first, status = store.sha256(path), path.stat()
+    time.sleep(0.02)
+    path.write_bytes(b"abd")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert store.sha256(path) != first
+
+
+# --- Others that write ---
+
+
+def another_run(folder: Path, work: str) -> subprocess.Popen[str]:
+    """Another process with the same store; `work` is what it does with it."""
+    code = f"from pathlib import Path\nfrom advisor.store import *\nwith Store(Path({str(folder)!r})) as store:\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", code + textwrap.indent(work, "    ")], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_runs_at_once_lose_nothing(tmp_path: Path) -> None:
+    work = (
+        "for n in range(40):\n"
+        "    store.put(f'{name}-{n}', Response(name, n, 'eos', 0.0))\n"
+        "    store.put(f'common-{n}', Response('common', n, 'eos', 0.0))"
+    )
+    runs = [another_run(tmp_path, f"name = {name!r}\n{work}") for name in "abcd"]
+    for run in runs:
+        run.communicate()
+    assert [run.returncode for run in runs] == [0] * 4
+    assert rows(tmp_path) == 5 * 40
+
+
+def test_a_run_that_is_killed_has_kept_all_that_it_put(tmp_path: Path) -> None:
+    work = "for n in range(100_000):\n    store.put(str(n), Response('', n, 'eos', 0.0))\n    print(n, flush=True)"
+    with another_run(tmp_path, work) as run:
+        assert run.stdout is not None
+        lines = [run.stdout.readline() for _ in range(30)]
+        run.kill()
+        lines += run.stdout.readlines()
+    done = [int(line) for line in lines if line.endswith("\n")]
+    with Store(tmp_path) as store:
+        found = store.get([str(n) for n in done])
+    assert [found[str(n)].tokens for n in done] == done
+
+
+# --- Damage ---
+
+
+def test_a_file_that_is_no_store_is_set_aside_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "responses.sqlite"
+    path.write_bytes(b"no database at all" * 100)
+    said: list[str] = []
+    with Store(tmp_path, said.append) as store:
+        store.put("a", RESPONSE)
+        assert store.get(["a"]) == {"a": RESPONSE}
+    (aside,) = tmp_path.glob("responses.damaged-*.sqlite")
+    assert aside.read_bytes() == b"no database at all" * 100
+    assert len(said) == 1
+    assert str(path) in said[0]
+    assert aside.name in said[0]
+
+
+def damage_pages(path: Path) -> None:
+    """Overwrite all pages but the first, so that the file still opens."""
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xaa" * (len(content) - 4096)
+    path.write_bytes(content)
+
+
+def test_damage_that_shows_only_later_is_set_aside_then(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for n in range(200):
+            store.put(str(n), RESPONSE)
+    damage_pages(tmp_path / "responses.sqlite")
+    said: list[str] = []
+    with Store(tmp_path, said.append) as store:
+        store.put("a", RESPONSE)
+        assert store.get(["0", "a"]) == {"a": RESPONSE}
+    assert len(said) == 1
+    assert len(list(tmp_path.glob("responses.damaged-*.sqlite"))) == 1
+
+
+def test_a_store_of_another_form_is_set_aside(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put("a", RESPONSE)
+    connection = sqlite3.connect(tmp_path / "responses.sqlite")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    said: list[str] = []
+    with Store(tmp_path, said.append) as store:
+        assert store.get(["a"]) == {}
+    assert "form 99" in said[0]
+
+
+@pytest.mark.parametrize("value", ["{", "[]", "3", '{"text": "a"}', '{"colour": "red"}'])
+def test_a_row_that_cannot_be_read_is_as_good_as_absent(tmp_path: Path, value: str) -> None:
+    with Store(tmp_path) as store:
+        store.put("a", RESPONSE)
+    connection = sqlite3.connect(tmp_path / "responses.sqlite")
+    with connection:
+        connection.execute("UPDATE responses SET value = ?", (value,))
+    connection.close()
+    with Store(tmp_path) as store:
+        assert store.get(["a"]) == {}
+        store.put("a", RESPONSE)
+        assert store.get(["a"]) == {"a": RESPONSE}
+
+
+# --- Folders that cannot be written ---
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"--cache-dir .*file/cache: responses cannot be kept there"):
+        Store(tmp_path / "file" / "cache")
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    # A folder in the file's place stands for a missing right, which the superuser never lacks.
+    (tmp_path / "responses.sqlite").mkdir()
+    with pytest.raises(InputError, match="responses cannot be kept there"):
+        Store(tmp_path)
+
+
+def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(store: Store, tmp_path: Path) -> None:
+    store.put("a", RESPONSE)
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(UniteError, match="full") as caught:
+        store.put("b", Response("x" * 100_000, 1, "eos", 0.0))
+    assert not isinstance(caught.value, InputError)
+    assert store.get(["a", "b"]) == {"a": RESPONSE}
