@@ -116,10 +116,9 @@ def _generate(
         if failure is None:
             continue
         numbers = list(left)
-        if memory:
+        if memory and min(size, len(numbers)) > 1:
             # Only here, behind the handler, nothing refers to the failed batch any more.
             free_memory()
-        if memory and min(size, len(numbers)) > 1:
             size = min(size, len(numbers)) // 2
             groups.append(numbers)
         elif len(numbers) > 1:

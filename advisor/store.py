@@ -97,7 +97,7 @@ class Store:
         return found
 
     def put(self, key: str, response: Response) -> None:
-        """Keep a response. It is on the disk when this returns."""
+        """Keep a response: when this returns, the death of this process no longer loses it."""
         # Replaced, not ignored: what is there may be a row that could not be read.
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
 

@@ -1,0 +1,423 @@
+"""Profiling: what was answered is never computed again, and a failure stays with its question."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tiny import byte_tokenizer, tiny_model
+
+from advisor import answering, profiling
+from advisor.pool import Candidate
+from advisor.profiling import Identity, Setting, identify
+from advisor.records import Profile
+from advisor.store import Response, Store
+from advisor.tasks import Task, load_task
+from ensemble import Ensemble
+from ensemble.checkpoint import Checkpoint
+from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.member import member_of
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "cache") as opened:
+        yield opened
+
+
+@pytest.fixture
+def task(place: Place) -> Task:
+    """Six questions, the last of them the longest."""
+    lengths = (1, 2, 3, 4, 5, 20)
+    records = [{"question": f"{'so ' * n}what?", "answer": "e"} for n in lengths]
+    place.task(records * 2)
+    return load_task("task.yaml")
+
+
+@pytest.fixture
+def alone() -> Ensemble:
+    """A model alone, which a test may spoil."""
+    tokenizer = byte_tokenizer(("What", " is"))
+    return Ensemble([member_of(tiny_model(tokenizer, hidden=8, positions=256), tokenizer, name="alpha")])
+
+
+def never() -> Ensemble:
+    raise AssertionError("the model was loaded")
+
+
+def profile(
+    task: Task,
+    store: Store,
+    make: Callable[[], Ensemble],
+    *,
+    key: dict[str, Any] | None = None,
+    setting: Setting | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Profile:
+    return profiling.profile("alpha", key or KEY, make, task, setting or Setting(), store, advance)[0]
+
+
+def undisturbed(task: Task, ensemble: Ensemble, tmp_path: Path) -> Profile:
+    with Store(tmp_path / "another") as store:
+        return profile(task, store, lambda: ensemble)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, ensemble: Ensemble, before: Callable[[torch.Tensor], None]) -> list[int]:
+    """Let a model do something before each pass, with the ids that are fed; the batch sizes of all passes."""
+    model = ensemble.members[0].model
+    forward, sizes = model.forward, []
+
+    @functools.wraps(forward)
+    def spoiled(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(kwargs["input_ids"]))
+        before(kwargs["input_ids"])
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "forward", spoiled)
+    return sizes
+
+
+def errors(profile: Profile) -> list[str | None]:
+    return [answer.error for answer in profile.answers]
+
+
+# --- The store ---
+
+
+def test_answers_come_in_the_order_of_the_questions(task: Task, store: Store, alone: Ensemble) -> None:
+    found = profile(task, store, lambda: alone)
+    assert [answer.id for answer in found.answers] == [example.id for example in task.examples]
+    texts = [alone.generate([example.prompt], max_new_tokens=6)[0].text for example in task.examples]
+    assert [answer.text for answer in found.answers] == texts
+    assert len(set(texts)) > 1
+
+
+def test_the_second_time_no_model_is_loaded(task: Task, store: Store, alone: Ensemble) -> None:
+    first = profile(task, store, lambda: alone)
+    assert profile(task, store, never) == first
+
+
+def test_costs_are_those_of_the_first_time(task: Task, store: Store, alone: Ensemble) -> None:
+    first = profiling.profile("alpha", KEY, lambda: alone, task, Setting(), store, lambda _: None)[1]
+    again = profiling.profile("alpha", KEY, never, task, Setting(), store, lambda _: None)[1]
+    assert again == first
+    assert first.seconds > 0
+    assert first.tokens > 0
+
+
+def test_another_metric_needs_no_model(place: Place, task: Task, store: Store, alone: Ensemble) -> None:
+    first = profile(task, store, lambda: alone)
+    place.task(
+        [{"question": f"{'so ' * n}what?", "answer": "x"} for n in (1, 2, 3, 4, 5, 20)] * 2, metric="exact_match"
+    )
+    again = profile(load_task("task.yaml"), store, never)
+    assert [answer.text for answer in again.answers] == [answer.text for answer in first.answers]
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 5])
+def test_an_interrupted_run_goes_on_where_it_was(
+    task: Task, store: Store, alone: Ensemble, tmp_path: Path, stop_after: int
+) -> None:
+    done: list[int] = []
+
+    def interrupt(number: int) -> None:
+        done.append(number)
+        if sum(done) == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile(task, store, lambda: alone, advance=interrupt)
+    counted: list[int] = []
+    again = profile(task, store, lambda: alone, advance=counted.append)
+    assert counted == [stop_after, *[1] * (6 - stop_after)]
+    assert again == undisturbed(task, alone, tmp_path)
+
+
+def test_an_interrupt_within_the_model_is_no_failure_of_it(
+    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    spoil(monkeypatch, alone, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        profile(task, store, lambda: alone)
+
+
+def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Task) -> None:
+    identity = Identity(None, None, (("model.safetensors", "0"),), "float32", "auto")
+    others = [
+        dataclasses.replace(identity, **{name: value})
+        for name, value in {
+            "hub_id": "org/model",
+            "revision": "0" * 40,
+            "files": (("model.safetensors", "1"),),
+            "dtype": "bfloat16",
+            "chat_template": "never",
+        }.items()
+    ]
+    example = task.examples[0]
+    key = {"members": [identity.key()]}
+    of_question = profiling._question_key
+    keys = {
+        of_question(key, example, task, 6),
+        of_question(key, example, task, 7),
+        of_question(key, dataclasses.replace(example, prompt="other"), task, 6),
+        of_question(key, example, dataclasses.replace(task, stop=("\n",)), 6),
+        of_question({**key, "method": "unite", "k": 10}, example, task, 6),
+        of_question({"members": [identity.key(), identity.key()]}, example, task, 6),
+        *(of_question({"members": [other.key()]}, example, task, 6) for other in others),
+    }
+    assert len(keys) == 6 + len(others)
+
+
+def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
+    example = task.examples[0]
+    other = dataclasses.replace(example, id="other", reference="other", group="other")
+    named = dataclasses.replace(task, name="other", metric="number", extract="x", seed=5)
+    assert profiling._question_key(KEY, example, task, 6) == profiling._question_key(KEY, other, named, 6)
+
+
+# --- What a model is ---
+
+
+def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Store, tmp_path: Path) -> None:
+    def identity(folder: Path) -> Identity:
+        return identify(Candidate("name", Checkpoint(str(folder)), "models.txt:1"), Setting(), store)
+
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in (models / "alpha").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}), encoding="utf-8")
+    assert identity(copy) != identity(models / "alpha")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_run", "found"),
+    [(None, "auto", "float64"), (None, "float32", "float32"), ("bfloat16", "float32", "bfloat16")],
+)
+def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
+    models: Path, store: Store, own: str | None, of_run: str, found: str
+) -> None:
+    candidate = Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
+    assert identify(candidate, Setting(dtype=of_run), store).dtype == found
+
+
+# --- Memory ---
+
+
+def fake_cuda(_: int) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def processor(_: int) -> None:
+    torch.empty(2**60)  # as real as it gets: more than any address space
+
+
+@pytest.mark.parametrize(("run_out", "room"), [(fake_cuda, 1), (fake_cuda, 5), (processor, 2)])
+def test_where_memory_runs_out_fewer_prompts_go_at_a_time(
+    task: Task,
+    store: Store,
+    alone: Ensemble,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    run_out: Callable[[int], None],
+) -> None:
+    expected = undisturbed(task, alone, tmp_path)
+
+    def limit(ids: torch.Tensor) -> None:
+        if len(ids) > room:
+            run_out(len(ids))
+
+    sizes = spoil(monkeypatch, alone, limit)
+    assert profile(task, store, lambda: alone) == expected
+    assert len([size for size in sizes if size > room]) <= 3  # 6, 3, 1: it is not tried again
+
+
+def test_a_prompt_that_is_too_large_on_its_own_is_one_error(
+    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(task, alone, tmp_path)
+
+    def limit(ids: torch.Tensor) -> None:
+        if ids.shape[1] > 30:
+            fake_cuda(1)
+
+    spoil(monkeypatch, alone, limit)
+    found = profile(task, store, lambda: alone)
+    assert errors(found) == [None] * 5 + ["not enough memory: CUDA out of memory. Tried to allocate 2.00 GiB"]
+    assert found.answers[:5] == expected.answers[:5]
+
+
+# --- Questions that fail ---
+
+
+def test_a_prompt_that_does_not_fit_is_an_error_and_counted_as_wrong(
+    place: Place, store: Store, alone: Ensemble
+) -> None:
+    place.task([{"question": "what? " * n, "answer": "e"} for n in (1, 100, 2)] * 2)
+    found = profile(load_task("task.yaml"), store, lambda: alone)
+    assert errors(found)[::2] == [None, None]
+    assert (found.answers[1].finish_reason, found.answers[1].score) == ("error", 0)
+    assert "tokens does not fit its context of 256" in str(found.answers[1].error)
+    assert "alpha" not in str(found.answers[1].error)
+
+
+def test_a_prompt_that_does_not_fit_is_not_tried_again(place: Place, store: Store, alone: Ensemble) -> None:
+    place.task([{"question": "what? " * n, "answer": "e"} for n in (1, 100, 2)] * 2)
+    first = profile(load_task("task.yaml"), store, lambda: alone)
+    assert profile(load_task("task.yaml"), store, never) == first
+
+
+def test_a_question_that_the_model_fails_on_is_an_error_alone(
+    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(task, alone, tmp_path)
+
+    def fail(ids: torch.Tensor) -> None:
+        if ids.shape[1] > 30:
+            raise RuntimeError("shape mismatch\nand a second line")
+
+    with monkeypatch.context() as spoilt:
+        spoil(spoilt, alone, fail)
+        found = profile(task, store, lambda: alone)
+    assert errors(found) == [None] * 5 + ["RuntimeError: shape mismatch"]
+    assert found.answers[:5] == expected.answers[:5]
+    # It may have been the machine's fault: the next run asks again, and asks only that.
+    counted: list[int] = []
+    assert profile(task, store, lambda: alone, advance=counted.append) == expected
+    assert counted == [5, 1]
+
+
+def test_logits_that_are_no_numbers_on_one_question_leave_the_others(
+    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(task, alone, tmp_path)
+    embed = alone.members[0].model.get_input_embeddings()
+    forward = embed.forward
+
+    def spoiled(ids: torch.Tensor) -> torch.Tensor:
+        states = forward(ids)
+        return states * torch.nan if ids.shape[1] > 30 else states
+
+    monkeypatch.setattr(embed, "forward", spoiled)
+    found = profile(task, store, lambda: alone)
+    assert errors(found) == [None] * 5 + ["its logits are not numbers (NaN) at step 1"]
+    assert found.answers[:5] == expected.answers[:5]
+
+
+def test_a_model_that_fails_on_everything_fails_with_the_reason(
+    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise ZeroDivisionError("no luck")
+
+    spoil(monkeypatch, alone, fail)
+    with pytest.raises(MemberError) as caught:
+        profile(task, store, lambda: alone)
+    assert str(caught.value) == "alpha: no question could be answered; the first: ZeroDivisionError: no luck"
+
+
+def test_a_model_that_fails_on_everything_is_soon_given_up(
+    place: Place, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise ZeroDivisionError("no luck")
+
+    place.task([{"question": f"{n}?", "answer": "e"} for n in range(400)])
+    sizes = spoil(monkeypatch, alone, fail)
+    with pytest.raises(MemberError, match=r"^alpha: ZeroDivisionError: no luck$"):
+        profile(load_task("task.yaml"), store, lambda: alone)
+    assert sizes.count(1) == answering._HOPELESS
+    assert len(sizes) < 30
+
+
+def test_a_fault_of_the_store_is_not_the_models(
+    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(key: str, response: Response) -> None:
+        raise UniteError("the disk is full")
+
+    monkeypatch.setattr(store, "put", full)
+    with pytest.raises(UniteError, match="the disk is full") as caught:
+        profile(task, store, lambda: alone)
+    assert not isinstance(caught.value, MemberError)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (RuntimeError("one\ntwo"), "^alpha: it cannot be run: RuntimeError: one$"),
+        (KeyError(), "^alpha: it cannot be run: KeyError: KeyError$"),
+        (InputError("alpha: no chat template"), "^alpha: no chat template$"),
+        (MemberError("alpha: damaged"), "^alpha: damaged$"),
+        (MemoryError("no room"), "^alpha: it cannot be run: not enough memory: no room$"),
+    ],
+)
+def test_whatever_loading_raises_is_the_models_failure(task: Task, store: Store, error: Exception, says: str) -> None:
+    def load() -> Ensemble:
+        raise error
+
+    with pytest.raises(MemberError, match=says):
+        profile(task, store, load)
+
+
+# --- Choice tasks ---
+
+
+@pytest.fixture
+def choices(place: Place) -> Task:
+    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(8)]
+    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
+    return load_task("task.yaml")
+
+
+def test_the_likeliest_option_is_the_answer(choices: Task, store: Store, alone: Ensemble) -> None:
+    found = profile(choices, store, lambda: alone)
+    for example, answer in zip(choices.examples, found.answers, strict=True):
+        scores = alone.score(example.prompt, [f" {choice}" for choice in example.choices])
+        assert answer.text == example.choices[scores.index(max(scores))]
+    assert profile(choices, store, never) == found
+
+
+def test_a_model_without_numbers_chooses_nothing(choices: Task, store: Store, alone: Ensemble) -> None:
+    with torch.no_grad():
+        alone.members[0].model.get_output_embeddings().weight.fill_(torch.nan)
+    with pytest.raises(MemberError, match="none of the options has a probability"):
+        profile(choices, store, lambda: alone)
+
+
+def test_a_choice_that_the_model_fails_on_is_an_error_alone(
+    choices: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = alone.score
+
+    def fail_once(prompt: str, options: list[str]) -> list[float]:
+        if prompt.startswith("2?"):
+            raise IndexError("beyond the last position")
+        return score(prompt, options)
+
+    monkeypatch.setattr(alone, "score", fail_once)
+    assert errors(profile(choices, store, lambda: alone)) == [
+        None,
+        None,
+        "IndexError: beyond the last position",
+        None,
+    ]
