@@ -159,9 +159,9 @@ def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
 def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     """The task and the numbers of a file: ``{"task": NAME, "profiles": [{model, accuracy, mean_length}, ...]}``."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"--profiles {path}: there is no such file") from None
+        raise InputError(f"--profiles {path}: there is no such file; give one that holds numbers") from None
     except (OSError, ValueError) as error:
         raise InputError(f"--profiles {path}: cannot be read as JSON ({error})") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
@@ -173,7 +173,10 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     names = [standing.model for standing in standings]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"--profiles {path}: the model {twice!r} is there twice; give each a name of its own")
-    return str(data.get("task", "unnamed")), standings
+    task = data.get("task", "unnamed")
+    if not isinstance(task, str):
+        raise InputError(f'--profiles {path}: "task" must be a name')
+    return task, standings
 
 
 def _standing(entry: object, place: str) -> Standing:
@@ -181,6 +184,8 @@ def _standing(entry: object, place: str) -> Standing:
     model = values.get("model")
     if not isinstance(model, str) or not model:
         raise InputError(f'{place}: needs "model", a name')
+    if not model.strip() or not model.isprintable():
+        raise InputError(f"{place}: the name {model!r} must be printable and not blank")
     accuracy, length = _number(values.get("accuracy")), _number(values.get("mean_length"))
     if accuracy is None or not 0 <= accuracy <= 100:
         raise InputError(f'{place} ({model}): needs "accuracy", points from 0 to 100')
@@ -235,8 +240,9 @@ def _profile_each(
         except MemberError as error:
             pool.fail(name, error)
             watcher.say(f"{name}: {pool.failures[name]}")
-        # Only here, behind the handler, nothing refers to the model any more.
-        free_memory()
+        if name in pool.failures:
+            # Only here, behind the handler, nothing refers to the model any more.
+            free_memory()
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.answering import answers
+from advisor.answering import answers, free_memory
 from advisor.loading import Model
 from advisor.pool import Candidate
 from advisor.records import Answer, Profile
@@ -159,11 +159,13 @@ def profile(
     responses = {n: kept[one] for n, one in enumerate(keys) if one in kept}
     advance(len(responses))
     missing = {n: example for n, example in enumerate(task.examples) if n not in responses}
-    for n, response in answers(name, make, missing, task, limit, setting.batch_size) if missing else ():
-        responses[n] = response
-        if response.settled:
-            store.put(keys[n], response)
-        advance(1)
+    if missing:
+        for n, response in answers(name, make, missing, task, limit, setting.batch_size):
+            responses[n] = response
+            if response.settled:
+                store.put(keys[n], response)
+            advance(1)
+        free_memory()
     complete = [responses[n] for n in range(len(keys))]
     if all(response.error is not None for response in complete):
         raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")

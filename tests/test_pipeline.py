@@ -1,0 +1,379 @@
+"""The whole job with candidates that fail, runs that go on, numbers instead of models, and what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from advisor import pipeline
+from advisor.loading import Model, load_ensemble
+from advisor.pipeline import Plan, read_standings, run_on_numbers
+from advisor.pool import read_pool
+from advisor.profiling import Setting
+from advisor.records import Rules
+from advisor.result import Outcome, result_of, samples_of
+from advisor.runfolder import check_out, folder_name, replace, write_run
+from advisor.store import Store
+from advisor.tasks import load_task
+from advisor.watching import NobodyWatches
+from ensemble import Ensemble
+from ensemble.errors import InputError, MemberError, UniteError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+LENIENT = Rules(max_gap=100, max_length_ratio=1e9, max_models=3)
+PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
+
+
+def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> Plan:
+    place.task()
+    place.pool(*(str(models / name) for name in names))
+    return Plan(
+        candidates=read_pool("models.txt"),
+        dev=load_task("task.yaml"),
+        held_out=load_task("task.yaml", "held_out") if verify else None,
+        rules=rules,
+        setting=Setting(),
+        method="unite",
+        k=10,
+        seed=0,
+        cache_dir=place.cache,
+        command="advisor select",
+    )
+
+
+def run(plan: Plan) -> Outcome:
+    with Store(plan.cache_dir) as store:
+        return pipeline.run(plan, store, NobodyWatches())
+
+
+def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
+    """Change every ensemble that is loaded; the names of those, joined by +, in order."""
+    loaded: list[str] = []
+
+    def load(models: Sequence[Model], **options: Any) -> Ensemble:
+        ensemble = load_ensemble(models, **options)
+        names = [model.name for model in models]
+        loaded.append("+".join(names))
+        change(names, ensemble)
+        return ensemble
+
+    monkeypatch.setattr(pipeline, "load_ensemble", load)
+    return loaded
+
+
+def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
+    def forward(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(message)
+
+    ensemble.members[-1].model.forward = forward
+
+
+def statuses(outcome: Outcome) -> dict[str, str]:
+    return {each["model"]: each["status"] for each in result_of(outcome)["candidates"]}
+
+
+def without_nan(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# --- Candidates that fail ---
+
+
+def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_loading(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
+    plan = plan_of(place, models, "truncated", "alpha", "numberless", "gamma", "beta", verify=False)
+    result = result_of(run(plan))
+    failed = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
+    assert failed.keys() == {"truncated", "numberless", "gamma"}
+    assert failed["truncated"].startswith("it cannot be loaded: ")
+    assert failed["numberless"].endswith("its logits are not numbers (NaN) at step 1")
+    assert failed["gamma"].endswith("RuntimeError: kaput")
+    assert not any("\n" in reason for reason in failed.values())
+    assert set(result["selected"]) == {"alpha", "beta"}
+    assert len(result["pairs"]) == 1
+
+
+def test_where_all_candidates_fail_the_job_could_not_be_done(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "truncated", "numberless")
+    with pytest.raises(
+        UniteError, match="none of the 2 candidates could be run; truncated: it cannot be loaded"
+    ) as why:
+        run(plan)
+    assert why.value.exit_status == 1
+
+
+def test_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[int] = []
+    seen: list[weakref.ref[torch.nn.Module]] = []
+
+    def watch(names: Sequence[str], ensemble: Ensemble) -> None:
+        alive.append(sum(ref() is not None for ref in seen))
+        seen.extend(weakref.ref(member.model) for member in ensemble.members)
+        if names == ["beta"]:
+            break_forward(ensemble)
+
+    spoil_loading(monkeypatch, watch)
+    run(plan_of(place, models, "alpha", "beta", "gamma", verify=False))
+    assert alive == [0, 0, 0]
+
+
+def test_a_member_that_fails_on_held_out_questions_leaves_the_pool(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+
+    def fail_the_second_time(names: Sequence[str], ensemble: Ensemble) -> None:
+        counted.extend(names if len(names) == 1 else [])
+        if names == ["alpha"] and counted.count("alpha") == 2:
+            break_forward(ensemble)
+
+    spoil_loading(monkeypatch, fail_the_second_time)
+    outcome = run(plan_of(place, models, "alpha", "beta", "gamma"))
+    assert statuses(outcome)["alpha"] == "failed"
+    assert "RuntimeError: kaput" in outcome.failures["alpha"]
+    assert set(outcome.selection.selected) == {"beta", "gamma"}
+    assert outcome.verified is not None
+    assert {member.model for member in outcome.verified.members} == {"beta", "gamma"}
+
+
+def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_together(names: Sequence[str], ensemble: Ensemble) -> None:
+        if len(names) > 1:
+            raise MemberError("alpha: not enough memory beside the others")
+
+    spoil_loading(monkeypatch, fail_together)
+    result = result_of(run(plan_of(place, models, "alpha", "beta")))
+    assert result["ensemble"] is None
+    assert result["advice"]["verdict"] == "cannot_tell"
+    assert "alpha: not enough memory beside the others" in result["advice"]["text"]
+
+
+def test_a_candidate_may_have_the_name_of_the_method(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", "beta")
+    place.pool(f"{models / 'alpha'} name=unite", str(models / "beta"))
+    outcome = run(dataclasses.replace(plan, candidates=read_pool("models.txt")))
+    assert outcome.verified is not None
+    assert outcome.verified.cost not in outcome.verified.member_costs
+
+
+# --- Runs that go on ---
+
+
+def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(place, models, "alpha", "beta", "gamma")
+    loaded = spoil_loading(monkeypatch, lambda *_: None)
+    for folder in ("first", "second"):
+        outcome = run(plan)
+        write_run(Path(folder), result_of(outcome), samples_of(outcome))
+    assert len(loaded) == 7  # three on dev, and three and their ensemble on held-out questions; only once
+    for name in ("result.json", "samples.jsonl"):
+        assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
+
+
+def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", verify=False)
+    run(dataclasses.replace(plan, dev=load_task("task.yaml", limit=2)))
+    counted: list[int] = []
+    watcher = SimpleNamespace(stage=lambda *_: nullcontext(counted.append), say=lambda _: None)
+    with Store(plan.cache_dir) as store:
+        pipeline.run(plan, store, watcher)
+    assert counted == [2, *[1] * 4]
+
+
+# --- What is written ---
+
+
+def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
+    outcome = run(plan_of(place, models, "alpha", "beta", "truncated"))
+    result = without_nan(json.dumps(result_of(outcome)))
+    assert list(result) == [
+        *("schema_version", "task", "rules", "candidates", "selected", "pairs", "ensemble", "advice", "provenance")
+    ]
+    assert result["schema_version"] == 1
+    assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
+    assert result["rules"] == {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3}
+    wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
+    assert all(wanted <= candidate.keys() for candidate in result["candidates"])
+    assert len({tuple(candidate) for candidate in result["candidates"]}) <= 2  # the profiled ones, and the failed
+    assert all({"a", "b", "gap", "length_ratio", "bleu"} <= pair.keys() for pair in result["pairs"])
+    wanted = {"method", "k", "n", "split", "accuracy", "best_single", "delta", "delta_ci", "p_value"}
+    assert wanted <= result["ensemble"].keys()
+    assert {"verdict", "text"} <= result["advice"].keys()
+    assert {"command", "versions", "seed", "models", "device", "dtype"} <= result["provenance"].keys()
+
+
+def test_a_line_of_the_samples_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
+    outcome = run(plan_of(place, models, "alpha", "beta"))
+    samples = [without_nan(json.dumps(sample)) for sample in samples_of(outcome)]
+    assert [sample["split"] for sample in samples] == ["dev"] * 6 + ["held_out"] * 6
+    for sample in samples:
+        assert list(sample) == ["id", "prompt", "reference", "split", "responses", "ensemble"]
+        assert sample["responses"].keys() == {"alpha", "beta"}
+        for response in sample["responses"].values():
+            assert list(response) == ["text", "extracted", "score", "length", "finish_reason", "error"]
+        assert (sample["ensemble"] is None) == (sample["split"] == "dev")
+    assert {"text", "extracted", "score", "length", "finish_reason"} <= samples[-1]["ensemble"].keys()
+
+
+def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", "beta", "gamma")
+    place.task(stop=[chr(code) for code in range(1, 256)])  # every text ends before its first character
+    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
+    outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
+    result = without_nan(json.dumps(result_of(outcome)))
+    assert [candidate["mean_length"] for candidate in result["candidates"]] == [0, 0, 0]
+
+
+def test_a_single_question_is_enough(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha")
+    place.pool(str(models / "alpha"), f"{models / 'alpha'} name=again")
+    plan = dataclasses.replace(plan, candidates=read_pool("models.txt"))
+    dev, held_out = load_task("task.yaml", limit=1), load_task("task.yaml", "held_out", limit=1)
+    result = without_nan(json.dumps(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    assert result["task"]["n"] == result["ensemble"]["n"] == 1
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    replace(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        replace(path, "new \ud800")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("", encoding="utf-8")
+    with pytest.raises(UniteError, match=r"cannot be written .* all responses are kept") as caught:
+        write_run(tmp_path / "run", {}, [])
+    assert not isinstance(caught.value, InputError)
+
+
+def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_run(tmp_path, {"accuracy": math.nan}, [])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_run(tmp_path, {}, [{"score": math.inf}])
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("gsm8k", "gsm8k"),
+        ("mmlu:anatomy", "mmlu-anatomy"),
+        ("lm_eval:arc/easy", "lm_eval-arc-easy"),
+        ("..", "run"),
+        ("../../etc", "etc"),
+        (".hidden", "hidden"),
+        ("\x1b[2J name", "2J-name"),
+        ("Größe", "Größe"),
+    ],
+)
+def test_a_run_folder_is_named_after_the_task_and_stays_below_runs(name: str, folder: str) -> None:
+    assert folder_name(name) == folder
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "x" * 5000])
+def test_a_run_folder_that_cannot_be_is_refused(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"^--out "):
+        check_out(tmp_path / out)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_run_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written"):
+        check_out(tmp_path / "run")
+
+
+# --- Numbers instead of models ---
+
+
+def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None:
+    if not PUBLISHED.exists():
+        pytest.skip("the published numbers are not beside the project (../shared/published)")
+    table = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    path = tmp_path / "triviaqa.json"
+    pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
+    profiles = [{"model": model, "accuracy": points} for model, points in pairs]
+    path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
+    result = without_nan(json.dumps(result_of(run_on_numbers(path, Rules(), "advisor select"))))
+    assert result["selected"] == ["Mistral", "OpenChat"]
+    assert result["task"]["name"] == "triviaqa"
+    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "cannot_tell")
+    reasons = {each["model"]: each["reason"] for each in result["candidates"]}
+    assert "length rule was not checked" in reasons["OpenChat"]
+    assert "gap" in reasons["DeepSeek"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "cannot be read as JSON"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "needs the form"),
+        ('{"profiles": []}', "needs the form"),
+        ('{"profiles": {}}', "needs the form"),
+        ('{"profiles": ["a"]}', 'profile 1: needs "model"'),
+        ('{"profiles": [{"accuracy": 5}]}', 'profile 1: needs "model"'),
+        ('{"profiles": [{"model": 5, "accuracy": 5}]}', 'profile 1: needs "model"'),
+        ('{"profiles": [{"model": "a\\u001b[2J", "accuracy": 5}]}', "printable"),
+        ('{"profiles": [{"model": "a\\u202e", "accuracy": 5}]}', "printable"),
+        ('{"profiles": [{"model": " ", "accuracy": 5}]}', "printable"),
+        ('{"profiles": [{"model": "a"}]}', 'profile 1 (a): needs "accuracy"'),
+        ('{"profiles": [{"model": "a", "accuracy": "5"}]}', 'needs "accuracy"'),
+        ('{"profiles": [{"model": "a", "accuracy": true}]}', 'needs "accuracy"'),
+        ('{"profiles": [{"model": "a", "accuracy": 100.1}]}', "from 0 to 100"),
+        ('{"profiles": [{"model": "a", "accuracy": NaN}]}', "from 0 to 100"),
+        ('{"profiles": [{"model": "a", "accuracy": 1e999}]}', "from 0 to 100"),
+        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "0 or more"),
+        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "0 or more"),
+        ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "'a' is there twice"),
+        ('{"task": 5, "profiles": [{"model": "a", "accuracy": 5}]}', '"task" must be a name'),
+    ],
+)
+def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "numbers.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_standings(path)
+    message = str(caught.value)
+    assert message.startswith(f"--profiles {path}: ")
+    assert says in message
+    assert "\n" not in message
+
+
+def test_a_length_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    profiles = [{"model": "a", "accuracy": 5, "mean_length": None}, {"model": "b", "accuracy": 6, "mean_length": 0}]
+    path.write_text("\ufeff" + json.dumps({"profiles": profiles}), encoding="utf-8")
+    task, standings = read_standings(path)
+    assert task == "unnamed"
+    assert [standing.mean_length for standing in standings] == [None, 0]
