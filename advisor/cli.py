@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import shlex
 import sys
@@ -257,6 +258,7 @@ def main() -> None:
     if not debug and not sys.warnoptions:
         # What a library warns of is for whoever works on this program.
         warnings.simplefilter("ignore")
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that lacks a character shows its number; that is no reason to fail.

@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 import yaml
@@ -106,7 +108,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     folder, cache = tmp_path / "work", tmp_path / "cache"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    # To search all that pytest holds for freed models takes longer than to run these models.
+    monkeypatch.setattr("advisor.answering.gc", SimpleNamespace(collect=lambda: 0))
 
     def advisor(*arguments: str | os.PathLike[str]) -> Ran:
         monkeypatch.setattr("sys.argv", ["advisor", *map(str, arguments)])

@@ -1,0 +1,466 @@
+"""The command: what it refuses, what it prints where, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import huggingface_hub
+import matplotlib
+import pytest
+
+from advisor.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+ADVISOR = [sys.executable, "-c", "from advisor.cli import main; main()"]
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
+LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
+HOSTILE = "\x1b[31mred\x1b[0m \x1b]8;;http://evil\x07 \u202eabc\u2066 [bold]b[/] [link=x]y[/] :fire: \x9b2J \x00"
+
+
+def write_all(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
+
+
+# --- Bad input: exit 2, one line, nothing run and nothing written ---
+
+
+def refused(place: Place, *arguments: str | Path) -> str:
+    before = place.files()
+    ran = place.advisor(*arguments)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert place.files() == before
+    assert not place.cache.exists()
+    assert ran.line.startswith("advisor: ")
+    return ran.line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["select"], "--pool is missing"),
+        (["select", "--pool", "models.txt"], "--task is missing"),
+        (["profile", "--task", "task.yaml"], "--pool is missing"),
+        ([*SELECT, "--colour", "red"], "No such option: --colour"),
+        ([*SELECT, "--limit", "few"], "--limit"),
+        (["choose"], "No such command 'choose'; see advisor --help"),
+        ([*SELECT, "--limit", "0"], "--limit 0: give at least 1"),
+        ([*SELECT, "--shots", "-1"], "--shots -1: give at least 0"),
+        ([*SELECT, "--seed", "-1"], "--seed -1: give 0 or more"),
+        ([*SELECT, "--max-gap", "-0.1"], "--max-gap -0.1: give points from 0 to 100"),
+        ([*SELECT, "--max-gap", "101"], "--max-gap 101: give points from 0 to 100"),
+        ([*SELECT, "--max-gap", "nan"], "--max-gap nan: give points from 0 to 100"),
+        ([*SELECT, "--max-length-ratio", "0.9"], "--max-length-ratio 0.9: give a ratio of at least 1"),
+        ([*SELECT, "--max-length-ratio", "inf"], "--max-length-ratio inf: give a ratio of at least 1"),
+        ([*SELECT, "--max-models", "0"], "--max-models 0: give at least 1"),
+        ([*SELECT, "--method", "magic"], "--method magic: not one of unite"),
+        ([*SELECT, "--k", "0"], "--k 0: each member must bring at least 1"),
+        ([*SELECT, "--max-new-tokens", "0"], "--max-new-tokens 0: give at least 1"),
+        ([*SELECT, "--batch-size", "0"], "--batch-size 0: give a number of at least 1, or auto"),
+        ([*SELECT, "--batch-size", "many"], "--batch-size many: give a number of at least 1, or auto"),
+        ([*SELECT, "--dtype", "float8"], "--dtype float8: not one of auto, float32"),
+        ([*SELECT, "--chat-template", "maybe"], "--chat-template maybe: not one of auto, always, never"),
+        ([*SELECT, "--device", "cuda:99"], "--device: device cuda:99: not on this machine; use one of cpu"),
+        ([*SELECT, "--device", "abacus"], "--device: device abacus: not on this machine; use one of cpu"),
+        ([*SELECT, "--device", "meta"], "--device: device meta holds no numbers"),
+        ([*SELECT, "--split", "train"], "train"),
+        ([*SELECT, "--split", "held_out"], "--split held_out: 6 of its 6 questions are among the held-out ones"),
+        ([*SELECT, "--out", "task.yaml"], "--out task.yaml: task.yaml is a file; give a folder"),
+        ([*SELECT, "--cache-dir", "task.yaml/cache"], "--cache-dir task.yaml/cache: responses cannot be kept there"),
+        (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: there is no such file"),
+        (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
+        (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
+        (["select", "--profiles", "gone.json"], "--profiles gone.json: there is no such file"),
+        ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
+        (["report", "gone"], "gone"),
+        (["run"], "there is no prompt"),
+        (["run", "gone", "a prompt"], "gone: no result.json in it"),
+        (["run", "--models", "gone", "a prompt"], "gone"),
+        (["run", "folder", "--models", "a", "b"], "give a run folder or --models, not both"),
+        (["run", "--models", "a", "b", "--top-p", "0"], "--top-p 0: give a share above 0"),
+        (["run", "--models", "a", "b", "--temperature", "-1"], "--temperature -1: give 0"),
+        (["run", "--models", "a", "b", "--stop", ""], "--stop ''"),
+    ],
+)
+def test_a_bad_option_is_one_line(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    write_all(place, models)
+    assert says in refused(place, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{models}/alpha colour=red", "'colour=red' is no option of a model"),
+        ("{models}/gone", "there is no such folder"),
+        ("{models}/empty", "no config.json in it"),
+        ("{models}/pickled", "only there as pickle (pytorch_model.bin)"),
+        ("{models}/alpha device=cuda:99 name=other", "device: device cuda:99: not on this machine"),
+        ("{models}/beta", "the name 'beta' is that of models.txt:1 too"),
+        ("org/name@", "names no revision"),
+    ],
+)
+def test_a_bad_line_of_the_pool_is_named(place: Place, models: Path, line: str, says: str) -> None:
+    place.task()
+    place.pool(str(models / "beta"), "", line.format(models=models))
+    found = refused(place, *SELECT)
+    assert found.startswith("advisor: models.txt:3: ")
+    assert says in found
+
+
+def test_weights_that_cannot_be_read_are_bad_input(place: Place, models: Path) -> None:
+    place.task()
+    (place.folder / "copy").mkdir()
+    for path in (models / "alpha").iterdir():
+        (place.folder / "copy" / path.name).write_bytes(path.read_bytes())
+    (place.folder / "copy" / "model-2.safetensors").symlink_to("gone")
+    place.pool("./copy")
+    assert "model-2.safetensors: cannot be read" in refused(place, *SELECT)
+
+
+def test_an_empty_pool_is_bad_input(place: Place) -> None:
+    place.task()
+    place.pool("# none yet")
+    assert "models.txt: no model in it" in refused(place, *SELECT)
+
+
+# --- The hub ---
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Let the hub be at an address, with nothing downloaded yet."""
+
+    def is_at(address: str) -> None:
+        huggingface_hub.close_session()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    yield is_at
+    huggingface_hub.close_session()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with one model, whose weights are a pickle."""
+
+    def do_GET(self) -> None:
+        there = self.path.startswith("/api/models/org/pickled")
+        known = there and "/revision/" not in self.path
+        self.send_response(200 if known else 404)
+        self.send_header("X-Error-Code", "RevisionNotFound" if there else "RepoNotFound")
+        self.end_headers()
+        files = [{"rfilename": name} for name in ("config.json", "pytorch_model.bin")]
+        self.wfile.write(json.dumps({"id": "org/pickled", "siblings": files} if known else {}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def small_hub(hub: Callable[[str], None]) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    hub(f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("org/gone", "org/gone: the hub has no such model"),
+        ("org/pickled", "org/pickled: its weights are only as pickle (pytorch_model.bin)"),
+        ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
+    ],
+)
+def test_the_hub_is_asked_before_anything_is_run(
+    place: Place, models: Path, small_hub: None, line: str, says: str
+) -> None:
+    place.task()
+    place.pool(str(models / "alpha"), line)
+    found = refused(place, *SELECT)
+    assert found.startswith(f"advisor: models.txt:2: {says}")
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path, hub: Callable[[str], None]) -> None:
+    hub("http://127.0.0.1:9")  # the port of discard, where nobody listens
+    place.task()
+    place.pool("org/name")
+    start = time.process_time()
+    assert "models.txt:1: org/name: the hub cannot be reached" in refused(place, *SELECT)
+    assert time.process_time() - start < 5
+
+
+def test_a_hub_that_is_switched_off_is_said(
+    place: Place, hub: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    place.task()
+    place.pool("org/name")
+    assert "models.txt:1: org/name: the hub cannot be reached" in refused(place, *SELECT)
+    assert "org/name: the hub cannot be reached" in refused(place, "run", "--models", "org/name", "a prompt")
+
+
+# --- A finished run ---
+
+
+@pytest.fixture(scope="module")
+def finished(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run of three models by a process of its own, with all that it printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    place = SimpleNamespace(folder=folder)
+    from pools import Place
+
+    files = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
+    write_all(files, models)
+    done = subprocess.run(
+        [*ADVISOR, *SELECT, *LENIENT, "--out", "run", "--json", "--quiet"],
+        cwd=folder,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "MPLCONFIGDIR": matplotlib.get_cachedir()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    place.status, place.out, place.err, place.run = done.returncode, done.stdout, done.stderr, folder / "run"
+    return place
+
+
+def test_json_is_all_on_standard_output_and_quiet_leaves_standard_error_empty(finished: SimpleNamespace) -> None:
+    assert (finished.status, finished.err) == (0, "")
+    assert json.loads(finished.out) == json.loads((finished.run / "result.json").read_text(encoding="utf-8"))
+
+
+def test_a_run_folder_holds_three_files(finished: SimpleNamespace) -> None:
+    assert sorted(path.name for path in finished.run.iterdir()) == ["report.html", "result.json", "samples.jsonl"]
+
+
+def test_the_report_is_made_again_from_the_files_alone(place: Place, finished: SimpleNamespace) -> None:
+    copy = place.folder / "copy"
+    copy.mkdir()
+    for name in ("result.json", "samples.jsonl"):
+        (copy / name).write_bytes((finished.run / name).read_bytes())
+    ran = place.advisor("report", "copy")
+    assert (ran.status, ran.out, ran.err) == (0, "copy/report.html\n", "")
+    assert (copy / "report.html").read_bytes() == (finished.run / "report.html").read_bytes()
+
+
+def test_the_chosen_set_of_a_run_goes_on_writing(
+    place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = json.loads((finished.run / "result.json").read_text(encoding="utf-8"))
+    samples = [json.loads(line) for line in (finished.run / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    sample = samples[-1]
+    ran = place.advisor("run", finished.run, sample["prompt"])
+    assert (ran.status, ran.out, ran.err) == (0, f"{sample['ensemble']['text']}\n", "")
+    assert place.advisor("run", finished.run, sample["prompt"], "--stream").out == ran.out
+    monkeypatch.setattr("sys.stdin", io.StringIO(sample["prompt"]))
+    assert place.advisor("run", finished.run, "-").out == ran.out
+    models = [result["provenance"]["models"][name]["path_or_id"] for name in result["selected"]]
+    by_hand = [part for model in models for part in ("--models", model)]
+    assert place.advisor("run", *by_hand, sample["prompt"], "--max-new-tokens", "6").out == ran.out
+
+
+def test_a_trace_goes_to_standard_error(place: Place, finished: SimpleNamespace) -> None:
+    ran = place.advisor("run", finished.run, "What is", "--trace", "--max-new-tokens", "2")
+    assert ran.status == 0
+    assert [line.split(":")[0] for line in ran.err.splitlines() if line.startswith("step")] == ["step 1", "step 2"]
+
+
+def test_a_prompt_that_is_empty_or_no_text_is_refused(
+    place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "the prompt is empty" in refused(place, "run", finished.run, "")
+    assert "the prompt is not UTF-8 text" in refused(place, "run", finished.run, "a\udcff")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="utf-8"))
+    assert "the prompt is not UTF-8 text" in refused(place, "run", finished.run, "-")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 99}', '{"schema_version": 1}'])
+def test_a_run_folder_with_another_result_is_refused(place: Place, content: str) -> None:
+    place.write("result.json", content)
+    assert "result.json" in refused(place, "run", ".", "a prompt")
+
+
+def test_profiles_that_were_printed_can_be_selected_from(place: Place, finished: SimpleNamespace, models: Path) -> None:
+    write_all(place, models)
+    ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml", "--json", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    assert place.files() == {"models.txt", "task.yaml", "dev.jsonl", "held_out.jsonl"}
+    place.write("numbers.json", ran.out)
+    again = place.advisor("select", "--profiles", "numbers.json", *LENIENT, "--json", "--quiet", "--out", "run")
+    assert again.status == 0
+    wanted, found = (json.loads(text) for text in (finished.out, again.out))
+    assert found["selected"] == wanted["selected"]
+    assert [each["reason"] for each in found["candidates"]] == [each["reason"] for each in wanted["candidates"]]
+
+
+def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(str(models / "truncated"), str(models / "alpha"))
+    ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml")
+    assert ran.status == 0
+    assert "note truncated: it cannot be loaded: SafetensorError" in ran.err
+    assert re.fullmatch(r" *[\d.]+ points +\d+ characters +\d+ cut off  alpha\n", ran.out)
+    place.pool(str(models / "truncated"), str(models / "numberless"))
+    ran = place.advisor(*SELECT, "--quiet")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.line.startswith("advisor: none of the 2 candidates could be run; truncated: it cannot be loaded")
+    assert not (place.folder / "runs").exists()
+
+
+def test_a_damaged_store_is_said(place: Place, models: Path) -> None:
+    write_all(place, models)
+    (place.cache / "unite-advisor").mkdir(parents=True)
+    (place.cache / "unite-advisor" / "responses.sqlite").write_bytes(b"no database" * 1000)
+    ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml", "--limit", "1")
+    assert ran.status == 0
+    assert "is damaged (file is not a database); it was set aside as responses.damaged-" in ran.err
+
+
+def test_lists_are_a_line_each(place: Place) -> None:
+    assert place.advisor("tasks").out.startswith("arc_challenge ")
+    assert place.advisor("methods").out.startswith("unite ")
+    assert place.advisor().out.startswith("Usage: advisor ")
+
+
+# --- What reaches the terminal ---
+
+
+def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    candidate = {"model": HOSTILE, "accuracy": 50.0, "mean_length": 3.0, "status": "primary", "reason": HOSTILE}
+    member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
+    result = {
+        "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
+        "candidates": [candidate],
+        "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
+        "advice": {"verdict": "single", "text": HOSTILE},
+    }
+    terminal = Terminal()
+    terminal.say(HOSTILE)
+    terminal.show(result, tmp_path / "[bold]\x1b[31m" / "report.html")
+    with terminal.stage(HOSTILE, 3) as advance:
+        advance(3)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert not [c for c in captured.err if not c.isprintable() and c != "\n"]
+    for text in ("[bold]b[/]", "[link=x]y[/]", ":fire:", "⟨U+202E⟩", "␛[31mred"):
+        assert text in re.sub(r"[\s│]+", "", captured.err) or text in captured.err
+
+
+def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Place) -> None:
+    place.task()
+    place.pool("'./gone \x1b[2J\u202e\x9b'")
+    line = refused(place, *SELECT)
+    assert line.isprintable()
+    assert "␛[2J⟨U+202E⟩" in line
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, "␛[2J\n⟨U+202E⟩"), (False, "\x1b[2J\n\u202e")])
+def test_a_terminal_obeys_no_command_of_a_model(
+    place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
+) -> None:
+    monkeypatch.setattr("advisor.running.pieces", lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    with subprocess.Popen([*ADVISOR, "tasks"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+# --- Stopped, and gone on ---
+
+
+LONG = ("--out", "run", "--quiet", "--batch-size", "2", *LENIENT)
+
+
+def answered(cache: Path) -> int:
+    """Responses in the store of a process that may still be writing."""
+    try:
+        connection = sqlite3.connect(f"file:{cache / 'unite-advisor' / 'responses.sqlite'}?mode=ro", uri=True)
+        try:
+            return int(connection.execute("SELECT count(*) FROM responses").fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return 0
+
+
+def write_long(place: Place, models: Path) -> None:
+    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(80)], max_new_tokens=30)
+    place.pool(*(str(models / name) for name in ("alpha", "gamma")))
+
+
+def stopped_at(place: Place, count: int, number: signal.Signals) -> subprocess.CompletedProcess[str]:
+    """A run of its own that gets a signal when it has this many answers."""
+    with subprocess.Popen([*ADVISOR, *SELECT, *LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and answered(place.cache) < count:
+            time.sleep(0.01)
+        run.send_signal(number)
+        out, err = run.communicate()
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+
+def outcome(place: Place) -> tuple[Any, list[str]]:
+    """Result and samples without what two runs may differ in: the command, and what it cost."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, list):
+            return [strip(item) for item in value]
+        if isinstance(value, dict):
+            costs = ("seconds", "tokens_per_second", "command")
+            return {key: strip(item) for key, item in value.items() if key not in costs}
+        return value
+
+    run = place.folder / "run"
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    return strip(result), (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_run_that_is_stopped_or_killed_goes_on_to_the_undisturbed_result(place: Place, models: Path) -> None:
+    write_long(place, models)
+    stopped = stopped_at(place, 9, signal.SIGINT)
+    assert (stopped.returncode, stopped.stdout) == (130, "")
+    assert stopped.stderr == (
+        "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
+    )
+    kept = answered(place.cache)
+    assert 9 <= kept < 120
+    for count in sorted(random.Random(0).sample(range(kept + 5, 180), 2)):
+        assert stopped_at(place, count, signal.SIGKILL).returncode == -signal.SIGKILL
+        assert answered(place.cache) >= count
+    assert not (place.folder / "run").exists()
+    assert place.advisor(*SELECT, *LONG).status == 0
+    disturbed = outcome(place)
+    assert place.advisor(*SELECT, *LONG, "--cache-dir", "fresh").status == 0
+    assert outcome(place) == disturbed
