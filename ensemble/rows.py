@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Ids = Sequence[int]
-_MOST_HOLES = 0.5
-"""Share of a cache's slots that may be empty before it is packed anew."""
+_MOST_SLOTS = 2
+"""Slots for each token of the longest row, above which a cache is packed anew."""
 _SHORTEST_PREFIX = 8
 """A common beginning shorter than this is not worth a pass of its own."""
 
@@ -128,8 +128,10 @@ class CachedRows:
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
-        self._roll_back(keep)
         widest = max(len(ids) for ids in new)
+        longest = max(kept + len(ids) for kept, ids in zip(keep, new, strict=True))
+        self._roll_back(keep)
+        self._pack(_MOST_SLOTS * longest - widest)
         # Padding goes left of the new tokens, so that every row's last logits stand in the last column.
         padding = torch.tensor([[widest - len(ids)] for ids in new])
         ids = torch.tensor([[*[0] * (widest - len(row)), *row] for row in new])
@@ -154,7 +156,7 @@ class CachedRows:
         self._filled = self._filled[index]
         self._lengths = [self._lengths[n] for n in kept]
         if kept:
-            self._pack()
+            self._pack(_MOST_SLOTS * max(self._lengths))
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], DynamicCache]:
         """The longest beginning that all prompts share (each keeping a token of its own), and its cache for one row."""
@@ -184,7 +186,7 @@ class CachedRows:
         if not self._lengths:
             self._cache, self._filled, self._lengths = other._cache, other._filled, other._lengths
             return
-        self._pack(most_holes=0)
+        self._pack(max(self._lengths))
         slots = max(self._filled.shape[1], other._filled.shape[1])
         self._widen(slots)
         other._widen(slots)
@@ -199,16 +201,15 @@ class CachedRows:
         if any(kept < length for kept, length in zip(keep, self._lengths, strict=True)):
             self._filled &= self._filled.cumsum(dim=1) <= torch.tensor(keep)[:, None]
             self._lengths = list(keep)
-            self._pack()
 
-    def _pack(self, most_holes: float = _MOST_HOLES) -> None:
-        """Give up slots that no row uses at either end, and all holes where their share is too large."""
+    def _pack(self, most: int) -> None:
+        """Give up slots that no row uses at either end, and all holes where more than ``most`` slots would be left."""
         used = self._filled.any(dim=0).nonzero()
-        first, end = int(used[0]), int(used[-1]) + 1
+        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
         if end - first < self._filled.shape[1]:
             self._filled = self._filled[:, first:end]
             self._reslot(lambda tensor: tensor[:, :, first:end])
-        if 1 - sum(self._lengths) / self._filled.numel() <= most_holes:
+        if end - first <= most:
             return
         # A stable sort moves the empty slots to the front and keeps the order of the others.
         order = self._filled.to(torch.int8).argsort(dim=1, stable=True)[:, -max(self._lengths) :]

@@ -62,6 +62,12 @@ def top_k(z: Tensor, k: int) -> Tensor:
     return ids[:, :k]
 
 
+def _wanted(z: Tensor, tables: MemberTables, k: int) -> Tensor:
+    """A member's top k [B, k] as entries; NONE where it has fewer candidates than k, or rules some out."""
+    ids = top_k(z, k)
+    return tables.entry_of[ids].masked_fill(z.gather(1, ids) == -torch.inf, NONE)
+
+
 def union(
     logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Tensor, also: Tensor | None = None
 ) -> Union:
@@ -75,7 +81,7 @@ def union(
         also: [B, n] entries that the union holds besides.
     """
     scores = [candidate_logits(z, tables) for z, tables in zip(logits, joint.members, strict=True)]
-    tops = [tables.entry_of[top_k(z, k)] for z, tables in zip(scores, joint.members, strict=True)]
+    tops = [_wanted(z, tables, k) for z, tables in zip(scores, joint.members, strict=True)]
     entries = torch.cat([*tops, also] if also is not None else tops, dim=1).sort(dim=1).values
     present = entries != NONE
     present[:, 1:] &= entries[:, 1:] != entries[:, :-1]

@@ -1,0 +1,229 @@
+"""The kept cache against the plain way: whatever is done to a batch of contexts, the logits are those of whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import byte_tokenizer, tiny_model
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ensemble.member import member_of
+from ensemble.rows import CachedRows, RecomputedRows, Rows, common_prefix
+
+CLOSE = 1e-5  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
+ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "phi", "gemma", "gemma3_text", "falcon", "opt", "cohere", "starcoder2")
+PREFIX = [7, 3, 9, 9, 1, 30, 31, 32, 33, 8, 2]
+
+tokens = st.integers(0, 255)
+prompts = st.lists(
+    st.one_of(
+        st.lists(tokens, min_size=1, max_size=12),
+        st.lists(tokens, min_size=1, max_size=4).map(lambda own: [*PREFIX, *own]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@cache
+def model_of(arch: str, window: int | None = None) -> PreTrainedModel:
+    return tiny_model(byte_tokenizer(), arch=arch, **({"sliding_window": window} if window else {}))
+
+
+class Both:
+    """The same batch kept in both ways; every call compares them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.cached, self.plain = CachedRows(model), RecomputedRows(model)
+
+    @torch.inference_mode()
+    def admit(self, prompts: Sequence[Sequence[int]]) -> None:
+        assert_close(self.cached.admit(prompts), self.plain.admit(prompts))
+        assert self.cached.lengths == self.plain.lengths
+
+    @torch.inference_mode()
+    def feed(self, keep: Sequence[int], new: Sequence[Sequence[int]], last: int = 1) -> None:
+        got, expected = self.cached.feed(keep, new, last), self.plain.feed(keep, new, last)
+        assert got.shape == expected.shape
+        for row, ids in enumerate(new):
+            own = min(last, len(ids))  # what stands before a row's own new tokens means nothing
+            assert_close(got[row, last - own :], expected[row, last - own :])
+        assert self.cached.lengths == self.plain.lengths == [k + len(ids) for k, ids in zip(keep, new, strict=True)]
+
+    @torch.inference_mode()
+    def drop(self, kept: Sequence[int]) -> None:
+        self.cached.drop(kept)
+        self.plain.drop(kept)
+        assert self.cached.lengths == self.plain.lengths
+
+
+def assert_close(got: Tensor, expected: Tensor) -> None:
+    assert float((got - expected).abs().max()) < CLOSE
+
+
+def slots(rows: CachedRows) -> int:
+    return rows._filled.shape[1]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_order_of_calls_gives_the_logits_of_whole_rows(arch: str, data: st.DataObject) -> None:
+    rows = Both(model_of(arch))
+    rows.admit(data.draw(prompts))
+    for _ in range(data.draw(st.integers(1, 10))):
+        lengths = rows.plain.lengths
+        match data.draw(st.sampled_from(["admit", "feed", "feed", "feed", "drop"])) if lengths else "admit":
+            case "admit":
+                rows.admit(data.draw(prompts))
+            case "drop":
+                rows.drop(data.draw(st.permutations(range(len(lengths))))[: data.draw(st.integers(0, len(lengths)))])
+            case _:
+                back = [data.draw(st.sampled_from((0, 0, 0, 1, 2, 5, 99))) for _ in lengths]
+                new = [data.draw(st.lists(tokens, min_size=1, max_size=4)) for _ in lengths]
+                keep = [max(0, length - n) for length, n in zip(lengths, back, strict=True)]
+                rows.feed(keep, new, data.draw(st.integers(1, max(map(len, new)))))
+
+
+def test_rows_that_grow_unevenly_share_one_cache() -> None:
+    rows = Both(model_of("llama"))
+    rows.admit([[1, 2, 3], [4]])
+    for _ in range(5):
+        rows.feed(rows.plain.lengths, [[5, 6, 7], [8]])
+    assert rows.cached.lengths == [18, 6]
+
+
+def test_a_row_can_be_taken_back_to_its_beginning() -> None:
+    rows = Both(model_of("llama"))
+    rows.admit([[1]])
+    rows.feed([0], [[1]])
+    rows.feed([0], [[2, 3]])
+
+
+def test_rows_that_take_turns_leave_no_more_slots_than_twice_the_longest() -> None:
+    rows = Both(model_of("gpt2"))
+    rows.admit([[n] for n in range(6)])
+    for turn in range(24):
+        rows.feed(rows.plain.lengths, [[row] * (4 if row == turn % 6 else 1) for row in range(6)])
+        assert slots(rows.cached) <= 2 * max(rows.cached.lengths)
+
+
+def test_rows_of_very_different_length_are_not_packed_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = CachedRows(model_of("llama"))
+    with torch.inference_mode():
+        rows.admit([[1] * 90, [2], [3]])
+        monkeypatch.setattr(rows, "_reslot", lambda _: pytest.fail("the cache was copied"))
+        for _ in range(5):
+            rows.feed(rows.lengths, [[1], [2], [3]])
+    assert slots(rows) == 95
+
+
+def test_slots_of_a_dropped_long_row_are_given_up() -> None:
+    rows = Both(model_of("llama"))
+    rows.admit([[1] * 40, [2, 3]])
+    rows.feed([40, 2], [[1], [4]])
+    rows.drop([1])
+    assert slots(rows.cached) <= 6
+    rows.feed([3], [[5]])
+
+
+def test_slots_of_a_draft_that_was_taken_back_are_given_up() -> None:
+    rows = Both(model_of("llama"))
+    rows.admit([[1, 2, 3]])
+    rows.feed([3], [[4] * 12], last=12)
+    rows.feed([4], [[5]])
+    assert slots(rows.cached) == 5
+
+
+def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    rows, fed = CachedRows(model), list[tuple[int, ...]]()
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda **kwargs: fed.append(kwargs["input_ids"].shape) or forward(**kwargs))
+    with torch.inference_mode():
+        rows.admit([[*PREFIX, 4], [*PREFIX, 5, 6], [*PREFIX, 7]])
+        rows.admit([[*PREFIX, 8]])
+    assert fed == [(1, len(PREFIX)), (3, 2), (1, 1)]
+
+
+def test_a_short_shared_beginning_is_computed_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    rows, fed = CachedRows(model), list[tuple[int, ...]]()
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda **kwargs: fed.append(kwargs["input_ids"].shape) or forward(**kwargs))
+    with torch.inference_mode():
+        rows.admit([[1, 2, 3, 4], [1, 2, 3, 5]])
+    assert fed == [(2, 4)]
+
+
+def test_equal_prompts_keep_a_token_of_their_own() -> None:
+    rows = Both(model_of("gpt2"))
+    rows.admit([PREFIX, PREFIX, [*PREFIX, 4]])
+    rows.feed([len(PREFIX)] * 2 + [len(PREFIX) + 1], [[1], [2], [3]])
+
+
+def test_prompts_with_another_beginning_come_after_those_that_share_one() -> None:
+    rows = Both(model_of("llama"))
+    rows.admit([[*PREFIX, 4], [*PREFIX, 5]])
+    rows.admit([[9] * 20, [*[9] * 19, 8]])
+    rows.admit([[*PREFIX, 6], [*PREFIX[:-1], 99]])
+    rows.feed(rows.plain.lengths, [[1]] * 6)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=4))
+def test_the_common_prefix_is_the_longest_that_all_begin_with(rows: list[list[int]]) -> None:
+    got = common_prefix(rows)
+    assert all(row[: len(got)] == got for row in rows)
+    longer = [row[: len(got) + 1] for row in rows]
+    assert any(row != longer[0] or len(row) == len(got) for row in longer)
+
+
+# Which of the two ways a member takes
+
+
+@pytest.mark.parametrize(
+    ("longest", "kind"), [(32, CachedRows), (33, RecomputedRows)], ids=["within the window", "beyond it"]
+)
+def test_a_sliding_window_is_cached_as_long_as_it_holds_every_slot(longest: int, kind: type[Rows]) -> None:
+    member = member_of(model_of("mistral", window=64), byte_tokenizer(), name="sliding")
+    assert isinstance(member.rows(longest), kind)
+
+
+def test_uneven_rows_within_half_a_window_are_read_in_whole() -> None:
+    rows = Both(model_of("mistral", window=64))
+    rows.admit([[n] for n in range(6)])
+    for turn in range(16):
+        rows.feed(rows.plain.lengths, [[row] * (4 if row == turn % 6 else 1) for row in range(6)])
+        assert max(rows.plain.lengths) <= 32
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_cache_that_can_be_rolled_back_is_used(arch: str) -> None:
+    assert member_of(model_of(arch), byte_tokenizer(), name=arch).note is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "why"),
+    [
+        ("mamba", "its cache cannot be used"),
+        ("rwkv", "its state cannot be padded and rolled back"),
+        ("recurrent_gemma", "its state cannot be padded and rolled back"),
+        ("openai-gpt", "its cache cannot be used"),
+        ("bloom", "its state cannot be padded and rolled back"),  # it makes NaN of padding in float64
+    ],
+)
+def test_a_cache_that_cannot_be_rolled_back_is_not_used_and_the_note_says_why(arch: str, why: str) -> None:
+    member = member_of(model_of(arch), byte_tokenizer(), name=arch)
+    assert why in (member.note or "")
+    assert isinstance(member.rows(10), RecomputedRows)
+
+
+def test_a_cache_is_used_in_single_precision_too() -> None:
+    model = tiny_model(byte_tokenizer(), arch="bloom", dtype=torch.float32)
+    assert member_of(model, byte_tokenizer(), name="bloom").note is None
