@@ -1,0 +1,176 @@
+"""The parts that are timed: decoding by an ensemble, by its members alone and by transformers, and a step by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks._measure import Figure, Timer, ratio, spread
+from ensemble import Ensemble
+from ensemble.decoder import Settings
+from ensemble.drafting import LONGEST
+from ensemble.joint import JointVocabulary, build
+from ensemble.member import Member
+from ensemble.methods.unite import greedy, union
+from ensemble.vocabulary import Vocabulary
+
+BATCH = 16
+K = 10
+
+STEP_LIMIT = "at most 1.5"
+PLAIN_LIMIT = "at most 1.1"
+DRAFTED_LIMIT = "at most 1.35"
+BATCH_LIMIT = "at least 5"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is decoded.
+
+    Attributes:
+        prompts: BATCH texts.
+        alone: How many of them are decoded where it is one at a time.
+        tokens: Of each prompt at most.
+    """
+
+    prompts: Sequence[str]
+    alone: int
+    tokens: int
+
+
+def by_ensemble(ensemble: Ensemble, work: Work, *, batch: int, draft: int = 0) -> Callable[[], int]:
+    """A part that decodes the work, ``batch`` prompts at a time; its units are steps, those of EOS included."""
+    prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
+    encoded = [ensemble.encode(prompt) for prompt in prompts]
+    settings = Settings(max_new_tokens=work.tokens, batch_size=batch, draft=draft)
+
+    def part() -> int:
+        steps = 0
+        for start in range(0, len(encoded), batch):
+            for _, generation in ensemble.generate_each(encoded[start : start + batch], settings):
+                steps += len(generation.tokens) + (generation.finish_reason == "eos")
+        return steps
+
+    return part
+
+
+def by_transformers(member: Member, work: Work, *, batch: int) -> Callable[[], int]:
+    """A part in which transformers decodes the same greedily; its units are tokens, EOS included."""
+    prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
+    encoded = [member.encode_prompt(prompt) for prompt in prompts]
+    ends = torch.tensor(member.vocabulary.eos_ids, device=member.device)
+
+    def part() -> int:
+        steps = 0
+        for start in range(0, len(encoded), batch):
+            rows = encoded[start : start + batch]
+            longest = max(len(row) for row in rows)
+            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=member.device)
+            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=member.device)
+            # transformers gives generate() no type for its self
+            made: torch.Tensor = member.model.generate(  # type: ignore[operator,unused-ignore]
+                ids, attention_mask=mask, max_new_tokens=work.tokens, do_sample=False, pad_token_id=0
+            )
+            new = made[:, longest:]
+            ended = torch.isin(new, ends).int().cumsum(dim=1)
+            # What a row has until its first EOS, and that one.
+            steps += int(((ended == 0) | (ended.diff(dim=1, prepend=ended[:, :1] * 0) > 0) & (ended == 1)).sum())
+        return steps
+
+    return part
+
+
+def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str = "", note: str = "") -> list[Figure]:
+    """All ratios of some members that decode together, from one run.
+
+    Args:
+        pair: The members, the primary first.
+        work: What they decode.
+        timer: How it is timed.
+        suffix: Of the figures' names.
+        note: What the members are.
+    """
+    ensemble, alone = Ensemble(pair, k=K), [Ensemble([member], k=K) for member in pair]
+    parts: dict[str, Callable[[], int]] = {}
+    for batch in (1, BATCH):
+        parts[f"plain {batch}"] = by_ensemble(ensemble, work, batch=batch)
+        for n, (single, member) in enumerate(zip(alone, pair, strict=True)):
+            parts[f"alone {batch} {n}"] = by_ensemble(single, work, batch=batch)
+            parts[f"generate {batch} {n}"] = by_transformers(member, work, batch=batch)
+    parts["drafted"] = by_ensemble(ensemble, work, batch=1, draft=LONGEST)
+    times = timer(parts)
+    figures = []
+    for batch in (1, BATCH):
+        own, theirs = ([times[f"{by} {batch} {n}"] for n in range(len(pair))] for by in ("alone", "generate"))
+        end = f"_batch{batch}{suffix}" if batch > 1 else suffix
+        plain = times[f"plain {batch}"]
+        figures += [
+            ratio(f"plain_over_members{end}", plain, *own, limit=PLAIN_LIMIT, note=f"{note}, members by this decoder"),
+            ratio(f"plain_over_generate{end}", plain, *theirs, note=f"{note}, members by transformers"),
+        ]
+    drafted, first = times["drafted"], "the primary alone by"
+    figures += [
+        ratio(
+            f"speculative_over_primary{suffix}",
+            drafted,
+            times["alone 1 0"],
+            limit=DRAFTED_LIMIT,
+            note=f"{note}, {first} this decoder",
+        ),
+        ratio(
+            f"speculative_over_generate{suffix}", drafted, times["generate 1 0"], note=f"{note}, {first} transformers"
+        ),
+        ratio(f"batch{BATCH}_speedup{suffix}", times["plain 1"], times[f"plain {BATCH}"], limit=BATCH_LIMIT, note=note),
+        ratio(f"batch{BATCH}_over_drafted{suffix}", drafted, times[f"plain {BATCH}"], note=f"{note}, drafting at 1"),
+        spread(f"plain_ms_per_token{suffix}", [1000 * seconds for seconds in times["plain 1"]], note=note),
+        spread(f"drafted_ms_per_token{suffix}", [1000 * seconds for seconds in drafted], note=note),
+    ]
+    return figures
+
+
+def step_figure(
+    vocabularies: Sequence[tuple[PreTrainedTokenizerFast, int]], timer: Timer, steps: int, note: str = ""
+) -> Figure:
+    """What a step of UNITE costs, over just its members' topk calls, both on the same random logits."""
+    device = timer.device
+    joint = build([Vocabulary(tokenizer, (), rows) for tokenizer, rows in vocabularies]).to(device)
+    weights = torch.full((len(vocabularies),), 1 / len(vocabularies), dtype=torch.float64, device=device)
+    sizes = [rows for _, rows in vocabularies]
+    parts = {"step": _steps(joint, weights, sizes, steps, device), "topk": _topk_calls(sizes, steps, device)}
+    times = timer(parts)
+    return ratio("step_over_topk", times["step"], times["topk"], limit=STEP_LIMIT, note=note)
+
+
+def _logits(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
+    return [torch.randn(1, size, generator=generator, device=device) for size in sizes]
+
+
+def _steps(
+    joint: JointVocabulary, weights: torch.Tensor, sizes: Sequence[int], steps: int, device: torch.device
+) -> Callable[[], int]:
+    logits = _logits(sizes, device)
+
+    @torch.inference_mode()
+    def part() -> int:
+        for _ in range(steps):
+            greedy(union(logits, joint, K, weights))
+        return steps
+
+    return part
+
+
+def _topk_calls(sizes: Sequence[int], steps: int, device: torch.device) -> Callable[[], int]:
+    logits = _logits(sizes, device)
+
+    @torch.inference_mode()
+    def part() -> int:
+        for _ in range(steps):
+            for z in logits:
+                z.topk(K, dim=1)
+        return steps
+
+    return part

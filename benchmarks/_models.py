@@ -1,0 +1,155 @@
+"""What is measured with: the demo's models, random ones of any size, and real or made-up vocabularies."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from advisor.pool import read_pool
+from benchmarks._measure import ROOT
+from ensemble.member import Member, load_member, member_of
+from ensemble.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKENIZERS = ROOT.parent / "shared" / "tokenizers"
+ROWS = {"qwen2": 151_936, "llama-3": 128_256, "llama-2": 32_000}
+"""Rows of the real models' outputs."""
+QUESTIONS = ROOT / "advisor" / "demo" / "data" / "dev.jsonl"
+_WORD = re.compile(rb" [a-z]{2,12}")
+_COMMON = 20_000
+"""Entries that made-up vocabularies have in common at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model's size: width, layers, heads (as many for keys and values), width within a layer's perceptron."""
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+
+
+TINY = Shape(64, 2, 2, 128)
+MIDDLE = Shape(512, 8, 8, 1408)
+SEVEN_BILLION = Shape(4096, 32, 32, 11008)
+"""Llama 2 7B's."""
+
+
+def demo_members(pool: str) -> list[Member]:
+    """The pool's models that are there, in its order; none of them where they have not been trained."""
+    candidates = [c for c in read_pool(pool) if (Path(c.checkpoint.location) / "config.json").is_file()]
+    return [load_member(c.checkpoint, name=c.name, dtype="float32", chat_template="never") for c in candidates]
+
+
+def demo_prompts(count: int) -> list[str]:
+    """The first questions of the demo's development split."""
+    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()[:count]
+    return [f"Question: {json.loads(line)['question']}\nAnswer:" for line in lines]
+
+
+def vocabulary(name: str, real: bool) -> tuple[PreTrainedTokenizerFast, int]:
+    """A tokenizer and the rows of its model's output; a made-up one of the same size where the real ones are absent."""
+    if real:
+        return PreTrainedTokenizerFast.from_pretrained(TOKENIZERS / name), ROWS[name]
+    return made_up_tokenizer(ROWS[name], name), ROWS[name]
+
+
+def made_up_tokenizer(size: int, seed: str) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of ``size`` ids: bytes, made-up words with every beginning of theirs, one EOS.
+
+    Two of them share their first words and no others, as real vocabularies share the commonest.
+    """
+    entries = {character: n for n, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    space = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(" ")[0][0]
+    merges = []
+    common = min(_COMMON, size // 2)
+    random = Random("common")
+    while len(entries) < size - 1:
+        if common and len(entries) >= common:
+            random, common = Random(seed), 0
+        syllables = (
+            random.choice("bcdfghjklmnpqrstvwxz") + random.choice("aeiou") for _ in range(random.randint(1, 5))
+        )
+        word = space + "".join(syllables)
+        for end in range(2, len(word) + 1):
+            if word[:end] not in entries and len(entries) < size - 1:
+                entries[word[:end]] = len(entries)
+                merges.append((word[: end - 1], word[end - 1]))
+    backend = Tokenizer(BPE(entries, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+
+
+def random_member(
+    name: str,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: int,
+    shape: Shape,
+    *,
+    sure: bool,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Member:
+    """A model of Llama's architecture with random weights, which writes words and never ends.
+
+    Random models agree on nothing, and drafting would never pay. So one that is ``sure`` of its next word is put beside
+    one that has no opinion, and the two agree about as often as real models do.
+
+    Args:
+        name: Its name; the weights' seed too.
+        tokenizer: Its tokenizer.
+        rows: Rows of its output.
+        shape: Its size.
+        sure: Whether its logits are far apart, or nearly equal.
+        dtype: Of the weights.
+        device: Where they are made and stay.
+    """
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=rows,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,
+    )
+    torch.manual_seed(zlib.crc32(name.encode()))
+    with device or torch.device("cpu"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    _teach_words(model, Vocabulary(tokenizer, (), rows), spread=30.0 if sure else 0.01)
+    return member_of(model, tokenizer, name=name, chat_template="never")
+
+
+@torch.no_grad()
+def _teach_words(model: Any, vocabulary: Vocabulary, spread: float) -> None:
+    """Let only words have logits other than 0, and these a standard deviation of about ``spread``."""
+    words = [index for data, index in vocabulary.representatives.items() if _WORD.fullmatch(data)]
+    head = model.get_output_embeddings().weight
+    rows = torch.tensor(words, device=head.device)
+    # What comes out of the last norm has a square of about 1 in each of its places.
+    kept = torch.randn(len(words), head.shape[1], dtype=head.dtype, device=head.device) * (
+        spread / math.sqrt(head.shape[1])
+    )
+    head.zero_()
+    head[rows] = kept

@@ -1,0 +1,175 @@
+"""The decoder against its members, drafts against the primary, a step against topk: ``python -m benchmarks.decode``.
+
+Every ratio comes from one run, in which its parts take turns. Three kinds of models are used: the demo's (where they
+have been trained), in which what is not the model weighs most; a pair of middle size with real vocabularies; and none
+at all for a step by itself and for the tables. What is not here: accelerators (see ``benchmarks.gpu``), answers' worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figure
+from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
+from benchmarks._models import (
+    MIDDLE,
+    QUESTIONS,
+    ROWS,
+    TINY,
+    TOKENIZERS,
+    demo_members,
+    demo_prompts,
+    made_up_tokenizer,
+    random_member,
+    vocabulary,
+)
+from ensemble import Ensemble
+from ensemble.joint import load_or_build
+from ensemble.member import Member
+from ensemble.vocabulary import Vocabulary
+
+PAIR = ("qwen2", "llama-3")
+KEYS = (
+    "step_over_topk",
+    "plain_over_members",
+    "speculative_over_primary",
+    f"batch{BATCH}_speedup",
+    "tables_first_s",
+    "tables_again_s",
+    "reference_over_plain",
+    "peak_memory_mib",
+)
+"""What is always in the JSON object; null where it cannot be measured."""
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure what is asked for, print it, keep it where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument(
+        "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
+    )
+    parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
+    options = parser.parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    figures: list[Figure] = []
+    for name, section in SECTIONS.items():
+        if not options.only or name in options.only:
+            progress(f"benchmarks.decode: {name}")
+            figures += section(options)
+    figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, at its end"))
+    there = {figure.name for figure in figures}
+    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in there]
+    tell("decode", figures, options)
+    return 0
+
+
+def _timer(options: argparse.Namespace, rounds: int) -> Timer:
+    return Timer(options.rounds or (1 if options.quick else rounds), options.clock)
+
+
+def step(options: argparse.Namespace) -> list[Figure]:
+    """A step by itself."""
+    vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
+    return [step_figure(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))]
+
+
+def tables(options: argparse.Namespace) -> list[Figure]:
+    """Building the joint vocabulary's tables, and reading them from the cache folder in a new process's place."""
+    tokenizers = [_vocabulary(name, options.quick) for name in PAIR]
+    timer = _timer(options, 3)
+    seconds: dict[str, list[float]] = {"first": [], "again": []}
+    for _ in range(timer.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            for taken in seconds.values():
+                # New ones, because they remember what they have worked out.
+                fresh = [Vocabulary(tokenizer, (), rows) for tokenizer, rows in tokenizers]
+                start = timer.now()
+                load_or_build(fresh, Path(folder))
+                taken.append(timer.now() - start)
+    note = _note(options.quick)
+    return [
+        spread("tables_first_s", seconds["first"], limit="at most 5", note=note),
+        spread("tables_again_s", seconds["again"], limit="at most 0.2", note=note),
+    ]
+
+
+def demo(options: argparse.Namespace) -> list[Figure]:
+    """The demo's models."""
+    members = demo_members(options.pool) if QUESTIONS.is_file() else []
+    if len(members) < 2:
+        progress("benchmarks.decode: skipped, the demo's models are not there (python -m advisor.demo.train)")
+        return []
+    work = Work(demo_prompts(BATCH), 2 if options.quick else BATCH, 4 if options.quick else 64)
+    timer = _timer(options, 7)
+    pair = members[:2]
+    figures = pair_figures(pair, work, timer, note=" + ".join(member.name for member in pair))
+    figures += _reference(pair, work, timer)
+    if steps := [member for member in members if member.name.startswith("stepwise")]:
+        # Only one of the models writes long answers, so it is put beside itself.
+        figures += pair_figures(steps * 2, work, timer, suffix="_long", note=f"{steps[0].name} twice")
+    figures.append(Figure("peak_memory_demo_mib", peak_memory(), note="the process, at the end of the demo's models"))
+    return figures
+
+
+def middle(options: argparse.Namespace) -> list[Figure]:
+    """Random models of middle size, whose time goes into the model as that of real ones does."""
+    shape, tokens = (TINY, 4) if options.quick else (MIDDLE, 32)
+    members = []
+    for name in PAIR:
+        tokenizer, rows = _vocabulary(name, options.quick)
+        members.append(random_member(f"{name}-random", tokenizer, rows, shape, sure=name == PAIR[0]))
+    prompts = [f"Tell me something about the number {n}, and say it in as few words as you can." for n in range(BATCH)]
+    work = Work(prompts, 1 if options.quick else 2, tokens)
+    note = f"{shape.layers} layers of {shape.hidden}, {_note(options.quick)}"
+    return pair_figures(members, work, _timer(options, 3), suffix="_middle", note=note)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
+    "step": step,
+    "demo": demo,
+    "middle": middle,
+    "tables": tables,
+}
+
+
+def _reference(pair: Sequence[Member], work: Work, timer: Timer) -> list[Figure]:
+    """The reference implementation of the tests, which reads every text anew at every step."""
+    try:
+        from tests.reference import ReferenceMember, generate
+    except ImportError:
+        return []
+    members = [ReferenceMember(member.model, member.tokenizer) for member in pair]
+    some = Work(work.prompts, min(2, work.alone), work.tokens)
+
+    def part() -> int:
+        made = [generate(members, prompt, k=K, max_new_tokens=some.tokens) for prompt in some.prompts[: some.alone]]
+        return sum(len(one.steps) for one in made)
+
+    parts = {"reference": part, "plain": by_ensemble(Ensemble(pair, k=K), some, batch=1)}
+    times = timer(parts)
+    return [ratio("reference_over_plain", times["reference"], times["plain"], note="the tests' reference")]
+
+
+def _vocabulary(name: str, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:
+    if quick:
+        return made_up_tokenizer(2000, name), 2048
+    return vocabulary(name, real=(TOKENIZERS / name).is_dir())
+
+
+def _note(quick: bool) -> str:
+    real = not quick and all((TOKENIZERS / name).is_dir() for name in PAIR)
+    return f"{'real' if real else 'made-up'} vocabularies of {' + '.join(PAIR)}" + (
+        "" if quick else f" ({' + '.join(f'{ROWS[name]:,}' for name in PAIR)} rows)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

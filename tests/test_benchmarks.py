@@ -1,0 +1,66 @@
+"""The benchmarks run and keep their promises about what they print; how fast anything is, no test says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import decode, gpu
+from benchmarks._measure import Timer, ratio
+from benchmarks._models import made_up_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
+    assert decode.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(decode.KEYS) <= set(printed)
+    assert all(value is None or value > 0 for value in printed.values())
+    for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
+        assert printed[name] is not None, name
+
+
+def test_gpu_runs_on_a_processor_too_and_keeps_its_result_with_the_hardware(capsys, tmp_path: Path):
+    assert gpu.main(["--quick", "--json", "--device", "cpu", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("step_over_topk", "plain_over_members_qwen2_llama3", "speculative_over_primary_llama2_qwen2"):
+        assert printed[name] > 0, name
+    kept = json.loads((tmp_path / "gpu-cpu.json").read_text(encoding="utf-8"))
+    assert {"processor", "cores", "memory_gib", "torch", "torch_threads"} <= set(kept["machine"])
+    assert {name: figure["value"] for name, figure in kept["figures"].items()} == printed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_gpu_says_that_there_is_none(capsys):
+    assert gpu.main(["--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {}
+    assert len(output.err.splitlines()) == 1
+
+
+def test_parts_take_turns_and_the_first_turn_does_not_count():
+    turns: list[str] = []
+    times = Timer(2)({name: lambda name=name: turns.append(name) or 1 for name in "ab"})
+    assert turns == ["a", "b"] * 3
+    assert [len(rounds) for rounds in times.values()] == [2, 2]
+
+
+def test_a_ratio_is_taken_within_each_round():
+    figure = ratio("some", [2.0, 40.0, 6.0], [1.0, 10.0, 1.0], [1.0, 10.0, 1.0])
+    assert (figure.value, figure.low, figure.high) == (2.0, 1.0, 3.0)
+
+
+def test_made_up_vocabularies_have_their_size_share_words_and_read_text():
+    one, other = (made_up_tokenizer(3000, name) for name in ("one", "other"))
+    assert len(one) == len(other) == 3000
+    assert 0.3 < len(one.get_vocab().keys() & other.get_vocab().keys()) / 3000 < 0.95
+    assert one.decode(one("Tell me of 12 things.")["input_ids"]) == "Tell me of 12 things."
