@@ -6,9 +6,10 @@ never its first ones; so the text in front of the last safe cut is tokenized onc
 
 from __future__ import annotations
 
-from ensemble.vocabulary import Vocabulary
+import re
+from collections import deque
 
-_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+from ensemble.vocabulary import Vocabulary
 
 
 class Continuation:
@@ -45,17 +46,16 @@ class Continuation:
 
     def _settle(self) -> None:
         """Move the last safe cut forward, where there is one in the tail."""
-        cut = last_cut(self._tail) if self._vocabulary.splits_at_words else 0
+        cut = last_cut(self._tail, self._vocabulary.cuts)
         if cut:
             self._settled += len(self._vocabulary.continue_ids(self._tail[:cut]))
             self._tail = self._tail[cut:]
 
 
-def last_cut(data: bytes) -> int:
-    """The last place before a space between two ASCII letters; 0 where there is none."""
-    place = data.rfind(b" ", 1, len(data) - 1)
-    while place > 0:
-        if data[place - 1] in _LETTERS and data[place + 1] in _LETTERS:
-            return place
-        place = data.rfind(b" ", 1, place)
-    return 0
+def last_cut(data: bytes, cuts: re.Pattern[str] | None) -> int:
+    """The last place of a pattern in a text; 0 where there is none."""
+    if cuts is None:
+        return 0
+    text = data.decode(errors="surrogateescape")
+    last = deque(cuts.finditer(text), maxlen=1)
+    return len(text[: last[0].start()].encode(errors="surrogateescape")) if last else 0

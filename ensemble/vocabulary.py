@@ -17,7 +17,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
+from ensemble.cuts import may_cross, safe_cuts
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# A token that runs over the space between two words, in any of the three ways a space is written.
-_CROSSES_WORDS = re.compile(rf"[A-Za-z][ \u0120{SPACE_MARK}]")
 # Names of ids that stand for nothing, as InternLM2's [UNUSED_TOKEN_12] and Gemma's <unused7>.
 _UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECASE)
 # A noncharacter of Unicode: a name that begins with it is in no text.
@@ -100,10 +100,7 @@ class Vocabulary:
         ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
         self.eos_ids = tuple(sorted(index for index in ends if index < size))
         special = {index for index, token in added.items() if token.special}
-        unknown = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
-        self._special = (
-            special | set(tokenizer.all_special_ids) | {*self.eos_ids, *([] if unknown is None else [unknown])}
-        )
+        self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
         self._backend = backend
         self._fits = max(self._tokens) < size
 
@@ -174,16 +171,18 @@ class Vocabulary:
         return [index for index in spelled if index is not None]
 
     @cached_property
-    def splits_at_words(self) -> bool:
-        """Whether text may be cut before a space between two ASCII letters without changing its ids.
-
-        Tokens only ever join characters that stand in one token of the vocabulary. So where no token holds a letter
-        followed by a space, none can run over such a cut, and what stands left of it has no say in what stands right.
-        """
+    def cuts(self) -> re.Pattern[str] | None:
+        """Where text may be cut without changing its ids; see :func:`ensemble.cuts.safe_cuts`."""
         added = self._backend.get_added_tokens_decoder().values()
         if any(token.rstrip and not token.special and token.content[-1:].isalpha() for token in added):
-            return False
-        return not any(_CROSSES_WORDS.search(t) for i, t in self._tokens.items() if i not in self._special)
+            return None
+        crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
+        return safe_cuts([data for data in crossing if data], self._knows)
+
+    def _knows(self, character: str) -> bool:
+        """Whether a character is never an unknown one."""
+        token = SPACE_MARK if character == " " and not self._plain else character
+        return self._byte_level or self._byte_fallback or self._backend.token_to_id(token) is not None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -231,6 +230,16 @@ def _component(part: Any) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = json.loads(part.__getstate__())
     return state
+
+
+def _unknown_ids(backend: Tokenizer) -> list[int]:
+    """The id that a tokenizer's model gives to what it does not know, whether or not it is marked as special."""
+    if isinstance(backend.model, Unigram):
+        # It names the id, and only in the form in which it is saved.
+        found = re.search(rb'"unk_id":(\d+)', backend.model.__getstate__())
+        return [int(found[1])] if found else []
+    index = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+    return [] if index is None else [index]
 
 
 def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokenizer:

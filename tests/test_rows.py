@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,8 @@ prompts = st.lists(
 
 @cache
 def model_of(arch: str, window: int | None = None) -> PreTrainedModel:
-    return tiny_model(byte_tokenizer(), arch=arch, **({"sliding_window": window} if window else {}))
+    config: dict[str, Any] = {"sliding_window": window} if window else {}
+    return tiny_model(byte_tokenizer(), arch=arch, **config)
 
 
 class Both:
@@ -65,6 +67,17 @@ class Both:
 
 def assert_close(got: Tensor, expected: Tensor) -> None:
     assert float((got - expected).abs().max()) < CLOSE
+
+
+def watch(model: PreTrainedModel, fed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note the shape of the ids of each pass."""
+    forward = model.forward
+
+    def noted(**kwargs: Any) -> Any:
+        fed.append(tuple(kwargs["input_ids"].shape))
+        return forward(**kwargs)
+
+    monkeypatch.setattr(model, "forward", noted)
 
 
 def slots(rows: CachedRows) -> int:
@@ -142,10 +155,8 @@ def test_slots_of_a_draft_that_was_taken_back_are_given_up() -> None:
 
 
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of("llama")
-    rows, fed = CachedRows(model), list[tuple[int, ...]]()
-    forward = model.forward
-    monkeypatch.setattr(model, "forward", lambda **kwargs: fed.append(kwargs["input_ids"].shape) or forward(**kwargs))
+    rows, fed = CachedRows(model_of("llama")), list[tuple[int, ...]]()
+    watch(model_of("llama"), fed, monkeypatch)
     with torch.inference_mode():
         rows.admit([[*PREFIX, 4], [*PREFIX, 5, 6], [*PREFIX, 7]])
         rows.admit([[*PREFIX, 8]])
@@ -153,10 +164,8 @@ def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_short_shared_beginning_is_computed_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of("llama")
-    rows, fed = CachedRows(model), list[tuple[int, ...]]()
-    forward = model.forward
-    monkeypatch.setattr(model, "forward", lambda **kwargs: fed.append(kwargs["input_ids"].shape) or forward(**kwargs))
+    rows, fed = CachedRows(model_of("llama")), list[tuple[int, ...]]()
+    watch(model_of("llama"), fed, monkeypatch)
     with torch.inference_mode():
         rows.admit([[1, 2, 3, 4], [1, 2, 3, 5]])
     assert fed == [(2, 4)]

@@ -1,0 +1,125 @@
+"""The joint vocabulary's tables: every look-up is the judge's, and a file of them is as good as building them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from test_vocabulary import judge_of, vocabulary_named
+from tiny import byte_tokenizer, real_tokenizers
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from ensemble.joint import EOS, NONE, JointVocabulary, build, entries, load_or_build
+from ensemble.vocabulary import Vocabulary
+
+
+def assert_the_pages(joint: JointVocabulary, names: list[str]) -> None:
+    """Every look-up in the tables against the judge's dictionaries."""
+    vocabularies, judges = [vocabulary_named(name) for name in names], [judge_of(name) for name in names]
+    numbers = entries(vocabularies)
+    assert {*numbers} == {data for judge in judges for data in judge.candidates}
+    assert joint.size == len(numbers) + 1
+    for vocabulary, judge, side in zip(vocabularies, judges, joint.members, strict=True):
+        eos = vocabulary.eos_ids[0]
+        expected = {token: numbers[data] for data, token in judge.candidates.items()} | {eos: EOS}
+        assert {t: e for t, e in enumerate(side.entry_of.tolist()) if e != NONE} == expected
+        assert side.outside.tolist() == [t for t in range(vocabulary.size) if t not in expected]
+        ids = side.id_of.tolist()
+        assert ids[EOS] == eos
+        for data, number in numbers.items():
+            first = [judge.candidates[data]] if data in judge.candidates else judge.continuation(data)[:1]
+            assert ids[number] == (first[0] if first and first[0] in judge.candidate_ids else NONE)
+
+
+def test_tables_are_those_of_the_page() -> None:
+    names = ["bytes", "unigram", "unigram with bytes"]
+    assert_the_pages(build([vocabulary_named(name) for name in names]), names)
+
+
+@pytest.mark.parametrize("names", [["llama-2", "gpt-2"], ["qwen2", "llama-3"]], ids="+".join)
+def test_tables_of_real_tokenizers_are_those_of_the_page(names: list[str]) -> None:
+    if not {*names} <= {*real_tokenizers()}:
+        pytest.skip("../shared/tokenizers is absent")
+    assert_the_pages(build([vocabulary_named(name) for name in names]), names)
+
+
+def same(a: JointVocabulary, b: JointVocabulary) -> bool:
+    return a.size == b.size and all(
+        torch.equal(getattr(x, name), getattr(y, name))
+        for x, y in zip(a.members, b.members, strict=True)
+        for name in ("entry_of", "id_of", "outside", "eos_ids")
+    )
+
+
+@pytest.fixture
+def two() -> list[Vocabulary]:
+    return [vocabulary_named("bytes"), vocabulary_named("unigram with bytes")]
+
+
+def test_tables_from_a_file_are_those_that_were_built(two: list[Vocabulary], tmp_path: Path) -> None:
+    first, again = load_or_build(two, tmp_path), load_or_build(two, tmp_path)
+    assert len([*tmp_path.iterdir()]) == 1
+    assert same(first, again)
+    assert same(again, build(two))
+
+
+def test_tables_that_are_in_a_file_are_not_built(
+    two: list[Vocabulary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_or_build(two, tmp_path)
+    monkeypatch.setattr("ensemble.joint.build", lambda _: pytest.fail("built again"))
+    load_or_build(two, tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no tensors", None], ids=["empty", "something else", "half of it"])
+def test_a_damaged_file_is_made_anew(two: list[Vocabulary], tmp_path: Path, damage: bytes | None) -> None:
+    built = load_or_build(two, tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    assert same(load_or_build(two, tmp_path), built)
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_folder_that_cannot_be_written_is_no_error(two: list[Vocabulary], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert same(load_or_build(two, tmp_path / "file" / "tables"), build(two))
+
+
+def changed(tokenizer: PreTrainedTokenizerFast, change: str) -> Vocabulary:
+    """The vocabulary of a tokenizer after a change of its content."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    size, eos_ids = len(tokenizer), tuple[int, ...]()
+    match change:
+        case "another token":
+            spec["model"]["vocab"]["Jamie"] = spec["model"]["vocab"].pop("James")
+            spec["model"]["merges"] = [pair for pair in spec["model"]["merges"] if "".join(pair) != "James"]
+        case "another merge":
+            spec["model"]["merges"] = spec["model"]["merges"][::-1]
+        case "another normalizer":
+            spec["normalizer"] = {"type": "NFC"}
+        case "another size":
+            size += 1
+        case "another eos":
+            eos_ids = (3,)
+    backend = Tokenizer.from_str(json.dumps(spec))
+    return Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>"), eos_ids, size)
+
+
+@pytest.mark.parametrize(
+    "change", ["another token", "another merge", "another normalizer", "another size", "another eos"]
+)
+def test_another_content_has_tables_of_its_own(change: str, tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer(("James", " the"))
+    for vocabulary in (changed(tokenizer, "nothing"), changed(tokenizer, "nothing"), changed(tokenizer, change)):
+        assert same(load_or_build([vocabulary], tmp_path), build([vocabulary]))
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_another_order_has_tables_of_its_own(two: list[Vocabulary], tmp_path: Path) -> None:
+    for members in (two, two[::-1]):
+        assert same(load_or_build(members, tmp_path), build(members))
+    assert len([*tmp_path.iterdir()]) == 2

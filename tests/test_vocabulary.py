@@ -1,0 +1,195 @@
+"""Tokens as bytes, and texts as continuations, against the judge's own reading of the page on UNITE."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import ReferenceVocabulary, vocabulary_of
+from tiny import BYTES, MADE_UP, TEXTS, byte_tokenizer, real_tokenizers, tokenizer_named, unigram_tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from ensemble.errors import InputError
+from ensemble.vocabulary import Run, Vocabulary, utf8_runs
+
+ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
+NAMES: list[Any] = [*MADE_UP, *(real_tokenizers() or [ABSENT])]
+FRAGMENTS = [
+    *(" ", "  ", "\n", "\n\n", "\t", "\u00a0", "\u3000", "\u200d", "\u0301", "▁", "Ġ", "_", ".", ", ", "'s"),
+    *("a", "the", " the", "The cat", "James", "1", "23", "é", "e\u0301", "Ω", "ø", "ª", "ﬁ", "привет ", "한국 "),
+    *("今天", "我们。", "，", "は", "🙂", "👩\u200d👩\u200d👧", "\ufffd"),
+    *("</s>", "<s>", "<|im_end|>", "<|endoftext|>", "<unk>", "<0x41>", "[INST]", "[UNUSED_TOKEN_3]"),
+]
+HALVES = [
+    *("今".encode()[:2], "今".encode()[2:], "🙂".encode()[:1], "🙂".encode()[1:]),
+    *(b"\xff", b"\x80", b"\xc3", b"\xed\xa0\x80"),
+]
+
+quick = settings(max_examples=40, deadline=None, derandomize=True)
+pieces = st.one_of(
+    st.sampled_from(FRAGMENTS).map(str.encode),
+    st.sampled_from(HALVES),
+    st.text(max_size=3).map(lambda text: text.encode("utf-8", "replace")),
+    st.binary(max_size=3),
+)
+texts = st.lists(pieces, max_size=8).map(b"".join)
+
+
+@cache
+def vocabulary_named(name: str) -> Vocabulary:
+    tokenizer = tokenizer_named(name)
+    return Vocabulary(tokenizer, (), len(tokenizer))
+
+
+def judge_of(name: str) -> ReferenceVocabulary:
+    tokenizer = tokenizer_named(name)
+    return vocabulary_of(tokenizer, len(tokenizer), (tokenizer.eos_token_id,))
+
+
+def id_named(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    index = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(index, int)
+    return index
+
+
+# Tokens as bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_id_has_the_bytes_that_the_judge_finds(name: str) -> None:
+    vocabulary, judge = vocabulary_named(name), judge_of(name)
+    found = {token: data for token in range(vocabulary.size) if (data := vocabulary.token_bytes(token)) is not None}
+    assert found == {token: data for token, data in judge.bytes.items() if token not in vocabulary.eos_ids}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_candidates_and_their_representatives_are_the_judges(name: str) -> None:
+    assert vocabulary_named(name).representatives == judge_of(name).candidates
+
+
+def test_a_byte_token_gives_way_to_a_token_with_the_same_byte() -> None:
+    tokenizer = unigram_tokenizer(byte_fallback=True)
+    vocabulary = vocabulary_named("unigram with bytes")
+    byte_token, letter = (id_named(tokenizer, token) for token in ("<0x41>", "A"))
+    assert byte_token < letter == vocabulary.representatives[b"A"]
+    assert vocabulary.is_byte_token(byte_token)
+    assert not vocabulary.is_byte_token(letter)
+
+
+def test_rows_beyond_the_tokenizer_stand_for_nothing() -> None:
+    tokenizer = byte_tokenizer()
+    vocabulary = Vocabulary(tokenizer, (), len(tokenizer) + 10)
+    assert vocabulary.token_bytes(len(tokenizer) + 3) is None
+    assert max(vocabulary.representatives.values()) < len(tokenizer)
+
+
+def test_ids_beyond_the_models_rows_are_no_candidates_and_in_no_text() -> None:
+    tokenizer = byte_tokenizer(("zzz",))
+    whole, cut = (Vocabulary(tokenizer, (), size) for size in (300, 256))
+    assert len(whole.continue_ids(b"zzz")) == 1
+    assert b"zzz" not in cut.representatives
+    assert cut.continue_ids(b"azzz") == whole.continue_ids(b"a")
+
+
+def test_every_eos_id_is_special_and_ends_the_same_way() -> None:
+    tokenizer = byte_tokenizer(("ab",))
+    other = id_named(tokenizer, "Z")
+    vocabulary = Vocabulary(tokenizer, (other, 10**6), len(tokenizer))
+    assert vocabulary.eos_ids == (other, tokenizer.eos_token_id)
+    assert vocabulary.token_bytes(other) is None
+    assert b"Z" not in vocabulary.representatives
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked as special", "not marked"])
+def test_the_unknown_token_is_no_candidate(marked: bool) -> None:
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -1.0), ("</s>", -9.0)], unk_id=0))
+    backend.add_special_tokens([AddedToken(token, special=True) for token in ("</s>", *(["<unk>"] if marked else []))])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>"), (), 4)
+    assert vocabulary.representatives == {b" ": 1, b"a": 2}
+
+
+def test_unused_ids_are_no_candidates() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["[UNUSED_TOKEN_7]", "<unused3>", "<|unused_12|>", "unused", "[UNUSED]"])
+    added = [data for data in Vocabulary(tokenizer, (), 300).representatives if len(data) > 1]
+    assert added == [b"unused", b"[UNUSED]"]
+
+
+@pytest.mark.parametrize("name", ["WordPiece", "CTC", "BPEDecoder"])
+def test_a_decoder_whose_tokens_are_no_byte_strings_is_refused_by_name(name: str) -> None:
+    tokenizer = byte_tokenizer(("x",))
+    tokenizer.backend_tokenizer.decoder = getattr(decoders, name)()
+    with pytest.raises(InputError, match=name):
+        Vocabulary(tokenizer, (), len(tokenizer))
+
+
+def test_a_tokenizer_without_a_fast_form_is_refused() -> None:
+    class Slow:
+        name_or_path = "org/slow"
+
+    slow: Any = Slow()
+    with pytest.raises(InputError, match=r"org/slow: .* no fast form"):
+        Vocabulary(slow, (), 10)
+
+
+def test_without_a_decoder_a_token_is_its_own_text() -> None:
+    tokenizer = byte_tokenizer(("yz",))
+    tokenizer.backend_tokenizer.decoder = None
+    vocabulary = Vocabulary(tokenizer, (), len(tokenizer))
+    assert vocabulary.token_bytes(id_named(tokenizer, "Ġ")) == "Ġ".encode()
+    assert vocabulary.continue_ids(b"\xff") == []
+
+
+# Continuations
+
+
+@given(texts)
+def test_runs_are_maximal_and_in_order(data: bytes) -> None:
+    runs = [*utf8_runs(data)]
+    assert b"".join(run.data for run in runs) == data
+    assert all(run.text is None or run.text.encode() == run.data for run in runs)
+    assert all((a.text is None) != (b.text is None) for a, b in pairwise(runs))
+
+
+def test_runs_of_a_cut_character() -> None:
+    assert [*utf8_runs(b"a\xe4\xbb b")] == [Run(b"a", "a"), Run(b"\xe4\xbb", None), Run(b" b", " b")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hard_texts_continue_as_the_judge_says(name: str) -> None:
+    vocabulary, judge = vocabulary_named(name), judge_of(name)
+    for data in [*(text.encode() for text in TEXTS.values()), *BYTES.values()]:
+        assert vocabulary.continue_ids(data) == judge.continuation(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@quick
+@given(data=texts)
+def test_any_bytes_continue_as_the_judge_says(name: str, data: bytes) -> None:
+    assert vocabulary_named(name).continue_ids(data) == judge_of(name).continuation(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@quick
+@given(many=st.lists(texts, max_size=6))
+def test_many_texts_at_once_continue_as_one_by_one(name: str, many: list[bytes]) -> None:
+    vocabulary = vocabulary_named(name)
+    assert vocabulary.continue_batch(many) == [vocabulary.continue_ids(data) for data in many]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_control_tokens_in_a_text_stay_text(name: str) -> None:
+    tokenizer, vocabulary = tokenizer_named(name), vocabulary_named(name)
+    special = {t: a.content for t, a in tokenizer.added_tokens_decoder.items() if a.special}
+    special |= {tokenizer.eos_token_id: tokenizer.eos_token}
+    unknown = {tokenizer.unk_token_id} if name == "unigram" else set()  # what stands for "<" in it
+    for content in special.values():
+        for text in (content, f"a{content}", f"{content} b", content * 2):
+            assert not (special.keys() - unknown) & set(vocabulary.continue_ids(text.encode()))
