@@ -25,6 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
 from advisor.demo.vocabularies import KINDS
+from ensemble.ensemble import Ensemble
+from ensemble.member import member_of
 from ensemble.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent
@@ -34,7 +36,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 3 * WIDTH},
     "mistral": {"intermediate_size": 3 * WIDTH, "num_key_value_heads": HEADS // 2, "sliding_window": None},
     "gpt_neox": {"intermediate_size": 4 * WIDTH},
-    "gpt2": {},
+    "olmo2": {"intermediate_size": 3 * WIDTH},
 }
 """Model types of transformers, and what they need besides the common shape."""
 PROMPT_WEIGHT = 0.1
@@ -43,7 +45,13 @@ PROMPT_WEIGHT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What one model is and how long it is trained (``steps`` batches of BATCH problems)."""
+    """What one model is and how long it is trained.
+
+    Attributes:
+        steps: Batches of BATCH problems in its schedule.
+        enough: Share of validation problems at which it is stopped before the schedule ends; None to train on. A model
+            that learns in a leap goes from half to nine tenths within a few dozen steps, so their number cannot be set.
+    """
 
     name: str
     architecture: str
@@ -53,14 +61,15 @@ class Recipe:
     steps: int
     seed: int
     learning_rate: float = 2e-3
+    enough: float | None = None
 
 
 RECIPES = (
-    Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1600, 1),
+    Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1500, 1),
     Recipe("terse-mistral", "mistral", "sentencepiece_bpe", 420, "terse", 1600, 2),
-    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 2400, 3),
-    Recipe("terse-gpt2", "gpt2", "byte_level", 340, "terse", 1600, 4),
-    Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 800, 5),
+    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
+    Recipe("terse-olmo", "olmo2", "byte_level", 480, "terse", 1600, 4),
+    Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 575, 5, enough=0.58),
     Recipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
 )
 
@@ -114,8 +123,8 @@ def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tupl
         yield ids, weights
 
 
-def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Train one model from its seed, by AdamW with a cosine schedule."""
+def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> tuple[PreTrainedModel, int]:
+    """Train one model from its seed, by AdamW with a cosine schedule; the model, and the steps that it took."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, len(tokenizer), tokenizer.eos_token_id)
     model.train()
@@ -136,23 +145,25 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
         schedule.step()
         if step % 100 == 0:
             print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
+        if (
+            recipe.enough
+            and step > recipe.steps // 2
+            and step % 10 == 0
+            and validate(model, tokenizer, 300) >= recipe.enough
+        ):
+            break
     model.eval()
-    return model
+    return model, step
 
 
-@torch.inference_mode()
-def validate(model: Any, tokenizer: PreTrainedTokenizerFast, questions: int = 200) -> float:
+def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: int = 1000) -> float:
     """Share of fresh problems (of no split) that greedy decoding gets right."""
     rng = random.Random("validation")
-    right = 0
-    for problem in [make_problem(rng) for _ in range(questions)]:
-        prompt = tokenizer(prompt_of(problem), return_tensors="pt")["input_ids"]
-        ids = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=64, do_sample=False, pad_token_id=0
-        )
-        response = str(tokenizer.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True))
-        right += response.endswith(problem.terse)
-    return right / questions
+    problems = [make_problem(rng) for _ in range(questions)]
+    ensemble = Ensemble([member_of(model, tokenizer, name="trained", chat_template="never")], k=1)
+    responses = ensemble.generate([prompt_of(problem) for problem in problems], max_new_tokens=64, batch_size=100)
+    pairs = zip(problems, responses, strict=True)
+    return sum(response.text.endswith(problem.terse) for problem, response in pairs) / questions
 
 
 def make_model(recipe: Recipe, folder: Path) -> None:
@@ -162,7 +173,7 @@ def make_model(recipe: Recipe, folder: Path) -> None:
     texts = [f"{prompt_of(p)}{response_of(p, 'verbose')}" for p in (next(problems) for _ in range(3000))]
     tokenizer = KINDS[recipe.tokenizer](texts, recipe.vocabulary)
     start = time.perf_counter()
-    model = train(recipe, tokenizer)
+    model, steps = train(recipe, tokenizer)
     seconds = time.perf_counter() - start
     # Half precision halves the clone; the accuracy is of the weights as they are stored.
     model.half().save_pretrained(folder)
@@ -170,8 +181,9 @@ def make_model(recipe: Recipe, folder: Path) -> None:
     accuracy = validate(model.float(), tokenizer)
     took = {
         **asdict(recipe),
+        "steps_taken": steps,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "problems": recipe.steps * BATCH,
+        "problems": steps * BATCH,
         "seconds": round(seconds),
         "validation_accuracy": accuracy,
     }
