@@ -135,7 +135,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 def _check_on_hub(checkpoint: Checkpoint) -> None:
     """Ask the hub once. Where it does not answer, what was downloaded before must do."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     name, revision = checkpoint.path_or_id, checkpoint.revision
@@ -152,6 +152,8 @@ def _check_on_hub(checkpoint: Checkpoint) -> None:
         ) from error
     except Exception as error:  # of many libraries: no network, no answer, no entry, an answer that is none
         if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            # Else every file of every model would be asked for again and again, and waited for.
+            constants.HF_HUB_OFFLINE = True
             return
         raise InputError(
             f"{name}: the hub cannot be reached ({first_line(error)}), and it was not downloaded before; check the "

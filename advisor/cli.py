@@ -357,7 +357,7 @@ def _opened(plan: Plan, terminal: Terminal) -> Iterator[Store]:
     from advisor.loading import hush
     from advisor.store import Store
 
-    hush()
+    hush(quiet=terminal.console.quiet)
     check_pool(plan.candidates, plan.setting.device)
     with Store(plan.cache_dir, terminal.say) as store:
         for task in (plan.dev, plan.held_out):

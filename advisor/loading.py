@@ -41,8 +41,13 @@ def load_ensemble(models: Sequence[Model], *, method: str, k: int, cache_dir: Pa
     return Ensemble(members, method=method, k=k, cache_dir=cache_dir / "tables")
 
 
-def hush() -> None:
-    """Keep the libraries' own bars and warnings off the terminal: what matters of them is an error, or a note."""
+def hush(*, quiet: bool = False) -> None:
+    """Keep the libraries' own bars and warnings off the terminal: what matters of them is an error, or a note.
+
+    Args:
+        quiet: Whether the bars of downloads are to go too.
+    """
+    from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -50,3 +55,5 @@ def hush() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # huggingface_hub types nearly all
+    if quiet:
+        disable_progress_bars()

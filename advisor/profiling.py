@@ -104,16 +104,25 @@ def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
     try:
         config = check(checkpoint)
         files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
+        commit = None if checkpoint.is_local else _commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{candidate.place}: {error}") from error
     dtype = candidate.dtype or setting.dtype
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     template = candidate.chat_template or setting.chat_template
-    if checkpoint.is_local:
-        return Identity(None, None, files, dtype, template)
-    commit = getattr(config, "_commit_hash", None) or checkpoint.revision
-    return Identity(checkpoint.path_or_id, commit, files, dtype, template)
+    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template)
+
+
+def _commit_of(checkpoint: Checkpoint) -> str:
+    """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
+    if not isinstance(config, str):
+        name = checkpoint.path_or_id
+        raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")
+    return Path(config).parent.name
 
 
 def model_of(candidate: Candidate, identity: Identity, setting: Setting) -> Model:

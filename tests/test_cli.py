@@ -156,39 +156,87 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[s
     def is_at(address: str) -> None:
         huggingface_hub.close_session()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     yield is_at
     huggingface_hub.close_session()
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A hub with one model, whose weights are a pickle."""
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
-    def do_GET(self) -> None:
-        there = self.path.startswith("/api/models/org/pickled")
-        known = there and "/revision/" not in self.path
-        self.send_response(200 if known else 404)
-        self.send_header("X-Error-Code", "RevisionNotFound" if there else "RepoNotFound")
-        self.end_headers()
-        files = [{"rfilename": name} for name in ("config.json", "pytorch_model.bin")]
-        self.wfile.write(json.dumps({"id": "org/pickled", "siblings": files} if known else {}).encode())
 
-    def log_message(self, *_: object) -> None:
-        pass
+def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
+    """A hub with the models of a folder, each at one commit."""
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            place = re.fullmatch(r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path)
+            name, revision, file = place.groups() if place else ("gone", None, "")
+            path = models / name / file
+            found = path.exists() and revision in (None, "main", COMMIT)
+            content = b""
+            if found and path.is_dir():
+                files = [{"rfilename": each.name} for each in path.iterdir()]
+                content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()
+            elif found:
+                content = path.read_bytes()
+            missing = "EntryNotFound" if file else "RevisionNotFound" if path.exists() else "RepoNotFound"
+            self.send_response(200 if found else 404)
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header(*(("ETag", f'"{name}-{file}"') if found else ("X-Error-Code", missing)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else content)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Hub
 
 
 @pytest.fixture
-def small_hub(hub: Callable[[str], None]) -> Iterator[None]:
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
+def small_hub(hub: Callable[[str], None], models: Path) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), hub_of(models))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     hub(f"http://127.0.0.1:{server.server_port}")
     yield
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_model_on_the_hub_is_run_and_known_by_its_commit(place: Place, small_hub: None) -> None:
+    place.task()
+    place.pool("org/alpha", "org/gamma@main name=other")
+    ran = place.advisor(*SELECT, "--no-verify", "--quiet", "--out", "run", *LENIENT)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    models = result["provenance"]["models"]
+    assert [(models[name]["path_or_id"], models[name]["revision"]) for name in ("alpha", "other")] == [
+        ("org/alpha", COMMIT),
+        ("org/gamma", COMMIT),
+    ]
+
+
+def test_what_was_downloaded_does_while_the_hub_is_away(
+    place: Place, small_hub: None, hub: Callable[[str], None]
+) -> None:
+    place.task()
+    place.pool("org/alpha")
+    profile = ("profile", "--pool", "models.txt", "--task", "task.yaml", "--quiet")
+    first = place.advisor(*profile)
+    hub("http://127.0.0.1:9")
+    assert place.advisor(*profile, "--cache-dir", "fresh") == first
+    assert first.status == 0
 
 
 @pytest.mark.parametrize(
