@@ -47,8 +47,8 @@ def hush(*, quiet: bool = False) -> None:
     Args:
         quiet: Whether the bars of downloads are to go too.
     """
-    from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers.utils import logging
 
     # A bar for every file of weights would break into the run's own.
