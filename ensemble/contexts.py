@@ -118,14 +118,24 @@ class Contexts:
         tokens: list[int] = []
         readers = [text.readers]
         while len(tokens) < most and (token := propose(own[-1])) is not None:
+            ahead = read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b"")
+            if not self._fits(text, len(tokens) + 1, ahead):
+                break
             tokens.append(token)
-            readers.append(read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b""))
+            readers.append(ahead)
             own.append(self._rows[0].feed(self._rows[0].lengths, [[token]])[:, -1])
         text.fed[0] = text.tokens + tokens
         others = [self._check(n, [state[n - 1].ids for state in readers]) for n in range(1, len(self._members))]
         places = min([len(own), *(len(logits) for logits in others)])
         self.logits = [logits[:places] for logits in (torch.cat(own), *others)]
         return list(zip(tokens, readers[1:], strict=True))[: places - 1]
+
+    def _fits(self, text: Text, drafted: int, readers: Sequence[Continuation]) -> bool:
+        """Whether every member's context holds a text with a draft behind it, which readers have read."""
+        emitted = [len(text.tokens) + drafted, *(len(reader.ids) for reader in readers)]
+        lengths = [len(prompt) + length for prompt, length in zip(text.prompts, emitted, strict=True)]
+        limits = [member.context for member in self._members]
+        return all(limit is None or length <= limit for limit, length in zip(limits, lengths, strict=True))
 
     def _feed(self, member: int) -> Tensor:
         changes = [text.change(member, text.ids(member)) for text in self.texts]

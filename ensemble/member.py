@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[dict[str, str]]
 """A text, or a conversation: messages with a ``role`` and a ``content``."""
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+"""What a model's weights can be held in; ``auto`` is as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def load_member(
         checkpoint: Where it comes from.
         name: How to call it; the last part of its path or id where None.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
-        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own.
+        dtype: One of DTYPES; ``auto`` is the checkpoint's own.
         chat_template: ``auto`` uses the tokenizer's template where it has one; ``always`` demands one.
         quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), which decides
             how the weights are held; None to hold them as they are.
@@ -119,6 +121,8 @@ def load_member(
 
     check(checkpoint)
     place = parse_device(device)
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
     name = name or checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
     options = checkpoint.options
     if quantization is None:
