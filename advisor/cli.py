@@ -9,25 +9,13 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
-from ensemble.cachefolder import default_cache_dir
 from ensemble.errors import InputError, UniteError
-
-if TYPE_CHECKING:
-    from advisor.pipeline import Plan
-    from advisor.profiling import Setting
-    from advisor.records import Rules
-    from advisor.store import Store
-    from advisor.tasks import Task
-    from advisor.terminal import Terminal
-    from ensemble.checkpoint import ChatTemplate
 
 app = typer.Typer(
     help="Which of your language models can be ensembled, in which order, and whether it pays.",
@@ -90,30 +78,48 @@ def select(
     debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor import pipeline
     from advisor.checks import check_rules
-    from advisor.result import result_of, samples_of
+    from advisor.planning import opened_store, plan_of, setting_of
     from advisor.runfolder import check_out, folder_name, write_run
     from advisor.terminal import Terminal
-    from reports import write_report
 
     terminal = Terminal(quiet=quiet)
     rules = check_rules(max_gap, max_length_ratio, max_models)
     if profiles is not None:
+        from advisor.pipeline import run_on_numbers
+
         if pool is not None:
             raise InputError("--profiles gives numbers instead of models; leave out --pool")
-        outcome = pipeline.run_on_numbers(profiles, rules, _command())
+        outcome = run_on_numbers(profiles, rules, _command())
         folder = out or Path("runs") / folder_name(profiles.stem)
         check_out(folder)
     else:
-        setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
-        plan = _plan(
-            pool, task, data, split, limit, shots, seed, rules, setting, method, k, cache_dir, verify=not no_verify
+        plan = plan_of(
+            pool=pool,
+            task=task,
+            data=data,
+            split=split,
+            limit=limit,
+            shots=shots,
+            seed=seed,
+            rules=rules,
+            setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+            method=method,
+            k=k,
+            verify=not no_verify,
+            cache_dir=cache_dir,
+            command=_command(),
         )
         folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)
-        with _opened(plan, terminal) as store:
-            outcome = pipeline.run(plan, store, terminal)
+        from advisor.pipeline import run
+
+        with opened_store(plan, terminal, quiet=quiet) as store:
+            outcome = run(plan, store, terminal)
+
+    from advisor.result import result_of, samples_of
+    from reports import write_report
+
     result = result_of(outcome)
     write_run(folder, result, samples_of(outcome))
     report = write_report(folder)
@@ -143,15 +149,31 @@ def profile(
     debug: DebugOption = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
-    from advisor import pipeline
+    from advisor.planning import opened_store, plan_of, setting_of
     from advisor.records import Rules
     from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
-    setting = _setting(device, dtype, chat_template, max_new_tokens, batch_size)
-    plan = _plan(pool, task, data, split, limit, shots, seed, Rules(), setting, "unite", 1, cache_dir, verify=False)
-    with _opened(plan, terminal) as store:
-        found = pipeline.profile_pool(plan, store, terminal)
+    plan = plan_of(
+        pool=pool,
+        task=task,
+        data=data,
+        split=split,
+        limit=limit,
+        shots=shots,
+        seed=seed,
+        rules=Rules(),
+        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+        method="unite",
+        k=1,
+        verify=False,
+        cache_dir=cache_dir,
+        command=_command(),
+    )
+    from advisor.pipeline import profile_pool
+
+    with opened_store(plan, terminal, quiet=quiet) as store:
+        found = profile_pool(plan, store, terminal)
     ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
@@ -299,71 +321,6 @@ def _fail(message: str, status: int) -> None:
 
     print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)
-
-
-def _plan(
-    pool: str | None,
-    task: str | None,
-    data: Path | None,
-    split: str,
-    limit: int | None,
-    shots: int | None,
-    seed: int,
-    rules: Rules,
-    setting: Setting,
-    method: str,
-    k: int,
-    cache_dir: Path | None,
-    *,
-    verify: bool,
-) -> Plan:
-    """Read and check all that a run is asked to do, but for the models themselves."""
-    from advisor.checks import check_disjoint, check_method, check_seed
-    from advisor.pipeline import Plan
-    from advisor.pool import read_pool
-    from advisor.tasks import load_task
-
-    if pool is None:
-        raise InputError("--pool is missing; give a file with a model a line, or the bundled pool, demo")
-    if task is None:
-        raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
-    check_method(method, k)
-    check_seed(seed)
-    candidates = read_pool(pool)
-
-    def load(name: str) -> Task:
-        return load_task(task, split=name, data_dir=data, shots=shots, limit=limit, seed=seed)
-
-    dev, held_out = load(split), load("held_out") if verify else None
-    if held_out is not None:
-        check_disjoint(dev, held_out)
-    cache_dir = cache_dir or default_cache_dir()
-    return Plan(candidates, dev, held_out, rules, setting, method, k, seed, cache_dir, _command())
-
-
-def _setting(device: str, dtype: str, chat_template: str, max_new_tokens: int | None, batch_size: str) -> Setting:
-    from advisor.checks import check_batch_size, check_loading, check_tokens
-    from advisor.profiling import Setting
-
-    size, tokens = check_batch_size(batch_size), check_tokens(max_new_tokens)
-    check_loading(dtype, chat_template)
-    return Setting(device, dtype, cast("ChatTemplate", chat_template), tokens, size)
-
-
-@contextmanager
-def _opened(plan: Plan, terminal: Terminal) -> Iterator[Store]:
-    """The store of a run, opened when all else has been checked: a run that is refused has written nothing."""
-    from advisor.checks import check_pool
-    from advisor.loading import hush
-    from advisor.store import Store
-
-    hush(quiet=terminal.console.quiet)
-    check_pool(plan.candidates, plan.setting.device)
-    with Store(plan.cache_dir, terminal.say) as store:
-        for task in (plan.dev, plan.held_out):
-            for note in task.notes if task is not None else ():
-                terminal.say(note)
-        yield store
 
 
 def _command() -> str:

@@ -1,0 +1,104 @@
+"""From the options of a command to a plan: all that is asked for is read and checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from advisor import checks
+from advisor.loading import hush
+from advisor.pool import read_pool
+from advisor.profiling import Setting
+from advisor.records import Rules
+from advisor.store import Store
+from advisor.tasks import Task, load_task
+from ensemble.cachefolder import default_cache_dir
+from ensemble.checkpoint import ChatTemplate
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from advisor.pipeline import Plan
+    from advisor.watching import Watcher
+
+
+def setting_of(device: str, dtype: str, chat_template: str, max_new_tokens: int | None, batch_size: str) -> Setting:
+    """How models are loaded and generate, as the options say.
+
+    Raises:
+        InputError: One of them is out of its range.
+    """
+    size, tokens = checks.check_batch_size(batch_size), checks.check_tokens(max_new_tokens)
+    checks.check_loading(dtype, chat_template)
+    return Setting(device, dtype, cast("ChatTemplate", chat_template), tokens, size)
+
+
+def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
+    *,
+    pool: str | None,
+    task: str | None,
+    data: Path | None,
+    split: str,
+    limit: int | None,
+    shots: int | None,
+    seed: int,
+    rules: Rules,
+    setting: Setting,
+    method: str,
+    k: int,
+    verify: bool,
+    cache_dir: Path | None,
+    command: str,
+) -> Plan:
+    """Read and check all that a run is asked to do, but for the models themselves.
+
+    Raises:
+        InputError: Something is missing, or cannot be used.
+    """
+    if pool is None:
+        raise InputError("--pool is missing; give a file with a model a line, or the bundled pool, demo")
+    if task is None:
+        raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
+    checks.check_method(method, k)
+    checks.check_seed(seed)
+    candidates = read_pool(pool)
+
+    def load(name: str) -> Task:
+        return load_task(task, split=name, data_dir=data, shots=shots, limit=limit, seed=seed)
+
+    dev, held_out = load(split), load("held_out") if verify else None
+    if held_out is not None:
+        checks.check_disjoint(dev, held_out)
+
+    # Only here, since it loads the libraries of statistics: most of what can be wrong is found by now.
+    from advisor.pipeline import Plan
+
+    return Plan(
+        candidates=candidates,
+        dev=dev,
+        held_out=held_out,
+        rules=rules,
+        setting=setting,
+        method=method,
+        k=k,
+        seed=seed,
+        cache_dir=cache_dir or default_cache_dir(),
+        command=command,
+    )
+
+
+@contextmanager
+def opened_store(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[Store]:
+    """The store of a run, opened when its models have been checked: a run that is refused has written nothing.
+
+    Raises:
+        InputError: A model cannot be used, or the store cannot be kept where it is wanted.
+    """
+    hush(quiet=quiet)
+    checks.check_pool(plan.candidates, plan.setting.device)
+    with Store(plan.cache_dir, watcher.say) as store:
+        for task in (plan.dev, plan.held_out):
+            for note in task.notes if task is not None else ():
+                watcher.say(note)
+        yield store
