@@ -240,10 +240,21 @@ def _profile_each(
         except MemberError as error:
             pool.fail(name, error)
             watcher.say(f"{name}: {pool.failures[name]}")
+        else:
+            _say_errors(found[name][0], watcher)
         if name in pool.failures:
             # Only here, behind the handler, nothing refers to the model any more.
             free_memory()
     return found
+
+
+def _say_errors(profile: Profile, watcher: Watcher) -> None:
+    errors = [answer.error for answer in profile.answers if answer.error is not None]
+    if errors:
+        watcher.say(
+            f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered, and count as "
+            f"wrong; the first: {errors[0]}"
+        )
 
 
 def _profile_set(
@@ -255,7 +266,9 @@ def _profile_set(
     models = [model_of(candidate, identity, plan.setting) for candidate, identity in pairs]
     key = {"members": [identity.key() for identity in identities], "method": plan.method, "k": plan.k}
     with watcher.stage(f"{plan.method} on {task.split}", len(task.examples)) as advance:
-        return profile(plan.method, key, partial(_load, plan, models), task, plan.setting, store, advance)
+        found = profile(plan.method, key, partial(_load, plan, models), task, plan.setting, store, advance)
+    _say_errors(found[0], watcher)
+    return found
 
 
 def _load(plan: Plan, models: Sequence[Model]) -> Ensemble:

@@ -98,7 +98,7 @@ def opened_store(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[Store
     hush(quiet=quiet)
     checks.check_pool(plan.candidates, plan.setting.device)
     with Store(plan.cache_dir, watcher.say) as store:
-        for task in (plan.dev, plan.held_out):
-            for note in task.notes if task is not None else ():
-                watcher.say(note)
+        held_out = plan.held_out.notes if plan.held_out is not None else ()
+        for note in dict.fromkeys((*plan.dev.notes, *held_out)):
+            watcher.say(note)
         yield store

@@ -75,6 +75,7 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     table.add_column("model")
     table.add_column("points", justify="right")
     table.add_column("length", justify="right")
+    table.add_column("cut off", justify="right")
     table.add_column("")
     table.add_column("why", overflow="fold")
     for candidate in result["candidates"]:
@@ -83,6 +84,7 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
             _plain(candidate["model"]),
             _number(candidate["accuracy"], ".1f"),
             _number(candidate["mean_length"], ".0f"),
+            _number(candidate["truncated"], "d"),
             f"[{_MARKS[status]}]{status}",
             _plain(candidate["reason"]),
         )

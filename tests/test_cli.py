@@ -382,6 +382,16 @@ def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, mod
     assert not (place.folder / "runs").exists()
 
 
+def test_questions_that_cannot_be_answered_are_noted(place: Place, models: Path) -> None:
+    place.task([{"question": "what? " * n, "answer": "e"} for n in (1, 100, 2)] * 2)
+    place.pool(str(models / "alpha"))
+    ran = place.advisor(*SELECT, "--no-verify", "--out", "run")
+    assert ran.status == 0
+    assert "note alpha: 1 of 3 questions could not be answered, and count as wrong; the first: a prompt of" in ran.err
+    (candidate,) = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))["candidates"]
+    assert candidate["errors"] == 1
+
+
 def test_a_damaged_store_is_said(place: Place, models: Path) -> None:
     write_all(place, models)
     (place.cache / "unite-advisor").mkdir(parents=True)
@@ -401,7 +411,14 @@ def test_lists_are_a_line_each(place: Place) -> None:
 
 
 def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    candidate = {"model": HOSTILE, "accuracy": 50.0, "mean_length": 3.0, "status": "primary", "reason": HOSTILE}
+    candidate = {
+        "model": HOSTILE,
+        "accuracy": 50.0,
+        "mean_length": 3.0,
+        "truncated": 1,
+        "status": "primary",
+        "reason": HOSTILE,
+    }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
