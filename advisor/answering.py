@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 import math
 import re
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Prompt: TypeAlias = list[list[int]]
 """A prompt's ids in every member."""
+_LOG = logging.getLogger(__name__)
 _BATCH = 64
 """Prompts at a time where the run leaves it open; halved when memory runs out."""
 _HOPELESS = 8
@@ -62,6 +64,7 @@ def answers(
     except InputError as error:
         raise MemberError(str(error)) from error
     except Exception as error:  # of transformers, torch, tokenizers, or of code that came with the model
+        _LOG.debug("%s cannot be run", name, exc_info=error)
         raise MemberError(f"{name}: it cannot be run: {_reason(error)}") from error
 
 
@@ -161,6 +164,7 @@ def _choose(name: str, ensemble: Ensemble, example: Example) -> Response:
 
 def _failure(name: str, error: Exception) -> Response:
     """No response, and why; another try may have one."""
+    _LOG.debug("%s cannot answer", name, exc_info=error)
     # The name stands beside it anyway, and in another pool it is another one.
     return Response("", 0, "error", 0.0, _reason(error).removeprefix(f"{name}: "), settled=False)
 

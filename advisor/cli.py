@@ -277,8 +277,11 @@ def methods() -> None:
 def main() -> None:
     """Run the command; every error that is the user's to mend is one line and an exit status."""
     debug = "--debug" in sys.argv
-    if not debug and not sys.warnoptions:
-        # What a library warns of is for whoever works on this program.
+    # What a library warns of, and where a candidate failed, is for whoever works on this program.
+    if debug:
+        logging.basicConfig()
+        logging.getLogger("advisor").setLevel(logging.DEBUG)
+    elif not sys.warnoptions:
         warnings.simplefilter("ignore")
         logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import random
 import re
@@ -380,6 +381,15 @@ def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, mod
     assert (ran.status, ran.out) == (1, "")
     assert ran.line.startswith("advisor: none of the 2 candidates could be run; truncated: it cannot be loaded")
     assert not (place.folder / "runs").exists()
+
+
+def test_debug_shows_where_a_candidate_failed(place: Place, models: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "advisor")  # and back to what it was, at the end of the test
+    place.task()
+    place.pool(str(models / "numberless"), str(models / "alpha"))
+    assert place.advisor("profile", *SELECT[1:], "--limit", "1", "--debug").status == 0
+    assert "Traceback (most recent call last):" in caplog.text
+    assert "MemberError: numberless: its logits are not numbers" in caplog.text
 
 
 def test_questions_that_cannot_be_answered_are_noted(place: Place, models: Path) -> None:
