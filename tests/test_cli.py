@@ -385,6 +385,7 @@ def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, mod
 
 def test_debug_shows_where_a_candidate_failed(place: Place, models: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "advisor")  # and back to what it was, at the end of the test
+    caplog.handler.setLevel(logging.DEBUG)
     place.task()
     place.pool(str(models / "numberless"), str(models / "alpha"))
     assert place.advisor("profile", *SELECT[1:], "--limit", "1", "--debug").status == 0
