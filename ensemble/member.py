@@ -57,14 +57,9 @@ class Member:
         """Whether prompts are put through the tokenizer's chat template."""
         return self.chat_template == "always" or (self.chat_template == "auto" and bool(self.tokenizer.chat_template))
 
-    def rows(self, longest: int) -> Rows:
-        """An empty batch of contexts, none of which will hold more than ``longest`` tokens.
-
-        A sliding window counts the cache's slots, and of those up to half may be empty; so a cache is used only where
-        even then the window holds all of it.
-        """
-        slides = self.window is not None and 2 * longest > self.window
-        return RecomputedRows(self.model) if self.note or slides else CachedRows(self.model)
+    def rows(self) -> Rows:
+        """An empty batch of contexts."""
+        return RecomputedRows(self.model) if self.note else CachedRows(self.model, self.window)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
@@ -163,8 +158,14 @@ def member_of(
     size = head.weight.shape[0] if head is not None else model.config.vocab_size
     vocabulary = Vocabulary(tokenizer, eos_ids, size)
     context = getattr(model.config, "max_position_embeddings", None)
-    window = getattr(model.config, "sliding_window", None)
-    return Member(name, model, tokenizer, vocabulary, context, chat_template, window, why_recompute(model))
+    return Member(name, model, tokenizer, vocabulary, context, chat_template, _window(model), why_recompute(model))
+
+
+def _window(model: PreTrainedModel) -> int | None:
+    """Tokens that a model attends to, in those of its layers that do not attend to all."""
+    # GPT-Neo's name for it is the second one.
+    named = (getattr(model.config, name, None) for name in ("sliding_window", "window_size"))
+    return next((window for window in named if isinstance(window, int)), None)
 
 
 @torch.inference_mode()
@@ -181,7 +182,7 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
     try:
         plain = RecomputedRows(model).admit([long, short])
-        rows = CachedRows(model)
+        rows = CachedRows(model, _window(model))
         rows.admit([long[:7], short[:4]])
         rows.feed([7, 4], [[1, 2], [3 % size]])
         pieces = rows.feed([6, 4], [long[6:], short[4:]])[:, 0]

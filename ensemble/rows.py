@@ -101,27 +101,32 @@ class CachedRows:
 
     The map of filled slots stays in the host's memory: what is fed is decided there, and a look at a map on an
     accelerator would make every step wait for it.
+
+    Args:
+        model: A model whose cache can be padded and rolled back.
+        window: Slots that it attends to; None where it attends to all.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, window: int | None = None) -> None:
         self._model = model
+        self._window = window
         self._device = model.device
         self._cache = DynamicCache()
         self._filled = torch.zeros(0, 0, dtype=torch.bool)
-        self._lengths: list[int] = []
+        self._rows: list[list[int]] = []
         self._prefix: tuple[list[int], DynamicCache] | None = None
         self._can_skip_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @property
     def lengths(self) -> list[int]:
         """See :class:`Rows`."""
-        return self._lengths
+        return [len(row) for row in self._rows]
 
     def admit(self, prompts: Sequence[Ids]) -> Tensor:
         """See :class:`Rows`. What all prompts begin with is computed once, and kept for those that come later."""
         ids, cache = self._shared_prefix(prompts)
-        admitted = CachedRows(self._model)
-        admitted._begin(len(prompts), len(ids), cache)
+        admitted = CachedRows(self._model, self._window)
+        admitted._begin([ids] * len(prompts), cache)
         logits = admitted.feed([len(ids)] * len(prompts), [prompt[len(ids) :] for prompt in prompts])
         self._append(admitted)
         return logits[:, 0]
@@ -129,16 +134,22 @@ class CachedRows:
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
         widest = max(len(ids) for ids in new)
-        longest = max(kept + len(ids) for kept, ids in zip(keep, new, strict=True))
+        rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
         self._roll_back(keep)
-        self._pack(_MOST_SLOTS * longest - widest)
+        self._pack(_MOST_SLOTS * max(map(len, rows)) - widest)
+        if self._window is not None and self._filled.shape[1] + widest > self._window:
+            # A slot is a token only where no row has holes. So each is fed as many as the others, some of them again.
+            keep = [max(0, len(row) - widest) for row in rows]
+            new = [row[kept:] for row, kept in zip(rows, keep, strict=True)]
+            self._roll_back(keep)
+            self._pack(0)
         # Padding goes left of the new tokens, so that every row's last logits stand in the last column.
         padding = torch.tensor([[widest - len(ids)] for ids in new])
         ids = torch.tensor([[*[0] * (widest - len(row)), *row] for row in new])
         column = torch.arange(widest)
         positions = (torch.tensor(keep)[:, None] - padding + column).clamp(min=0)
         self._filled = torch.cat([self._filled, column >= padding], dim=1)
-        self._lengths = [kept + len(row) for kept, row in zip(keep, new, strict=True)]
+        self._rows = rows
         logits: Tensor = self._model(
             input_ids=ids.to(self._device),
             attention_mask=self._filled.to(self._device, torch.long),
@@ -154,9 +165,9 @@ class CachedRows:
         index = torch.tensor(kept, dtype=torch.long)
         self._cache.batch_select_indices(index.to(self._device))
         self._filled = self._filled[index]
-        self._lengths = [self._lengths[n] for n in kept]
+        self._rows = [self._rows[n] for n in kept]
         if kept:
-            self._pack(_MOST_SLOTS * max(self._lengths))
+            self._pack(_MOST_SLOTS * max(self.lengths))
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], DynamicCache]:
         """The longest beginning that all prompts share (each keeping a token of its own), and its cache for one row."""
@@ -167,26 +178,26 @@ class CachedRows:
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
         if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
             return [], DynamicCache()
-        single = CachedRows(self._model)
-        single._begin(1, 0, DynamicCache())
+        single = CachedRows(self._model, self._window)
+        single._begin([[]], DynamicCache())
         single.feed([0], [ids])
         self._prefix = ids, single._cache
         return self._prefix
 
-    def _begin(self, rows: int, length: int, prefix: DynamicCache) -> None:
-        """Make rows that hold just a prefix of some length."""
+    def _begin(self, rows: Sequence[Ids], prefix: DynamicCache) -> None:
+        """Make rows that hold just a prefix, the same in all."""
         for n, layer in enumerate(_layers(prefix)):
-            keys, values = (t.expand(rows, -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
+            keys, values = (t.expand(len(rows), -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
             self._cache.update(keys, values, n)
-        self._filled = torch.ones(rows, length, dtype=torch.bool)
-        self._lengths = [length] * rows
+        self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
+        self._rows = [list(row) for row in rows]
 
     def _append(self, other: CachedRows) -> None:
         """Take over the rows of another batch of the same model, behind one's own."""
-        if not self._lengths:
-            self._cache, self._filled, self._lengths = other._cache, other._filled, other._lengths
+        if not self._rows:
+            self._cache, self._filled, self._rows = other._cache, other._filled, other._rows
             return
-        self._pack(max(self._lengths))
+        self._pack(max(self.lengths))
         slots = max(self._filled.shape[1], other._filled.shape[1])
         self._widen(slots)
         other._widen(slots)
@@ -194,25 +205,29 @@ class CachedRows:
             own.keys = torch.cat([own.keys, new.keys])
             own.values = torch.cat([own.values, new.values])
         self._filled = torch.cat([self._filled, other._filled])
-        self._lengths = self._lengths + other._lengths
+        self._rows = self._rows + other._rows
 
     def _roll_back(self, keep: Sequence[int]) -> None:
         """Empty the slots of all tokens behind each row's first ``keep``."""
-        if any(kept < length for kept, length in zip(keep, self._lengths, strict=True)):
+        if any(kept < len(row) for kept, row in zip(keep, self._rows, strict=True)):
             self._filled &= self._filled.cumsum(dim=1) <= torch.tensor(keep)[:, None]
-            self._lengths = list(keep)
 
     def _pack(self, most: int) -> None:
-        """Give up slots that no row uses at either end, and all holes where more than ``most`` slots would be left."""
+        """Give up slots that no row uses at either end, and all holes where more than ``most`` slots would be left.
+
+        Without holes a row's tokens stand side by side in the last slots.
+        """
         used = self._filled.any(dim=0).nonzero()
         first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
         if end - first < self._filled.shape[1]:
             self._filled = self._filled[:, first:end]
             self._reslot(lambda tensor: tensor[:, :, first:end])
-        if end - first <= most:
+        has_holes = bool((self._filled[:, :-1] & ~self._filled[:, 1:]).any())
+        if end - first <= most or not has_holes:
             return
         # A stable sort moves the empty slots to the front and keeps the order of the others.
-        order = self._filled.to(torch.int8).argsort(dim=1, stable=True)[:, -max(self._lengths) :]
+        longest = int(self._filled.sum(dim=1).max())
+        order = self._filled.to(torch.int8).argsort(dim=1, stable=True)[:, -longest:]
         self._filled = self._filled.gather(1, order)
         index = order.to(self._device)[:, None, :, None]
         self._reslot(lambda tensor: tensor.gather(2, index.expand(-1, tensor.shape[1], -1, tensor.shape[3])))

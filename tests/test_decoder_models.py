@@ -14,7 +14,6 @@ from tiny import PROMPTS, byte_tokenizer, real_tokenizers, tiny_model, tokenizer
 
 from ensemble import Ensemble
 from ensemble.member import Member, member_of
-from ensemble.rows import RecomputedRows
 
 CACHED = (
     *("llama", "gpt2", "gpt_neox", "gpt_bigcode", "mistral", "qwen2", "qwen3", "phi", "phi3", "gemma", "gemma3_text"),
@@ -86,22 +85,31 @@ def test_a_member_says_why_its_contexts_are_recomputed(arch: str) -> None:
         ("mistral", {"sliding_window": 8}),
         ("gemma3_text", {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}),
         ("gemma2", {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("gpt_neo", {"window_size": 8, "attention_types": [[["global", "local"], 1]]}),
     ],
 )
-def test_a_text_longer_than_a_sliding_window_is_read_anew(arch: str, config: dict[str, Any], tables: Path) -> None:
+def test_a_text_may_be_longer_than_a_sliding_window(arch: str, config: dict[str, Any], tables: Path) -> None:
     member = member_of(tiny_model(byte_tokenizer(), 3, arch, **config), byte_tokenizer(), name=arch)
-    assert isinstance(member.rows(64), RecomputedRows)
     assert_greedy(member, PROMPTS[:3], 16, tables)
 
 
-@pytest.mark.parametrize("arch", RECOMPUTED[:3])
-@pytest.mark.parametrize("first", [True, False], ids=["primary", "other"])
-def test_a_member_without_a_cache_goes_together_with_one_that_has(arch: str, first: bool, tables: Path) -> None:
-    members = [member_named(arch), member_named("gpt2", "unigram with bytes")][:: 1 if first else -1]
+def assert_the_references(members: Sequence[Member], tables: Path) -> None:
     plain = [ReferenceMember(member.model, member.tokenizer) for member in members]
-    made = Ensemble(members, cache_dir=tables).generate(PROMPTS[:3], max_new_tokens=6)
-    expected = [generate(plain, prompt, max_new_tokens=6) for prompt in PROMPTS[:3]]
+    made = Ensemble(members, cache_dir=tables).generate(PROMPTS[:4], max_new_tokens=8)
+    expected = [generate(plain, prompt, max_new_tokens=8) for prompt in PROMPTS[:4]]
     assert [list(got.tokens) for got in made] == [wanted.ids for wanted in expected]
+
+
+@pytest.mark.parametrize("arch", RECOMPUTED[:3])
+@pytest.mark.parametrize("order", [1, -1], ids=["primary", "other"])
+def test_a_member_without_a_cache_goes_together_with_one_that_has(arch: str, order: int, tables: Path) -> None:
+    assert_the_references([member_named(arch), member_named("gpt2", "unigram with bytes")][::order], tables)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["primary", "other"])
+def test_a_member_with_a_sliding_window_goes_together_with_one_that_has_none(order: int, tables: Path) -> None:
+    slides = member_named("mistral", sliding_window=8)
+    assert_the_references([slides, member_named("gpt2", "unigram with bytes")][::order], tables)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
