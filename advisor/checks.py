@@ -12,7 +12,7 @@ from advisor.profiling import files_of
 from advisor.records import Rules
 from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
-from ensemble.errors import InputError
+from ensemble.errors import InputError, UniteError
 from ensemble.methods import METHODS
 
 _PATIENCE = 10.0
@@ -127,7 +127,15 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.is_local:
         _check_on_hub(checkpoint)
-    check(checkpoint)
+    try:
+        check(checkpoint)
+    except UniteError:
+        raise
+    except Exception as error:  # of code that came with the model
+        raise InputError(
+            f"{checkpoint.path_or_id}: its configuration cannot be read ({type(error).__name__}: {first_line(error)}); "
+            "leave the model out, or mend it"
+        ) from error
     for path in files_of(checkpoint):
         if not os.access(path, os.R_OK):
             raise InputError(f"{path}: cannot be read; the download may be incomplete, or the right to read it missing")

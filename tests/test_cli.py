@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -133,12 +134,26 @@ def test_a_bad_line_of_the_pool_is_named(place: Place, models: Path, line: str, 
 
 def test_weights_that_cannot_be_read_are_bad_input(place: Place, models: Path) -> None:
     place.task()
-    (place.folder / "copy").mkdir()
-    for path in (models / "alpha").iterdir():
-        (place.folder / "copy" / path.name).write_bytes(path.read_bytes())
-    (place.folder / "copy" / "model-2.safetensors").symlink_to("gone")
+    shutil.copytree(models / "alpha", "copy")
+    Path("copy", "model-2.safetensors").symlink_to("gone")
     place.pool("./copy")
     assert "model-2.safetensors: cannot be read" in refused(place, *SELECT)
+
+
+def test_code_that_came_with_a_model_and_fails_is_bad_input(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    place.task()
+    copy = shutil.copytree(models / "alpha", place.folder / "copy")
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (copy / "code.py").write_text("raise ZeroDivisionError('boom')", encoding="utf-8")
+    place.pool("./copy")
+    assert "custom code" in refused(place, *SELECT)
+    place.pool("./copy trust_remote_code=true")
+    assert "copy: its configuration cannot be read (ZeroDivisionError: boom)" in refused(place, *SELECT)
 
 
 def test_an_empty_pool_is_bad_input(place: Place) -> None:

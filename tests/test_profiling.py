@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,10 +199,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Stor
     def identity(folder: Path) -> Identity:
         return identify(Candidate("name", Checkpoint(str(folder)), "models.txt:1"), Setting(), store)
 
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in (models / "alpha").iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
+    copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     (copy / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}), encoding="utf-8")
