@@ -112,7 +112,7 @@ class Decoder:
         # A member may need more tokens than the primary for the same text; four to one is more than any real pair has.
         self._contexts = Contexts(members, [length + 4 * settings.max_new_tokens for length in longest])
         self._running: list[Progress] = []
-        self._propose = Proposer(joint.members[0], self._eos)
+        self._propose = Proposer(joint.members[0])
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
@@ -148,7 +148,7 @@ class Decoder:
     @property
     def _drafts(self) -> bool:
         """Whether drafting pays: it does for a single text, whose passes are far from filling the machine."""
-        alone = len(self._running) == 1 and not self._waiting
+        alone = len(self._running) == 1 and (not self._waiting or self._settings.batch_size == 1)
         return self._settings.draft > 0 and alone and len(self._members) > 1 and self._settings.temperature == 0
 
     def _draft_and_check(self) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.joint import MemberTables
-from ensemble.methods.unite import candidate_logits
+from ensemble.joint import EOS, NONE, MemberTables
 
 LONGEST = 12
 """Tokens of a draft."""
@@ -27,20 +26,17 @@ class Proposer:
     """The primary's own greedy choice, for as long as it is sure.
 
     Attributes:
-        tables: The primary's side of the joint vocabulary.
-        eos: Its id of EOS, which no draft goes beyond.
+        tables: The primary's side of the joint vocabulary. No draft goes beyond EOS or an id that is no candidate.
         sure: Probability below which a draft ends.
     """
 
     tables: MemberTables
-    eos: int
     sure: float = SURE
 
     def __call__(self, logits: Tensor) -> int | None:
         """The next token after logits [1, V]; None to end the draft."""
-        z = candidate_logits(logits, self.tables)
-        best, token = z.max(dim=1)
-        probability = (best - z.logsumexp(dim=1)).exp()
-        # One copy to the host for both.
-        chosen = int(torch.where(probability >= self.sure, token, self.eos))
-        return None if chosen == self.eos else chosen
+        best, token = logits.max(dim=1)
+        sure = (best - logits.logsumexp(dim=1)).exp() >= self.sure
+        # One copy to the host for all that decides. A wrong guess costs time and changes nothing, so logits may be raw.
+        chosen = int(torch.where(sure & (self.tables.entry_of[token] > EOS), token, NONE))
+        return None if chosen == NONE else chosen

@@ -155,7 +155,7 @@ class Ensemble:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
-        option with a character that the primary has no token for has minus infinity.
+        option with a character that the primary has no token for, or with an unused token, has minus infinity.
         """
         if not options or not all(options):
             raise InputError("score needs at least one option, and none of them empty")
@@ -180,12 +180,11 @@ class Ensemble:
         total = 0.0
         for n, token in enumerate(tokens):
             data = primary.token_bytes(token)
-            if data is None:
+            if data is None or data not in numbers:
                 return -math.inf
             entry = torch.tensor([[numbers[data]]], device=weights.device)
             step = unite.union(contexts.logits, self._joint, self.k, weights, also=entry)
-            there = step.present & (step.entries == entry)
-            total += math.log(float(step.mean[there])) if float(step.mean[there]) > 0 else -math.inf
+            total += float(unite.log_mean(step, weights)[step.present & (step.entries == entry)])
             if n + 1 < len(tokens):
                 contexts.texts[0].emit(token, data)
                 contexts.feed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,6 +23,8 @@ EOS = 0
 NONE = -1
 """No entry: the id is no candidate. No id: the vocabulary cannot express the entry."""
 _FORMAT = 1
+_KEPT = ("entry_of", "id_of", "outside", "eos_ids")
+"""What is written to the cache; the rest follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +37,25 @@ class MemberTables:
             continuation; NONE where the vocabulary cannot express it.
         outside: ids whose logits are never looked at (all that are no candidates, but for the first EOS id).
         eos_ids: the ids whose largest logit is EOS's; the first one stands for it.
+        place_of: ``id_of`` with 0 for NONE, so that it can be gathered by.
+        penalty_of: [entries] what is added to the logit found there: minus infinity for NONE, else 0.
     """
 
     entry_of: Tensor
     id_of: Tensor
     outside: Tensor
     eos_ids: Tensor
+    place_of: Tensor = field(init=False)
+    penalty_of: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        penalty = torch.zeros(self.id_of.shape, device=self.id_of.device)
+        object.__setattr__(self, "place_of", self.id_of.clamp(min=0))
+        object.__setattr__(self, "penalty_of", penalty.masked_fill_(self.id_of == NONE, -torch.inf))
 
     def to(self, device: torch.device) -> MemberTables:
         """The same tables on a device."""
-        return MemberTables(*(t.to(device) for t in (self.entry_of, self.id_of, self.outside, self.eos_ids)))
+        return MemberTables(*(getattr(self, name).to(device) for name in _KEPT))
 
     @property
     def candidates(self) -> int:
@@ -117,9 +128,7 @@ def load_or_build(vocabularies: Sequence[Vocabulary], cache_dir: Path) -> JointV
 
 def _keep(joint: JointVocabulary, path: Path) -> None:
     tensors = {
-        f"{n}.{name}": getattr(member, name).to(torch.int32)
-        for n, member in enumerate(joint.members)
-        for name in MemberTables.__slots__
+        f"{n}.{name}": getattr(member, name).to(torch.int32) for n, member in enumerate(joint.members) for name in _KEPT
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +140,6 @@ def _keep(joint: JointVocabulary, path: Path) -> None:
 
 
 def _unpack(tensors: dict[str, Tensor]) -> JointVocabulary:
-    count = len(tensors) // len(MemberTables.__slots__)
-    members = tuple(
-        MemberTables(*(tensors[f"{n}.{name}"].long() for name in MemberTables.__slots__)) for n in range(count)
-    )
+    count = len(tensors) // len(_KEPT)
+    members = tuple(MemberTables(*(tensors[f"{n}.{name}"].long() for name in _KEPT)) for n in range(count))
     return JointVocabulary(len(members[0].id_of), members)

@@ -264,7 +264,7 @@ def test_members_of_different_precision_go_together() -> None:
 @quick
 @given(st.lists(st.sampled_from(LOGITS), min_size=1, max_size=30), st.integers(1, 35))
 def test_among_equal_logits_the_lower_ids_are_in(values: list[float], k: int) -> None:
-    got = top_k(torch.tensor([values]), k)[0].tolist()
+    got = top_k([torch.tensor([values])], k)[0][1][0].tolist()
     assert {*got} == {*sorted(range(len(values)), key=lambda t: (-values[t], t))[:k]}
 
 
@@ -291,7 +291,10 @@ def made(mean: Sequence[float], own: Sequence[float], ids: Sequence[int]) -> Uni
     entries = torch.arange(1, len(mean) + 1)[None]
     members = torch.tensor([[own]], dtype=torch.float64)
     present = torch.ones_like(entries, dtype=torch.bool)
-    return Union(entries, present, torch.tensor([ids]), members, torch.tensor([mean], dtype=torch.float64), (entries,))
+    logits = members.log()
+    return Union(
+        entries, present, torch.tensor([ids]), logits, members, torch.tensor([mean], dtype=torch.float64), (entries,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,6 +353,7 @@ def test_draws_come_as_often_as_they_are_likely(temperature: float, top_p: float
         one.entries.expand(n, -1),
         one.present.expand(n, -1),
         one.ids.expand(n, -1),
+        one.logits.expand(-1, n, -1),
         one.members.expand(-1, n, -1),
         one.mean.expand(n, -1),
         one.tops,

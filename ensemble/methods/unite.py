@@ -24,6 +24,7 @@ class Union:
         entries: [B, U] entries of the joint vocabulary, ascending; a repeated one is padding.
         present: [B, U] which of them count.
         ids: [B, U] the primary's id for each, NONE where it cannot express the entry.
+        logits: [members, B, U] each member's logits; minus infinity for padding and for what it cannot express.
         members: [members, B, U] each member's own probabilities, renormalised on the union; 0 for padding.
         mean: [B, U] their weighted mean.
         tops: for each member its own top k [B, k], as entries.
@@ -32,6 +33,7 @@ class Union:
     entries: Tensor
     present: Tensor
     ids: Tensor
+    logits: Tensor
     members: Tensor
     mean: Tensor
     tops: tuple[Tensor, ...]
@@ -44,28 +46,22 @@ def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
     top k, and nothing else reads them.
     """
     z = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    eos = z[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) else None
+    # A single id of EOS has the logit that it has: moving it costs as much as all else here.
+    eos = z[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
     z.index_fill_(1, tables.outside, -torch.inf)
     if eos is not None:
         z[:, tables.eos_ids[:1]] = eos
     return z
 
 
-def top_k(z: Tensor, k: int) -> Tensor:
-    """Ids [B, k] of the k largest logits of each row; among equal ones the lower ids."""
-    if k >= z.shape[1]:
-        return z.sort(dim=1, descending=True, stable=True).indices
-    values, ids = z.topk(k + 1, dim=1)
-    # Only a tie at the border can change which ids are in; it is rare, and a stable sort is slow.
-    if bool((values[:, k - 1] == values[:, k]).any()):
-        return z.sort(dim=1, descending=True, stable=True).indices[:, :k]
-    return ids[:, :k]
-
-
-def _wanted(z: Tensor, tables: MemberTables, k: int) -> Tensor:
-    """A member's top k [B, k] as entries; NONE where it has fewer candidates than k, or rules some out."""
-    ids = top_k(z, k)
-    return tables.entry_of[ids].masked_fill(z.gather(1, ids) == -torch.inf, NONE)
+def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
+    """For each member the k largest of its logits [B, V_i] and their ids, [B, k]; among equal ones the lower ids."""
+    found: list[Sequence[Tensor]] = [z.topk(min(k + 1, z.shape[1]), dim=1) for z in scores]
+    borders = torch.cat([values[:, k - 1 :] for values, _ in found if values.shape[1] > k] or [scores[0][:0, :2]])
+    # Only a tie at the border can change which ids are in; it is rare, and a stable sort is slow. One look for all.
+    if any(values.shape[1] <= k for values, _ in found) or bool((borders[:, :1] == borders[:, 1:]).any()):
+        found = [z.sort(dim=1, descending=True, stable=True) for z in scores]
+    return [(values[:, :k], ids[:, :k]) for values, ids in found]
 
 
 def union(
@@ -81,22 +77,30 @@ def union(
         also: [B, n] entries that the union holds besides.
     """
     scores = [candidate_logits(z, tables) for z, tables in zip(logits, joint.members, strict=True)]
-    tops = [_wanted(z, tables, k) for z, tables in zip(scores, joint.members, strict=True)]
-    entries = torch.cat([*tops, also] if also is not None else tops, dim=1).sort(dim=1).values
-    present = entries != NONE
-    present[:, 1:] &= entries[:, 1:] != entries[:, :-1]
-    looked_up = entries.clamp(min=0)
-    primary_ids = torch.empty(0)
-    probabilities = []
-    for n, (z, tables) in enumerate(zip(scores, joint.members, strict=True)):
-        ids = tables.id_of[looked_up]
-        if n == 0:
-            primary_ids = ids.masked_fill(~present, NONE)
-        wanted = z.gather(1, ids.clamp(min=0)).masked_fill(~present | (ids == NONE), -torch.inf)
-        probabilities.append(wanted.softmax(dim=1))
-    members = torch.stack(probabilities)
+    found = top_k(scores, k)
+    # NONE where a member has fewer candidates than k, or rules some out.
+    tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(found, joint.members, strict=True)]
+    wanted = torch.cat(tops, dim=1)
+    wanted.masked_fill_(torch.cat([values for values, _ in found], dim=1) == -torch.inf, NONE)
+    entries = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
+    absent = entries == NONE
+    absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
+    # NONE takes the last place of a table, as any index of -1; what is found there is masked out.
+    on_union = torch.stack(
+        [
+            z.gather(1, tables.place_of.take(entries)).add_(tables.penalty_of.take(entries))
+            for z, tables in zip(scores, joint.members, strict=True)
+        ]
+    )
+    members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
     mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
-    return Union(entries, present, primary_ids, members, mean, tuple(tops))
+    ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
+    return Union(entries, ~absent, ids, on_union, members, mean, wanted.split([top.shape[1] for top in tops], dim=1))
+
+
+def log_mean(step: Union, weights: Tensor) -> Tensor:
+    """The logarithm of the mean [B, U], exact where a probability is too small for its type."""
+    return (step.logits.log_softmax(dim=2) + weights.to(step.logits).log()[:, None, None]).logsumexp(dim=0)
 
 
 def greedy(step: Union) -> Tensor:
