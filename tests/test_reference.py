@@ -30,7 +30,7 @@ from tokenizers import decoders
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NO_SHARED = pytest.mark.skip(reason="../shared/tokenizers is absent")
-REAL = real_tokenizers() or [pytest.param("none", marks=NO_SHARED)]
+REAL: list[Any] = real_tokenizers() or [pytest.param("none", marks=NO_SHARED)]
 
 
 def vocabulary_named(name: str) -> ReferenceVocabulary:
@@ -62,14 +62,17 @@ class Scripted:
 def scripted(tokenizer: Any, wants: dict[bytes | str, float], eos: Any = None) -> ReferenceMember:
     """A member that always wants the same; its entries are given by bytes, EOS by `EOS`."""
     vocabulary = vocabulary_of(tokenizer, len(tokenizer) + 3, (tokenizer.eos_token_id,))
-    ids = {tokenizer.eos_token_id if w == EOS else vocabulary.candidates[w]: logit for w, logit in wants.items()}
+    ids = {
+        tokenizer.eos_token_id if isinstance(w, str) else vocabulary.candidates[w]: logit for w, logit in wants.items()
+    }
     return ReferenceMember(Scripted(len(tokenizer) + 3, lambda _: ids, eos), tokenizer)
 
 
 def writes(text: bytes) -> ReferenceMember:
     """A member that writes that text byte by byte, whatever the prompt of one byte, and then ends."""
     tokenizer = byte_tokenizer()
-    ids = [*tokenizer.convert_tokens_to_ids([CHARACTER_OF[byte] for byte in text]), tokenizer.eos_token_id]
+    letters: Any = tokenizer.convert_tokens_to_ids([CHARACTER_OF[byte] for byte in text])
+    ids = [*letters, tokenizer.eos_token_id]
     return ReferenceMember(Scripted(len(tokenizer), lambda context: {ids[len(context) - 1]: 9.0}), tokenizer)
 
 
@@ -88,7 +91,7 @@ def test_one_member_alone_is_the_greedy_decoding_of_transformers_with_real_token
 
 
 def assert_greedy(tokenizer: Any, arch: str, prompts: Sequence[str]) -> None:
-    model = tiny_model(tokenizer, seed=3, arch=arch)
+    model: Any = tiny_model(tokenizer, seed=3, arch=arch)
     member = ReferenceMember(model, tokenizer)
     allowed = {*member.candidates.values(), *member.eos_ids}
     never = [token for token in range(model.config.vocab_size) if token not in allowed]
@@ -352,7 +355,7 @@ def test_the_union_holds_what_any_member_wants_and_a_missing_word_has_its_first_
 
 def test_other_members_read_the_whole_text_anew() -> None:
     letters, words = byte_tokenizer(("Jam", "es")), byte_tokenizer(("James",))
-    jam, es = vocabulary_of(letters, len(letters), ()).candidates[b"Jam"], letters.convert_tokens_to_ids("es")
+    jam, es = (vocabulary_of(letters, len(letters), ()).candidates[word] for word in (b"Jam", b"es"))
     primary = ReferenceMember(Scripted(300, lambda c: {jam if len(c) == 1 else es: 9.0}), letters)
     other = ReferenceMember(Scripted(300, lambda _: {}), words)
     g = generate([primary, other], [[7], [8, 9]], max_new_tokens=3, weights=[1, 0])

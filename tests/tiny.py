@@ -97,7 +97,8 @@ def real_tokenizers() -> list[str]:
 @cache
 def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The real tokenizer of that name. It is shared between tests: do not change it."""
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(TOKENIZERS / name)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZERS / name)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
     return tokenizer
 
 
@@ -229,8 +230,8 @@ def tiny_model(
             AutoConfig.for_model(arch, **usual | config), dtype=dtype
         )
     random = torch.Generator().manual_seed(seed)
-    head = model.get_output_embeddings().weight
-    embedding = model.get_input_embeddings().weight
+    head: Any = model.get_output_embeddings().weight
+    embedding: Any = model.get_input_embeddings().weight
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:  # vectors are norms' weights and biases: 1 and 0 as they are
@@ -246,7 +247,8 @@ def tiny_model(
         wanted = states @ head[eos]
         needed = (states @ head.T).amax(1) / wanted.clamp(min=1e-6)
         head[eos] *= needed.sort().values[round(eos_rate * len(states))]
-    return model.eval()
+    model.eval()
+    return model
 
 
 def let_write(model: PreTrainedModel, ids: Sequence[int], strength: float = 20.0) -> PreTrainedModel:
