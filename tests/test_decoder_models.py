@@ -64,8 +64,10 @@ def test_one_member_alone_writes_what_transformers_does(arch: str, tables: Path)
     assert_greedy(member_named(arch), PROMPTS[:3], 14, tables)
 
 
-@pytest.mark.parametrize("name", [name for name in ("gpt-2", "llama-2", "gpt-neox") if name in real_tokenizers()])
+@pytest.mark.parametrize("name", ["gpt-2", "llama-2", "gpt-neox"])
 def test_one_member_alone_writes_what_transformers_does_with_a_real_tokenizer(name: str, tables: Path) -> None:
+    if name not in real_tokenizers():
+        pytest.skip("../shared/tokenizers is absent")
     assert_greedy(member_named("llama", name), PROMPTS, 12, tables)
 
 
