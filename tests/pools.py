@@ -92,6 +92,21 @@ class Place:
         }
         return self.write("task.yaml", yaml.safe_dump({**content, **keys}))
 
+    def job(self, models: Path) -> None:
+        """Write a task, and a pool of the three models that work."""
+        self.task()
+        self.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
+
+    def refused(self, *arguments: str | os.PathLike[str]) -> str:
+        """The line that bad input is answered with, nothing having been written."""
+        before = self.files()
+        ran = self.advisor(*arguments)
+        assert (ran.status, ran.out) == (2, "")
+        assert self.files() == before
+        assert not self.cache.exists()
+        assert ran.line.startswith("advisor: ")
+        return ran.line
+
     def write(self, name: str, text: str) -> str:
         """Write a file; its name."""
         (self.folder / name).write_text(text, encoding="utf-8", newline="")

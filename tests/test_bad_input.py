@@ -1,0 +1,260 @@
+"""Bad input: exit 2 before anything is run, one line that says what to do, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import huggingface_hub
+import pytest
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
+LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
+
+# --- Options, lines of the pool, models ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["select"], "--pool is missing"),
+        (["select", "--pool", "models.txt"], "--task is missing"),
+        (["profile", "--task", "task.yaml"], "--pool is missing"),
+        ([*SELECT, "--colour", "red"], "No such option: --colour"),
+        ([*SELECT, "--limit", "few"], "--limit"),
+        (["choose"], "No such command 'choose'; see advisor --help"),
+        ([*SELECT, "--limit", "0"], "--limit 0: give at least 1"),
+        ([*SELECT, "--shots", "-1"], "--shots -1: give at least 0"),
+        ([*SELECT, "--seed", "-1"], "--seed -1: give 0 or more"),
+        ([*SELECT, "--max-gap", "-0.1"], "--max-gap -0.1: give points from 0 to 100"),
+        ([*SELECT, "--max-gap", "101"], "--max-gap 101: give points from 0 to 100"),
+        ([*SELECT, "--max-gap", "nan"], "--max-gap nan: give points from 0 to 100"),
+        ([*SELECT, "--max-length-ratio", "0.9"], "--max-length-ratio 0.9: give a ratio of at least 1"),
+        ([*SELECT, "--max-length-ratio", "inf"], "--max-length-ratio inf: give a ratio of at least 1"),
+        ([*SELECT, "--max-models", "0"], "--max-models 0: give at least 1"),
+        ([*SELECT, "--method", "magic"], "--method magic: not one of unite"),
+        ([*SELECT, "--k", "0"], "--k 0: each member must bring at least 1"),
+        ([*SELECT, "--max-new-tokens", "0"], "--max-new-tokens 0: give at least 1"),
+        ([*SELECT, "--batch-size", "0"], "--batch-size 0: give a number of at least 1, or auto"),
+        ([*SELECT, "--batch-size", "many"], "--batch-size many: give a number of at least 1, or auto"),
+        ([*SELECT, "--dtype", "float8"], "--dtype float8: not one of auto, float32"),
+        ([*SELECT, "--chat-template", "maybe"], "--chat-template maybe: not one of auto, always, never"),
+        ([*SELECT, "--device", "cuda:99"], "--device: device cuda:99: not on this machine; use one of cpu"),
+        ([*SELECT, "--device", "abacus"], "--device: device abacus: not on this machine; use one of cpu"),
+        ([*SELECT, "--device", "meta"], "--device: device meta holds no numbers"),
+        ([*SELECT, "--split", "train"], "train"),
+        ([*SELECT, "--split", "held_out"], "--split held_out: 6 of its 6 questions are among the held-out ones"),
+        ([*SELECT, "--out", "task.yaml"], "--out task.yaml: task.yaml is a file; give a folder"),
+        ([*SELECT, "--cache-dir", "task.yaml/cache"], "--cache-dir task.yaml/cache: responses cannot be kept there"),
+        (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: there is no such file"),
+        (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
+        (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
+        (["select", "--profiles", "gone.json"], "--profiles gone.json: there is no such file"),
+        ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
+        (["report", "gone"], "gone"),
+        (["run"], "there is no prompt"),
+        (["run", "gone", "a prompt"], "gone: no result.json in it"),
+        (["run", "--models", "gone", "a prompt"], "gone"),
+        (["run", "folder", "--models", "a", "b"], "give a run folder or --models, not both"),
+        (["run", "--models", "a", "b", "--top-p", "0"], "--top-p 0: give a share above 0"),
+        (["run", "--models", "a", "b", "--temperature", "-1"], "--temperature -1: give 0"),
+        (["run", "--models", "a", "b", "--stop", ""], "--stop ''"),
+    ],
+)
+def test_a_bad_option_is_one_line(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    place.job(models)
+    assert says in place.refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{models}/alpha colour=red", "'colour=red' is no option of a model"),
+        ("{models}/gone", "there is no such folder"),
+        ("{models}/empty", "no config.json in it"),
+        ("{models}/pickled", "only there as pickle (pytorch_model.bin)"),
+        ("{models}/alpha device=cuda:99 name=other", "device: device cuda:99: not on this machine"),
+        ("{models}/beta", "the name 'beta' is that of models.txt:1 too"),
+        ("org/name@", "names no revision"),
+    ],
+)
+def test_a_bad_line_of_the_pool_is_named(place: Place, models: Path, line: str, says: str) -> None:
+    place.task()
+    place.pool(str(models / "beta"), "", line.format(models=models))
+    found = place.refused(*SELECT)
+    assert found.startswith("advisor: models.txt:3: ")
+    assert says in found
+
+
+def test_weights_that_cannot_be_read_are_bad_input(place: Place, models: Path) -> None:
+    place.task()
+    shutil.copytree(models / "alpha", "copy")
+    Path("copy", "model-2.safetensors").symlink_to("gone")
+    place.pool("./copy")
+    assert "model-2.safetensors: cannot be read" in place.refused(*SELECT)
+
+
+def test_code_that_came_with_a_model_and_fails_is_bad_input(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    place.task()
+    copy = shutil.copytree(models / "alpha", place.folder / "copy")
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (copy / "code.py").write_text("raise ZeroDivisionError('boom')", encoding="utf-8")
+    place.pool("./copy")
+    assert "custom code" in place.refused(*SELECT)
+    place.pool("./copy trust_remote_code=true")
+    assert "copy: its configuration cannot be read (ZeroDivisionError: boom)" in place.refused(*SELECT)
+
+
+def test_an_empty_pool_is_bad_input(place: Place) -> None:
+    place.task()
+    place.pool("# none yet")
+    assert "models.txt: no model in it" in place.refused(*SELECT)
+
+
+# --- The hub ---
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Let the hub be at an address, with nothing downloaded yet."""
+
+    def is_at(address: str) -> None:
+        huggingface_hub.close_session()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield is_at
+    huggingface_hub.close_session()
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
+    """A hub with the models of a folder, each at one commit."""
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            place = re.fullmatch(r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path)
+            name, revision, file = place.groups() if place else ("gone", None, "")
+            path = models / name / file
+            found = path.exists() and revision in (None, "main", COMMIT)
+            content = b""
+            if found and path.is_dir():
+                files = [{"rfilename": each.name} for each in path.iterdir()]
+                content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()
+            elif found:
+                content = path.read_bytes()
+            missing = "EntryNotFound" if file else "RevisionNotFound" if path.exists() else "RepoNotFound"
+            self.send_response(200 if found else 404)
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header(*(("ETag", f'"{name}-{file}"') if found else ("X-Error-Code", missing)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else content)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Hub
+
+
+@pytest.fixture
+def small_hub(hub: Callable[[str], None], models: Path) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), hub_of(models))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    hub(f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_model_on_the_hub_is_run_and_known_by_its_commit(place: Place, small_hub: None) -> None:
+    place.task()
+    place.pool("org/alpha", "org/gamma@main name=other")
+    ran = place.advisor(*SELECT, "--no-verify", "--quiet", "--out", "run", *LENIENT)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    models = result["provenance"]["models"]
+    assert [(models[name]["path_or_id"], models[name]["revision"]) for name in ("alpha", "other")] == [
+        ("org/alpha", COMMIT),
+        ("org/gamma", COMMIT),
+    ]
+
+
+def test_what_was_downloaded_does_while_the_hub_is_away(
+    place: Place, small_hub: None, hub: Callable[[str], None]
+) -> None:
+    place.task()
+    place.pool("org/alpha")
+    profile = ("profile", "--pool", "models.txt", "--task", "task.yaml", "--quiet")
+    first = place.advisor(*profile)
+    hub("http://127.0.0.1:9")
+    assert place.advisor(*profile, "--cache-dir", "fresh") == first
+    assert first.status == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("org/gone", "org/gone: the hub has no such model"),
+        ("org/pickled", "org/pickled: its weights are only as pickle (pytorch_model.bin)"),
+        ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
+    ],
+)
+def test_the_hub_is_asked_before_anything_is_run(
+    place: Place, models: Path, small_hub: None, line: str, says: str
+) -> None:
+    place.task()
+    place.pool(str(models / "alpha"), line)
+    found = place.refused(*SELECT)
+    assert found.startswith(f"advisor: models.txt:2: {says}")
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path, hub: Callable[[str], None]) -> None:
+    hub("http://127.0.0.1:9")  # the port of discard, where nobody listens
+    place.task()
+    place.pool("org/name")
+    start = time.process_time()
+    assert "models.txt:1: org/name: the hub cannot be reached" in place.refused(*SELECT)
+    assert time.process_time() - start < 5
+
+
+def test_a_hub_that_is_switched_off_is_said(
+    place: Place, hub: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    place.task()
+    place.pool("org/name")
+    assert "models.txt:1: org/name: the hub cannot be reached" in place.refused(*SELECT)
+    assert "org/name: the hub cannot be reached" in place.refused("run", "--models", "org/name", "a prompt")
