@@ -237,9 +237,10 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 
 LONG = ("--out", "run", "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
-import os, sys
+import os, signal, sys
 import advisor.pipeline, advisor.terminal, ensemble.member, reports.page, transformers.models.llama.modeling_llama
 from advisor.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored
 for line in sys.stdin:
     run = os.fork()
     if not run:
@@ -277,7 +278,7 @@ def stop_at(runs: subprocess.Popen[str], place: Place, count: int, number: signa
     run = int(runs.stdout.readline())
     end = time.monotonic() + 120
     while answered(place.cache) < count and time.monotonic() < end:
-        time.sleep(0.003)
+        time.sleep(0.01)
     with suppress(ProcessLookupError):  # on a slow machine it may have ended meanwhile
         os.kill(run, number)
     return int(runs.stdout.readline())
