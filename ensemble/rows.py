@@ -222,8 +222,7 @@ class CachedRows:
         if end - first < self._filled.shape[1]:
             self._filled = self._filled[:, first:end]
             self._reslot(lambda tensor: tensor[:, :, first:end])
-        has_holes = bool((self._filled[:, :-1] & ~self._filled[:, 1:]).any())
-        if end - first <= most or not has_holes:
+        if end - first <= most or not bool((self._filled[:, :-1] & ~self._filled[:, 1:]).any()):
             return
         # A stable sort moves the empty slots to the front and keeps the order of the others.
         longest = int(self._filled.sum(dim=1).max())
