@@ -196,9 +196,13 @@ def _standing(entry: object, place: str) -> Standing:
 
 def _number(value: object) -> float | None:
     """A finite number of JSON as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # JSON's integers have no end
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _choose(plan: Plan, pool: Pool, store: Store, watcher: Watcher) -> tuple[Selection, Verified | None, str | None]:

@@ -353,6 +353,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
         ('{"profiles": [{"model": "a", "accuracy": 100.1}]}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": NaN}]}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": 1e999}]}', "from 0 to 100"),
+        (f'{{"profiles": [{{"model": "a", "accuracy": 1{"0" * 400}}}]}}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "0 or more"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "0 or more"),
         ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "'a' is there twice"),
