@@ -64,7 +64,6 @@ class Contexts:
 
     Args:
         members: The primary first.
-        longest: For each member, tokens that no context will exceed. Nothing needs it any more.
 
     Attributes:
         texts: The texts, in the order in which they were admitted.
@@ -72,7 +71,7 @@ class Contexts:
             those of the one text at several places [places, V_i].
     """
 
-    def __init__(self, members: Sequence[Member], longest: Sequence[int]) -> None:  # noqa: ARG002  # callers name it yet
+    def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
         self._rows = [member.rows() for member in members]
         self._device = members[0].device

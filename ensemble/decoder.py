@@ -108,9 +108,7 @@ class Decoder:
         self._eos = int(joint.members[0].eos_ids[0]) if len(joint.members[0].eos_ids) else NONE
         # Rows of like length are decoded together, so that little of a batch is padding.
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
-        longest = [max((len(prompt[n]) for prompt in prompts), default=0) for n in range(len(members))]
-        # A member may need more tokens than the primary for the same text; four to one is more than any real pair has.
-        self._contexts = Contexts(members, [length + 4 * settings.max_new_tokens for length in longest])
+        self._contexts = Contexts(members)
         self._running: list[Progress] = []
         self._propose = Proposer(joint.members[0])
 
@@ -127,8 +125,9 @@ class Decoder:
             if self._running:
                 self._contexts.feed()
             self._admit()
-            for progress, text, token in zip(self._running, self._contexts.texts, self._choose(), strict=True):
-                self._emit(progress, text, token)
+            for row, token in enumerate(self._choose()):
+                self._check(token, row, self._contexts.texts[row])
+                self._emit(self._running[row], self._contexts.texts[row], token)
         return self._finish()
 
     @property
@@ -157,6 +156,7 @@ class Decoder:
         most = min(self._settings.draft, self._settings.max_new_tokens - len(text.tokens) - 1)
         draft = self._contexts.look_ahead(self._propose, most)
         for place, token in enumerate(self._choose()):
+            self._check(token, place, text)
             drafted, readers = draft[place] if place < len(draft) else (None, None)
             self._emit(progress, text, token, readers if token == drafted else None)
             if progress.finish_reason or token != drafted:
@@ -197,8 +197,6 @@ class Decoder:
             winners = unite.greedy(step)
         ids = step.ids.gather(1, winners[:, None]).squeeze(1)
         chosen: list[int] = ids.masked_fill(step.mean.isnan().any(dim=1), _NOT_A_NUMBER).tolist()
-        if _NOT_A_NUMBER in chosen:
-            self._blame()
         if self._settings.trace:
             # The rows are the running prompts, or the places of the only one.
             owners = self._running if len(self._running) == len(chosen) else self._running * len(chosen)
@@ -233,10 +231,13 @@ class Decoder:
     def _entry_bytes(self) -> list[bytes | None]:
         return [None, *entries([member.vocabulary for member in self._members])]
 
-    def _blame(self) -> None:
-        step = 1 + max(len(text.tokens) for text in self._contexts.texts)
+    def _check(self, token: int, row: int, text: Text) -> None:
+        """Stop where a row of logits is no numbers; a place of a draft counts only once the text has come to it."""
+        if token != _NOT_A_NUMBER:
+            return
+        step = len(text.tokens) + 1
         for member, logits in zip(self._members, self._contexts.logits, strict=True):
-            if bool(logits.isnan().any()):
+            if bool(logits[row].isnan().any()):
                 raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {step}")
         raise MemberError(f"no member has a token to offer at step {step}")
 

@@ -42,12 +42,7 @@ class Ensemble:
         weights: Sequence[float] | None = None,
         cache_dir: Path | None = None,
     ) -> None:
-        if not members:
-            raise InputError("an ensemble needs at least one model; none was given")
-        if method not in METHODS:
-            raise InputError(f"method {method!r}: not one of {', '.join(METHODS)}")
-        if k < 1:
-            raise InputError(f"k is {k}; each member must bring at least 1 candidate")
+        _check_shape(len(members), method, k)
         self.members = tuple(members)
         self.method = method
         self.k = k
@@ -83,6 +78,7 @@ class Ensemble:
         if isinstance(models, str | Path):
             raise InputError(f"models is {str(models)!r}; give a list of models, the primary first")
         checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
+        _check_shape(len(checkpoints), method, k)
         _normalised(weights, len(checkpoints))
         devices = [device] * len(checkpoints) if isinstance(device, str) else list(device)
         if len(devices) != len(checkpoints):
@@ -173,7 +169,7 @@ class Ensemble:
     def _score(self, prompt: list[list[int]], option: str) -> float:
         primary = self.members[0].vocabulary
         tokens = primary.continue_ids(option.encode())
-        contexts = Contexts(self.members, [len(ids) + 4 * len(tokens) for ids in prompt])
+        contexts = Contexts(self.members)
         contexts.admit([prompt])
         weights = torch.tensor(self.weights, dtype=torch.float64, device=self.members[0].device)
         numbers = entries([member.vocabulary for member in self.members])
@@ -189,6 +185,15 @@ class Ensemble:
                 contexts.texts[0].emit(token, data)
                 contexts.feed()
         return total
+
+
+def _check_shape(members: int, method: str, k: int) -> None:
+    if not members:
+        raise InputError("an ensemble needs at least one model; none was given")
+    if method not in METHODS:
+        raise InputError(f"method {method!r}: not one of {', '.join(METHODS)}")
+    if k < 1:
+        raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 
 
 def _normalised(weights: Sequence[float] | None, members: int) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -125,19 +125,25 @@ def load_member(
     else:
         # Quantised weights are made where they stay; they cannot be moved.
         options |= {"quantization_config": quantization, "device_map": {"": place}}
+    model: Any  # typed by transformers as the pair that output_loading_info makes of it
+    loaded: dict[str, Any]
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            checkpoint.location, dtype=dtype, use_safetensors=True, **options
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            checkpoint.location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
         if quantization is None:
-            model.to(place)  # type: ignore[arg-type]  # transformers hides the signature of nn.Module.to
+            model.to(place)
     except (torch.OutOfMemoryError, MemoryError) as error:
         free = free_memory(place)
         known = "" if free is None else f", where {free / 2**30:.1f} GiB are free"
         raise MemberError(f"{name}: not enough memory on {device}{known} ({first_line(error)})") from error
     except Exception as error:  # damaged weights surface as errors of many libraries
         raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    # The library fills what a file lacks with random numbers, and only warns.
+    if missing := sorted(loaded["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
     return member_of(model, tokenizer, name=name, chat_template=chat_template)
 
 
