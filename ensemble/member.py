@@ -125,13 +125,12 @@ def load_member(
     else:
         # Quantised weights are made where they stay; they cannot be moved.
         options |= {"quantization_config": quantization, "device_map": {"": place}}
-    model: Any  # typed by transformers as the pair that output_loading_info makes of it
-    loaded: dict[str, Any]
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
+        pair: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
+        model, loaded = pair
         if quantization is None:
             model.to(place)
     except (torch.OutOfMemoryError, MemoryError) as error:
