@@ -114,7 +114,7 @@ def read_prompt(prompt: str) -> str:
         InputError: It is empty, or no Unicode text.
     """
     try:
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
         text.encode()
     except UnicodeError as error:
         raise InputError(f"the prompt is not UTF-8 text ({error}); convert it") from None
