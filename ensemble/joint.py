@@ -57,11 +57,6 @@ class MemberTables:
         """The same tables on a device."""
         return MemberTables(*(getattr(self, name).to(device) for name in _KEPT))
 
-    @property
-    def candidates(self) -> int:
-        """How many of the member's ids are candidates."""
-        return int((self.entry_of != NONE).sum())
-
 
 @dataclass(frozen=True, slots=True)
 class JointVocabulary:
@@ -99,7 +94,7 @@ def _member_tables(vocabulary: Vocabulary, numbers: dict[bytes, int]) -> MemberT
     own = vocabulary.representatives
     entry_of = torch.full((vocabulary.size,), NONE)
     entry_of[torch.tensor(list(own.values()))] = torch.tensor([numbers[data] for data in own])
-    eos_ids = torch.tensor([index for index in vocabulary.eos_ids if index < vocabulary.size], dtype=torch.long)
+    eos_ids = torch.tensor(vocabulary.eos_ids, dtype=torch.long)
     entry_of[eos_ids[:1]] = EOS
     id_of = torch.full((len(numbers) + 1,), NONE)
     id_of[entry_of[entry_of != NONE]] = torch.nonzero(entry_of != NONE).squeeze(1)
