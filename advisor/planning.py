@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from advisor import checks
 from advisor.loading import hush
+from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiling import Setting
 from advisor.records import Rules
@@ -19,7 +20,6 @@ from ensemble.checkpoint import ChatTemplate
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from advisor.pipeline import Plan
     from advisor.watching import Watcher
 
 
@@ -70,9 +70,6 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     dev, held_out = load(split), load("held_out") if verify else None
     if held_out is not None:
         checks.check_disjoint(dev, held_out)
-
-    # Only here, since it loads the libraries of statistics: most of what can be wrong is found by now.
-    from advisor.pipeline import Plan
 
     return Plan(
         candidates=candidates,

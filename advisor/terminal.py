@@ -1,4 +1,4 @@
-"""What the user sees while a run goes on, and at its end. Everything here goes to standard error."""
+"""What the user sees while a run goes on, on standard error, and its conclusion, on standard output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rich.text import Text
 from reports.visible import visible
 
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
-_VERDICTS = {"ensemble": "Ensemble them", "single": "Use one model", "cannot_tell": "Cannot tell"}
 
 
 class Terminal:
@@ -56,15 +55,18 @@ class Terminal:
         """See :class:`advisor.watching.Watcher`."""
         self.console.print(Text.assemble(("note ", "yellow"), visible(text)), soft_wrap=True)
 
-    def show(self, result: Mapping[str, Any], report: Path) -> None:
-        """The leaderboard, the verdict, and where the report is."""
+    def show(self, result: Mapping[str, Any]) -> None:
+        """The leaderboard, and the ensemble beside its members."""
         self.console.print(leaderboard(result))
         if result["ensemble"]:
             self.console.print(held_out(result["ensemble"]))
-        self.console.print(f"\n[bold]{_VERDICTS[result['advice']['verdict']]}[/]")
-        self.console.print(_plain(result["advice"]["text"]))
+
+    def conclude(self, result: Mapping[str, Any], report: Path) -> None:
+        """The result itself, on standard output: the verdict, and where the report is."""
+        console = Console(highlight=False)
+        console.print(_plain(result["advice"]["text"]), soft_wrap=not console.is_terminal)
         link = Style(link=report.absolute().as_uri())
-        self.console.print(Text.assemble("\nReport: ", (visible(str(report)), link)), soft_wrap=True)
+        console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
 
 
 def leaderboard(result: Mapping[str, Any]) -> Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 
@@ -17,15 +17,3 @@ class Watcher(Protocol):
     def say(self, text: str) -> None:
         """Take note of a line: what was left out, set aside or slow."""
         ...
-
-
-class NobodyWatches:
-    """A watcher who hears nothing."""
-
-    @contextmanager
-    def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:  # noqa: ARG002  # the protocol's
-        """See :class:`Watcher`."""
-        yield lambda _: None
-
-    def say(self, text: str) -> None:
-        """See :class:`Watcher`."""

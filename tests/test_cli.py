@@ -197,12 +197,13 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     }
     terminal = Terminal()
     terminal.say(HOSTILE)
-    terminal.show(result, tmp_path / "[bold]\x1b[31m" / "report.html")
+    terminal.show(result)
+    terminal.conclude(result, tmp_path / "[bold]\x1b[31m" / "report.html")
     with terminal.stage(HOSTILE, 3) as advance:
         advance(3)
     captured = capfd.readouterr()
-    assert captured.out == ""
-    assert not [c for c in captured.err if not c.isprintable() and c != "\n"]
+    assert not [c for c in captured.out + captured.err if not c.isprintable() and c != "\n"]
+    assert "⟨U+202E⟩" in captured.out
     for text in ("[bold]b[/]", "[link=x]y[/]", ":fire:", "⟨U+202E⟩", "␛[31mred"):
         assert text in re.sub(r"[\s│]+", "", captured.err) or text in captured.err
 

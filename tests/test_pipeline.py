@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor import pipeline
+from advisor import pipeline, profiler
 from advisor.loading import Model, load_ensemble
-from advisor.pipeline import Plan, read_standings, run_on_numbers
+from advisor.pipeline import run_on_numbers
+from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiling import Setting
 from advisor.records import Rules
 from advisor.result import Outcome, result_of, samples_of
 from advisor.runfolder import check_out, folder_name, replace, write_run
+from advisor.standings import read_standings
 from advisor.store import Store
 from advisor.tasks import load_task
-from advisor.watching import NobodyWatches
+from advisor.terminal import Terminal
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 
@@ -58,7 +60,7 @@ def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules:
 
 def run(plan: Plan) -> Outcome:
     with Store(plan.cache_dir) as store:
-        return pipeline.run(plan, store, NobodyWatches())
+        return pipeline.run(plan, store, Terminal(quiet=True))
 
 
 def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
@@ -72,7 +74,7 @@ def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[st
         change(names, ensemble)
         return ensemble
 
-    monkeypatch.setattr(pipeline, "load_ensemble", load)
+    monkeypatch.setattr(profiler, "load_ensemble", load)
     return loaded
 
 

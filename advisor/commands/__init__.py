@@ -1,0 +1,1 @@
+"""The commands of ``advisor``, a file each: options in, text out, no logic."""

@@ -1,0 +1,19 @@
+"""``advisor tasks`` and ``advisor methods``: what there is, a line each."""
+
+from __future__ import annotations
+
+
+def tasks() -> None:
+    """List the tasks, a line each."""
+    from advisor.tasks import list_tasks
+
+    for task in list_tasks():
+        print(f"{task.name:16} {task.metric:12} {task.summary}")
+
+
+def methods() -> None:
+    """List the methods of ensembling, a line each."""
+    from ensemble.methods import METHODS
+
+    for name, summary in METHODS.items():
+        print(f"{name:16} {summary}")

@@ -1,0 +1,73 @@
+"""``advisor run``: one text, from a run's chosen set or from any models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.commands import options as opt
+from advisor.commands.output import for_output
+from ensemble.errors import InputError
+
+
+def run(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --models.")] = None,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="A prompt; - reads standard input.")] = None,
+    *,
+    models: Annotated[list[str] | None, typer.Option("--models", help="A folder or hub id; the primary first.")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="How the set decodes.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Candidates that each member brings to the union.")] = None,
+    max_new_tokens: opt.Tokens = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Ends the text; can be given several times.")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Draw from the likeliest that reach it together.")] = 1.0,
+    seed: opt.Seed = 0,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; the run's own.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, ...; the run's own.")] = None,
+    chat_template: Annotated[str | None, typer.Option("--chat-template", help="auto, ...; the run's own.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Write the text as it comes.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show what each member wanted at every step.")] = False,
+    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Generate with the chosen set of a run, or with any models."""
+    if models:
+        # With --models the one positional argument is the prompt.
+        if prompt is not None:
+            raise InputError("give a run folder or --models, not both")
+        prompt, run = run, None
+    if prompt is None:
+        raise InputError("there is no prompt; give one, or - to read it from standard input")
+    if run is None and not models:
+        raise InputError("give a run folder, or --models for each model, the primary first")
+
+    from advisor import checks
+
+    checks.check_method(method or "unite", 1 if k is None else k)
+    checks.check_tokens(max_new_tokens)
+    checks.check_loading(dtype or "auto", chat_template or "auto")
+    checks.check_sampling(temperature, top_p)
+    checks.check_seed(seed)
+    checks.check_stop(stop or ())
+
+    from advisor import running
+    from advisor.loading import hush
+
+    hush()
+    chosen = running.chosen_by_hand(models) if models else running.chosen_by_run(Path(str(run)))
+    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
+    checks.check_models(chosen.models)
+    text = running.read_prompt(prompt)
+    if stream and not trace:
+        for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
+            print(for_output(piece), end="", flush=True)
+        print()
+        return
+    generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
+    print(for_output(generation.text))
+    if trace:
+        print(
+            *running.trace_lines(generation.trace, [model.name for model in chosen.models]), sep="\n", file=sys.stderr
+        )

@@ -1,0 +1,92 @@
+"""``advisor select``: the whole job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.commands import options as opt
+from advisor.commands.output import command_line, print_json
+from ensemble.errors import InputError
+
+
+def select(
+    *,
+    pool: opt.Pool = None,
+    task: opt.Task = None,
+    data: opt.Data = None,
+    split: opt.Split = "dev",
+    limit: opt.Limit = None,
+    shots: opt.Shots = None,
+    seed: opt.Seed = 0,
+    max_gap: opt.Gap = 10.0,
+    max_length_ratio: opt.Ratio = 2.0,
+    max_models: opt.Models = 3,
+    method: opt.Method = "unite",
+    k: opt.K = 10,
+    max_new_tokens: opt.Tokens = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    batch_size: opt.Batch = "auto",
+    chat_template: opt.Template = "auto",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
+    profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
+    cache_dir: opt.Cache = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/TASK where left out.")] = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
+    from advisor.checks import check_rules
+    from advisor.planning import opened_store, plan_of, setting_of
+    from advisor.runfolder import check_out, folder_name, write_run
+    from advisor.terminal import Terminal
+
+    terminal = Terminal(quiet=quiet)
+    rules = check_rules(max_gap, max_length_ratio, max_models)
+    if profiles is not None:
+        from advisor.pipeline import run_on_numbers
+
+        if pool is not None:
+            raise InputError("--profiles gives numbers instead of models; leave out --pool")
+        outcome = run_on_numbers(profiles, rules, command_line())
+        folder = out or Path("runs") / folder_name(profiles.stem)
+        check_out(folder)
+    else:
+        plan = plan_of(
+            pool=pool,
+            task=task,
+            data=data,
+            split=split,
+            limit=limit,
+            shots=shots,
+            seed=seed,
+            rules=rules,
+            setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+            method=method,
+            k=k,
+            verify=not no_verify,
+            cache_dir=cache_dir,
+            command=command_line(),
+        )
+        folder = out or Path("runs") / folder_name(plan.dev.name)
+        check_out(folder)
+        from advisor.pipeline import run
+
+        with opened_store(plan, terminal, quiet=quiet) as store:
+            outcome = run(plan, store, terminal)
+
+    from advisor.result import result_of, samples_of
+    from reports import write_report
+
+    result = result_of(outcome)
+    write_run(folder, result, samples_of(outcome))
+    report = write_report(folder)
+    terminal.show(result)
+    if as_json:
+        print_json(result)
+    else:
+        terminal.conclude(result, report)

@@ -1,0 +1,40 @@
+"""A run, as it was asked for and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.pool import Candidate
+from advisor.profiling import Setting
+from advisor.records import Rules
+from advisor.tasks.values import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does.
+
+    Attributes:
+        candidates: The pool.
+        dev: The questions that candidates are profiled on.
+        held_out: The questions that the chosen set is verified on; None to leave it unverified.
+        rules: The limits.
+        setting: How models are loaded and generate.
+        method: How the set decodes.
+        k: Candidates that each member brings to the union.
+        seed: Of every draw and resampling.
+        cache_dir: Where responses and tables are kept.
+        command: The command line, for the record.
+    """
+
+    candidates: tuple[Candidate, ...]
+    dev: Task
+    held_out: Task | None
+    rules: Rules
+    setting: Setting
+    method: str
+    k: int
+    seed: int
+    cache_dir: Path
+    command: str

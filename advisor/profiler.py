@@ -1,0 +1,107 @@
+"""The models of a run at work: each candidate alone, one in memory at a time, and sets of them together.
+
+A candidate that fails is noted, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from advisor.answering import free_memory
+from advisor.loading import Model, load_ensemble
+from advisor.plan import Plan
+from advisor.profiling import Cost, identify, model_of, profile
+from advisor.records import Profile
+from advisor.store import Store
+from advisor.tasks.values import Task
+from advisor.watching import Watcher
+from ensemble.errors import MemberError
+
+if TYPE_CHECKING:
+    from ensemble.ensemble import Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Graded answers, and what they took."""
+
+    profile: Profile
+    cost: Cost
+
+
+class Profiler:
+    """Profiles candidates and sets of them.
+
+    Args:
+        plan: What the run does.
+        store: Where responses are looked up and kept.
+        watcher: Who is told how far it is.
+
+    Attributes:
+        identities: What decides each candidate's responses, by name.
+        failures: Why candidates could not be run, by name.
+
+    Raises:
+        InputError: A candidate cannot be used; before any of them is run.
+    """
+
+    def __init__(self, plan: Plan, store: Store, watcher: Watcher) -> None:
+        self._plan = plan
+        self._store = store
+        self._watcher = watcher
+        self._candidates = {candidate.name: candidate for candidate in plan.candidates}
+        self.identities = {name: identify(one, plan.setting, store) for name, one in self._candidates.items()}
+        self.failures: dict[str, str] = {}
+
+    def alone(self, names: Sequence[str], task: Task) -> dict[str, Profiled]:
+        """Each candidate's answers, by name, without those that failed.
+
+        One alone is an ensemble of one, which decodes exactly as the model itself does.
+        """
+        found = {}
+        for name in names:
+            key = {"members": [self.identities[name].key()]}
+            try:
+                found[name] = self._profile(name, key, [name], task)
+            except MemberError as error:
+                self.failures[name] = str(error).removeprefix(f"{name}: ")
+                self._watcher.say(f"{name}: {self.failures[name]}")
+            if name in self.failures:
+                # Only here, behind the handler, nothing refers to the model any more.
+                free_memory()
+        return found
+
+    def together(self, names: Sequence[str], task: Task) -> Profiled:
+        """The answers of a set, the primary first.
+
+        Raises:
+            MemberError: It cannot be run.
+        """
+        members = [self.identities[name].key() for name in names]
+        key = {"members": members, "method": self._plan.method, "k": self._plan.k}
+        return self._profile(self._plan.method, key, names, task)
+
+    def _profile(self, name: str, key: Mapping[str, Any], members: Sequence[str], task: Task) -> Profiled:
+        load = partial(self._load, [self._model(member) for member in members])
+        with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
+            found = Profiled(*profile(name, key, load, task, self._plan.setting, self._store, advance))
+        self._say_errors(found.profile)
+        return found
+
+    def _model(self, name: str) -> Model:
+        return model_of(self._candidates[name], self.identities[name], self._plan.setting)
+
+    def _load(self, models: Sequence[Model]) -> Ensemble:
+        method, k = (self._plan.method, self._plan.k) if len(models) > 1 else ("unite", 1)
+        return load_ensemble(models, method=method, k=k, cache_dir=self._plan.cache_dir)
+
+    def _say_errors(self, profile: Profile) -> None:
+        errors = [answer.error for answer in profile.answers if answer.error is not None]
+        if errors:
+            self._watcher.say(
+                f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered, and count "
+                f"as wrong; the first: {errors[0]}"
+            )
