@@ -1,26 +1,26 @@
 """How alike two candidates are: a row of measures for each pair, of which the rules use two.
 
 Accuracy and length are what section 4.1 decides by; BLEU is what it names beside length for a difference in response
-style. The others look at what an ensemble lives on: models that err on different questions. Not covered: vocabularies,
-which section 3.2 found to matter little.
+style. Of the others some look at what an ensemble lives on, models that err on different questions; some at what a
+union of next tokens lives on, models that cut text alike and foresee each other's. No rule uses those: section 3.2
+found that vocabularies matter little. The measures themselves are in :mod:`advisor.measures`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.helpers import extract_all_word_ngrams
-from scipy import sparse
-from sklearn.metrics import cohen_kappa_score
 
 from advisor.evidence import Floats, check_same_questions, is_binary, scores
+from advisor.measures.correctness import kappas, same_wrong_answers
+from advisor.measures.prediction import Reading, agreements
+from advisor.measures.tokenization import Tokenization, vocabulary_overlaps, words_alike
+from advisor.measures.wording import pairwise_bleu, style_distances
 from advisor.records import Profile, Standing
 from advisor.selection import gap, length_ratio
 
@@ -29,12 +29,20 @@ HOW_TO_READ: dict[str, str] = {
     "length_ratio": "The longer mean response over the shorter; the paper's rule wants at most 2 to the primary.",
     "bleu": "How much wording the two share, from 0 (nothing) to 100 (the same responses): low means different styles "
     "of answering, which an ensemble that works token by token mixes badly.",
+    "style": "Distance of the two's habits of writing, from 0 (the same) to 1 (none in common), whatever they say and "
+    "whether it is right: models far apart pull a common text to and fro.",
     "both_wrong_same": "Share of the questions on which both give the same wrong answer: an ensemble of the two seldom "
     "mends those, so lower is better.",
     "kappa": "Agreement in which questions they get right: 1 is always the same ones, 0 as if by chance, below 0 they "
     "complement each other, so lower leaves an ensemble more to gain.",
     "oracle": "Accuracy if the better of the two answers were always taken: what it has above the better model alone "
     "is all that choosing between them could gain.",
+    "next_token": "How often one would have written, token by token, what the other wrote, from 0 to 1: the rest is "
+    "where they pull in different directions, for better or for worse.",
+    "words_alike": "Share of the questions' words that both tokenizers cut into the same pieces: where they cut "
+    "otherwise, the members want parts of different tokens, so higher is easier to combine.",
+    "vocabulary_overlap": "Share of all their tokens that both have: an entry that only one has gets little of the "
+    "other's vote, so higher is easier to combine, though the paper found that it matters little.",
 }
 """One sentence a measure, for whoever never saw the paper."""
 
@@ -50,11 +58,16 @@ class Pair:
         length_ratio: Longer mean length over shorter, at least 1, infinite where one is 0 (section 4.1).
         bleu: Corpus BLEU of their responses, 0 to 100 (section 4.1). BLEU takes one side for the reference and is not
             symmetric: this is the mean of both directions.
+        style: Distance of their habits of writing, 0 to 1; None where one of them wrote nothing.
         both_wrong_same: Share of the questions on which both are wrong with the same extracted answer, 0 to 1; None
             where scores are other than 0 and 1, since "wrong" is a matter of degree there.
         kappa: Cohen's kappa of their correctness, -1 to 1; None for such scores, and where both are right on every
             question or both on none, since chance alone agrees fully there.
         oracle: Mean of the better score of the two, in points, 0 to 100.
+        next_token: Share of the positions in the other's responses at which one's greedy next token is what the other
+            wrote, mean of both directions, 0 to 1; None where they did not read each other.
+        words_alike: Share of the words of the questions that both tokenizers cut into the same pieces, 0 to 1.
+        vocabulary_overlap: Share of all tokens of the two, as byte strings, that both have, 0 to 1.
     """
 
     a: str
@@ -62,9 +75,13 @@ class Pair:
     gap: float
     length_ratio: float | None
     bleu: float | None = None
+    style: float | None = None
     both_wrong_same: float | None = None
     kappa: float | None = None
     oracle: float | None = None
+    next_token: float | None = None
+    words_alike: float | None = None
+    vocabulary_overlap: float | None = None
 
     def as_dict(self) -> dict[str, str | float | None]:
         """The pair as JSON has it: an infinite length ratio is null there, like one that is not known."""
@@ -74,36 +91,39 @@ class Pair:
         return values
 
 
-def all_pairs(profiles: Sequence[Profile]) -> tuple[Pair, ...]:
+def all_pairs(
+    profiles: Sequence[Profile],
+    tokenizations: Mapping[str, Tokenization] = MappingProxyType({}),
+    readings: Mapping[tuple[str, str], Reading] = MappingProxyType({}),
+) -> tuple[Pair, ...]:
     """Measure every pair of candidates.
 
     Args:
         profiles: The candidates' answers to the same questions, at least one, in the order that the pairs shall have.
+        tokenizations: Of the candidates whose tokenizers could be looked at, all of the same words, by name.
+        readings: How well one candidate foresaw another's responses, by reader and writer.
 
     Raises:
         UniteError: Two candidates were asked different questions; names both.
     """
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
-    bleu = pairwise_bleu([[answer.text for answer in profile.answers] for profile in profiles])
-    graded = [scores(profile) for profile in profiles]
-    plain = [is_binary(values) for values in graded]
-    wrong = _wrong_answers(profiles)
-    pairs = []
-    for (i, a), (j, b) in itertools.combinations(enumerate(profiles), 2):
-        right_or_wrong = plain[i] and plain[j]
-        pair = Pair(
+    names = [profile.model for profile in profiles]
+    tables = {
+        **_of_responses(profiles),
+        **_of_tokenizers(names, tokenizations),
+        "next_token": agreements(names, readings),
+    }
+    return tuple(
+        Pair(
             a=a.model,
             b=b.model,
             gap=gap(a.accuracy, b.accuracy),
             length_ratio=length_ratio(a.mean_length, b.mean_length),
-            bleu=float(bleu[i, j] + bleu[j, i]) / 2,
-            both_wrong_same=float(((wrong[i] == wrong[j]) & (wrong[i] >= 0)).mean()) if right_or_wrong else None,
-            kappa=_kappa(graded[i], graded[j]) if right_or_wrong else None,
-            oracle=100 * float(np.maximum(graded[i], graded[j]).mean()),
+            **{name: None if math.isnan(table[i, j]) else float(table[i, j]) for name, table in tables.items()},
         )
-        pairs.append(pair)
-    return tuple(pairs)
+        for (i, a), (j, b) in itertools.combinations(enumerate(profiles), 2)
+    )
 
 
 def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
@@ -114,79 +134,32 @@ def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
     )
 
 
-def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
-    """Corpus BLEU of every model's responses against every other's as the only reference, as sacrebleu computes it.
-
-    sacrebleu takes the n-grams of the hypotheses apart again for each reference: minutes for a hundred models. But BLEU
-    needs of a pair only how many n-grams match, min(count, count) summed over the n-grams, and that is a product of
-    matrices with a column for each (n-gram, occurrence) and a one where a model's response has that occurrence. So each
-    response is tokenized once, and sacrebleu makes the score from these sums.
-
-    Args:
-        responses: Models by questions, the same questions for each.
-
-    Returns:
-        Hypotheses by references, 0 to 100; not symmetric, as precision and brevity are the hypothesis' alone.
-    """
-    metric = BLEU(effective_order=True)  # responses may be shorter than four words
-    orders, models = metric.max_ngram_order, len(responses)
-    matches = np.zeros((orders, models, models), dtype=np.int64)
-    totals = np.zeros((models, orders), dtype=np.int64)
-    lengths = np.zeros(models, dtype=np.int64)
-    for question in zip(*responses, strict=True):
-        counted = [extract_all_word_ngrams(metric.tokenizer(text.rstrip()), 1, orders) for text in question]
-        lengths += [length for _, length in counted]
-        for order, occurrences in enumerate(_occurrences([ngrams for ngrams, _ in counted], orders)):
-            matches[order] += (occurrences @ occurrences.T).toarray()
-            totals[:, order] += occurrences.sum(axis=1)
-    bleu = np.empty((models, models))
-    for hypothesis, reference in np.ndindex(models, models):
-        bleu[hypothesis, reference] = metric.compute_bleu(
-            correct=matches[:, hypothesis, reference].tolist(),
-            total=totals[hypothesis].tolist(),
-            sys_len=int(lengths[hypothesis]),
-            ref_len=int(lengths[reference]),
-            smooth_method=metric.smooth_method,
-            smooth_value=metric.smooth_value,
-            effective_order=metric.effective_order,
-        ).score
-    return bleu
+def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
+    """The measures of what was answered, models by models; NaN where one is not known or not defined."""
+    texts = [[answer.text for answer in profile.answers] for profile in profiles]
+    graded = np.stack([scores(profile) for profile in profiles])
+    bleu = pairwise_bleu(texts)
+    # "Wrong" is a matter of degree where scores are other than 0 and 1.
+    degrees = np.array([not is_binary(values) for values in graded])
+    same_wrong, kappa = same_wrong_answers(profiles), kappas(graded)
+    for table in (same_wrong, kappa):
+        table[degrees] = table[:, degrees] = np.nan
+    return {
+        "bleu": (bleu + bleu.T) / 2,
+        "style": style_distances(texts),
+        "both_wrong_same": same_wrong,
+        "kappa": kappa,
+        "oracle": np.stack([100 * np.maximum(own, graded).mean(axis=1) for own in graded]),
+    }
 
 
-def _occurrences(counts: Sequence[Counter[tuple[str, ...]]], orders: int) -> list[sparse.csr_array]:
-    """For each order of n-grams, models by (n-gram, occurrence): 1 where the response has the n-gram that often."""
-    columns: list[dict[tuple[tuple[str, ...], int], int]] = [{} for _ in range(orders)]
-    cells: list[tuple[list[int], list[int]]] = [([], []) for _ in range(orders)]
-    for model, ngrams in enumerate(counts):
-        for ngram, count in ngrams.items():
-            known = columns[len(ngram) - 1]
-            rows, places = cells[len(ngram) - 1]
-            for occurrence in range(count):
-                rows.append(model)
-                places.append(known.setdefault((ngram, occurrence), len(known)))
-    return [
-        sparse.csr_array((np.ones(len(rows), dtype=np.int64), (rows, places)), shape=(len(counts), max(1, len(known))))
-        for known, (rows, places) in zip(columns, cells, strict=True)
-    ]
-
-
-def _wrong_answers(profiles: Sequence[Profile]) -> list[NDArray[np.int64]]:
-    """A number for each wrong answer, the same for the same text; -1 where it is right or nothing was extracted."""
-    numbers: dict[str, int] = {}
-    return [
-        np.array(
-            [
-                -1
-                if answer.score == 1 or answer.extracted is None
-                else numbers.setdefault(answer.extracted, len(numbers))
-                for answer in profile.answers
-            ]
-        )
-        for profile in profiles
-    ]
-
-
-def _kappa(a: Floats, b: Floats) -> float | None:
-    if a.min() == a.max() == b.min() == b.max():
-        return None  # 0 / 0: two constants that are the same agree by chance alone
-    return float(cohen_kappa_score(a, b, labels=[0, 1]))
+def _of_tokenizers(names: Sequence[str], tokenizations: Mapping[str, Tokenization]) -> dict[str, Floats]:
+    """The measures of tokenizers, models by models; NaN where one is not known."""
+    known = [n for n, name in enumerate(names) if name in tokenizations]
+    found = [tokenizations[names[n]] for n in known]
+    measures = {"words_alike": words_alike, "vocabulary_overlap": vocabulary_overlaps}
+    tables = {name: np.full((len(names), len(names)), np.nan) for name in measures}
+    if found:
+        for name, measure in measures.items():
+            tables[name][np.ix_(known, known)] = measure(found)
+    return tables

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.compatibility import HOW_TO_READ, Pair, all_pairs, pairs_of_standings, pairwise_bleu
+from advisor.compatibility import HOW_TO_READ, Pair, all_pairs, pairs_of_standings
+from advisor.measures.wording import pairwise_bleu
 from advisor.records import Answer, Profile, Standing
 from ensemble.errors import UniteError
 
