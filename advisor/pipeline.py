@@ -10,6 +10,7 @@ from advisor import provenance
 from advisor.advice import advise, fragile
 from advisor.compatibility import all_pairs, pairs_of_standings
 from advisor.evidence import accuracy_interval, compare
+from advisor.pairing import Pairing, readers
 from advisor.plan import Plan
 from advisor.profiler import Profiled, Profiler
 from advisor.records import Rules, Selection, Standing
@@ -53,19 +54,22 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
     if trouble:
         advice = replace(advice, text=f"{advice.text} Running it was tried, and failed: {trouble}.")
     profiles = [pool[decision.model].profile for decision in selection.decisions]
-    margins = fragile(profiles, selection.selected[0], plan.rules, seed=plan.seed)
+    margins = {margin.model: margin for margin in fragile(profiles, selection.selected[0], plan.rules, seed=plan.seed)}
+    standings = tuple(Standing(p.model, p.accuracy, p.mean_length) for p in profiles)
+    pairing, names = Pairing(plan, profiler, store, watcher), readers(standings, margins, plan.rules)
+    read = pairing.readings(names, {p.model: p for p in profiles}) if plan.held_out is not None else {}
     return Outcome(
         task_info=task_info(plan.dev, plan.setting.max_new_tokens or plan.dev.max_new_tokens),
         rules=plan.rules,
-        standings=tuple(Standing(p.model, p.accuracy, p.mean_length) for p in profiles),
+        standings=standings,
         selection=selection,
         failures=profiler.failures,
-        pairs=all_pairs(profiles),
+        pairs=all_pairs(profiles, pairing.tokenizations([p.model for p in profiles]), read),
         advice=advice,
         task=plan.dev,
         profiles=tuple(profiles),
         intervals={p.model: accuracy_interval(p, seed=plan.seed) for p in profiles},
-        margins={margin.model: margin for margin in margins},
+        margins=margins,
         costs={name: one.cost for name, one in pool.items()},
         verified=verified,
         provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),

@@ -84,19 +84,22 @@ class Profiler:
         key = {"members": members, "method": self._plan.method, "k": self._plan.k}
         return self._profile(self._plan.method, key, names, task)
 
+    def model(self, name: str) -> Model:
+        """A candidate as it is to be loaded."""
+        return model_of(self._candidates[name], self.identities[name], self._plan.setting)
+
+    def load(self, names: Sequence[str]) -> Ensemble:
+        """Load candidates, the primary first."""
+        method, k = (self._plan.method, self._plan.k) if len(names) > 1 else ("unite", 1)
+        models = [self.model(name) for name in names]
+        return load_ensemble(models, method=method, k=k, cache_dir=self._plan.cache_dir)
+
     def _profile(self, name: str, key: Mapping[str, Any], members: Sequence[str], task: Task) -> Profiled:
-        load = partial(self._load, [self._model(member) for member in members])
+        load = partial(self.load, members)
         with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
             found = Profiled(*profile(name, key, load, task, self._plan.setting, self._store, advance))
         self._say_errors(found.profile)
         return found
-
-    def _model(self, name: str) -> Model:
-        return model_of(self._candidates[name], self.identities[name], self._plan.setting)
-
-    def _load(self, models: Sequence[Model]) -> Ensemble:
-        method, k = (self._plan.method, self._plan.k) if len(models) > 1 else ("unite", 1)
-        return load_ensemble(models, method=method, k=k, cache_dir=self._plan.cache_dir)
 
     def _say_errors(self, profile: Profile) -> None:
         errors = [answer.error for answer in profile.answers if answer.error is not None]

@@ -21,6 +21,7 @@ from ensemble.errors import InputError, UniteError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
 _VERSION = 1
@@ -100,6 +101,18 @@ class Store:
         """Keep a response: when this returns, the death of this process no longer loses it."""
         # Replaced, not ignored: what is there may be a row that could not be read.
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
+
+    def value(self, key: str) -> Any:
+        """What was measured and kept under a key, as JSON has it; None where there is nothing that can be read."""
+        rows = self._execute("SELECT value FROM measured WHERE key = ?", (key,))
+        try:
+            return json.loads(rows[0][0]) if rows else None
+        except ValueError:
+            return None
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep something that was measured of a model, in a form that JSON holds."""
+        self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
     def sha256(self, path: Path) -> str:
         """The hash of a file's contents, computed again only where its size or its time of change is another."""

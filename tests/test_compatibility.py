@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
 from advisor.compatibility import HOW_TO_READ, Pair, all_pairs, pairs_of_standings
+from advisor.measures.prediction import Reading
+from advisor.measures.tokenization import Tokenization
 from advisor.measures.wording import pairwise_bleu
 from advisor.records import Answer, Profile, Standing
 from ensemble.errors import UniteError
@@ -185,3 +187,19 @@ def test_forty_candidates_take_seconds() -> None:
     start = time.process_time()
     assert len(all_pairs(profiles)) == 780
     assert time.process_time() - start < 9
+
+
+# --- What the models themselves were asked ---
+
+
+def test_what_was_measured_of_some_candidates_is_in_their_pairs_alone() -> None:
+    profiles = [profile(name, ("x", 1.0), text="x y") for name in "abc"]
+    one = Tokenization(np.array([1, 2, 3], dtype=np.uint64), np.array([7, 8], dtype=np.uint64))
+    other = Tokenization(np.array([2, 3, 4], dtype=np.uint64), np.array([7, 9], dtype=np.uint64))
+    readings = {("a", "c"): Reading(1, 2), ("c", "a"): Reading(1, 1), ("a", "b"): Reading(1, 1)}
+    found = {(each.a, each.b): each for each in all_pairs(profiles, {"a": one, "c": other}, readings)}
+    measured = found["a", "c"]
+    assert (measured.next_token, measured.words_alike, measured.vocabulary_overlap) == (0.75, 0.5, 0.5)
+    for key in (("a", "b"), ("b", "c")):
+        assert (found[key].next_token, found[key].words_alike, found[key].vocabulary_overlap) == (None, None, None)
+    assert measured.style == pytest.approx(0)
