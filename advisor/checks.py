@@ -13,10 +13,8 @@ from advisor.records import Rules
 from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
+from ensemble.hub import check_on_hub
 from ensemble.methods import METHODS
-
-_PATIENCE = 10.0
-"""Seconds to wait for the hub's answer."""
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -126,7 +124,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
         InputError: It is not, or cannot be reached.
     """
     if not checkpoint.is_local:
-        _check_on_hub(checkpoint)
+        check_on_hub(checkpoint)
     try:
         check(checkpoint)
     except UniteError:
@@ -139,39 +137,6 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
     for path in files_of(checkpoint):
         if not os.access(path, os.R_OK):
             raise InputError(f"{path}: cannot be read; the download may be incomplete, or the right to read it missing")
-
-
-def _check_on_hub(checkpoint: Checkpoint) -> None:
-    """Ask the hub once. Where it does not answer, what was downloaded before must do."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-
-    name, revision = checkpoint.path_or_id, checkpoint.revision
-    try:
-        info = HfApi().model_info(name, revision=revision, timeout=_PATIENCE)
-    except RevisionNotFoundError as error:
-        raise InputError(
-            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise InputError(
-            f"{name}: the hub has no such model, or shows it only to some; check the id, log in (hf auth login), or "
-            "give a local folder as ./FOLDER"
-        ) from error
-    except Exception as error:  # of many libraries: no network, no answer, no entry, an answer that is none
-        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-            # Else every file of every model would be asked for again and again, and waited for.
-            constants.HF_HUB_OFFLINE = True
-            return
-        raise InputError(
-            f"{name}: the hub cannot be reached ({first_line(error)}), and it was not downloaded before; check the "
-            "network, or give a local folder as ./FOLDER"
-        ) from error
-    names = sorted(sibling.rfilename for sibling in info.siblings or ())
-    if not any(name.endswith(".safetensors") for name in names):
-        pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
-        what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"
-        raise InputError(f"{name}: its weights are {what}; choose a revision or a model with *.safetensors")
 
 
 def check_batch_size(batch_size: str) -> int | None:

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 import warnings
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -18,12 +20,31 @@ from advisor.commands.run import run
 from advisor.commands.select import select
 from ensemble.errors import UniteError
 
+_STOPPED = "stopped; what was answered so far is kept, and the same command goes on from there"
+
 app = typer.Typer(
-    help="Which of your language models can be ensembled, in which order, and whether it pays.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"unite-advisor {metadata.version('unite-advisor')}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    *,
+    version: Annotated[  # its callback is all
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Which of your language models can be ensembled, in which order, and whether it pays."""
+
+
 for command in (select, profile, report, run, tasks, methods):
     app.command()(command)
 
@@ -31,17 +52,7 @@ for command in (select, profile, report, run, tasks, methods):
 def main() -> None:
     """Run the command; every error that is the user's to mend is one line and an exit status."""
     debug = "--debug" in sys.argv
-    # What a library warns of, and where a candidate failed, is for whoever works on this program.
-    if debug:
-        logging.basicConfig()
-        logging.getLogger("advisor").setLevel(logging.DEBUG)
-    elif not sys.warnoptions:
-        warnings.simplefilter("ignore")
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that lacks a character shows its number; that is no reason to fail.
-            stream.reconfigure(errors="backslashreplace")
+    _set_up(debug=debug)
     try:
         _run_command(sys.argv[1:] or ["--help"])
         sys.stdout.flush()
@@ -56,14 +67,30 @@ def main() -> None:
             raise
         _fail(str(error), error.exit_status)
     except KeyboardInterrupt:
-        _fail("stopped; what was answered so far is kept, and the same command goes on from there", 130)
+        _fail(_STOPPED, 130)
     except BrokenPipeError:
         # Whoever read the output has seen enough; nothing is wrong. What is still to be written goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception as error:
+        if _was_stopped(error):
+            _fail(_STOPPED, 130)
         if debug:
             raise
         _fail(f"{type(error).__name__}: {error} (a fault of advisor; run it again with --debug to see where)", 1)
+
+
+def _set_up(*, debug: bool) -> None:
+    # What a library warns of, and where a candidate failed, is for whoever works on this program.
+    if debug:
+        logging.basicConfig()
+        logging.getLogger("advisor").setLevel(logging.DEBUG)
+    elif not sys.warnoptions:
+        warnings.simplefilter("ignore")
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that lacks a character shows its number; that is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run_command(arguments: list[str]) -> None:
@@ -71,6 +98,17 @@ def _run_command(arguments: list[str]) -> None:
     command = typer.main.get_command(app)
     with command.make_context("advisor", arguments) as context:
         command.invoke(context)
+
+
+def _was_stopped(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library that was being imported may make one of its own of it."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _fail(message: str, status: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def folder_name(name: str) -> str:
 
 
 def check_out(out: Path) -> None:
-    """Make sure that a run folder can be written, writing nothing.
+    """Make sure that a run folder can be written, leaving nothing there.
 
     Raises:
         InputError: It is a file, or no part of its path can be written.
@@ -29,8 +30,12 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out}: cannot be used ({error}); give another folder") from None
     if not nearest.is_dir():
         raise InputError(f"--out {out}: {nearest} is a file; give a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: {nearest} cannot be written; give another folder")
+    try:
+        # Tried, since some file systems take nothing that their permissions would allow.
+        tempfile.TemporaryDirectory(dir=nearest).cleanup()
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--out {out}: nothing can be written to {nearest} ({reason}); give another folder") from None
 
 
 def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -56,9 +57,16 @@ class Terminal:
         self.console.print(Text.assemble(("note ", "yellow"), visible(text)), soft_wrap=True)
 
     def show(self, result: Mapping[str, Any]) -> None:
-        """The leaderboard, and the ensemble beside its members."""
+        """The leaderboard with its reasons, and the ensemble beside its members."""
         self.console.print(leaderboard(result))
+        for candidate in result["candidates"]:
+            self.console.print(
+                Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}")
+            )
+        if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
+            self.console.print(_plain(f"Close calls, which other questions could turn round: {', '.join(close)}."))
         if result["ensemble"]:
+            self.console.print()
             self.console.print(held_out(result["ensemble"]))
 
     def conclude(self, result: Mapping[str, Any], report: Path) -> None:
@@ -73,37 +81,39 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     """The candidates, best first, with what the rules decided."""
     task = result["task"]
     asked = f", {task['n']} {task['split']} questions" if task["n"] else ""
-    table = Table(title=_plain(f"{task['name']}{asked}"), title_justify="left")
-    table.add_column("model")
-    table.add_column("points", justify="right")
+    table = _table(f"{task['name']}{asked}")
     table.add_column("length", justify="right")
     table.add_column("cut off", justify="right")
     table.add_column("")
-    table.add_column("why", overflow="fold")
     for candidate in result["candidates"]:
         status = candidate["status"]
         table.add_row(
             _plain(candidate["model"]),
             _number(candidate["accuracy"], ".1f"),
+            _interval(candidate["accuracy_ci"]),
             _number(candidate["mean_length"], ".0f"),
             _number(candidate["truncated"], "d"),
             f"[{_MARKS[status]}]{status}",
-            _plain(candidate["reason"]),
         )
     return table
 
 
 def held_out(ensemble: Mapping[str, Any]) -> Table:
     """The ensemble beside its members on the held-out questions."""
-    table = Table(title=f"{ensemble['n']} held-out questions", title_justify="left")
-    table.add_column("")
-    table.add_column("points", justify="right")
-    table.add_column("95% interval", justify="right")
+    table = _table(f"{ensemble['n']} held-out questions")
     for member in ensemble["members"]:
         table.add_row(_plain(member["model"]), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"]))
     table.add_row(
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE)
+    table.add_column("model", overflow="fold")
+    table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("95% interval", justify="right", no_wrap=True)
     return table
 
 
@@ -116,5 +126,5 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _interval(interval: list[float]) -> str:
-    return f"{interval[0]:.1f} to {interval[1]:.1f}"
+def _interval(interval: list[float] | None) -> str:
+    return "–" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"

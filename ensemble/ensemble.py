@@ -14,6 +14,7 @@ from ensemble.checkpoint import ChatTemplate, Checkpoint, check
 from ensemble.contexts import Contexts
 from ensemble.decoder import Decoder, Generation, Settings
 from ensemble.errors import InputError
+from ensemble.hub import check_on_hub
 from ensemble.joint import entries, load_or_build
 from ensemble.member import Member, Prompt, load_member, parse_device
 from ensemble.methods import METHODS, unite
@@ -84,6 +85,8 @@ class Ensemble:
         if len(devices) != len(checkpoints):
             raise InputError(f"{len(devices)} devices for {len(checkpoints)} models; give one for each, or one for all")
         for checkpoint, place in zip(checkpoints, devices, strict=True):
+            if not checkpoint.is_local:
+                check_on_hub(checkpoint)
             check(checkpoint)
             parse_device(place)
         members = [

@@ -227,7 +227,7 @@ def test_what_was_downloaded_does_while_the_hub_is_away(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("org/gone", "org/gone: the hub has no such model"),
+        ("org/gone", "org/gone: it is no folder here, and the hub has no such model"),
         ("org/pickled", "org/pickled: its weights are only as pickle (pytorch_model.bin)"),
         ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
     ],
@@ -246,7 +246,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path
     place.task()
     place.pool("org/name")
     start = time.process_time()
-    assert "models.txt:1: org/name: the hub cannot be reached" in place.refused(*SELECT)
+    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
     assert time.process_time() - start < 5
 
 
@@ -256,5 +256,18 @@ def test_a_hub_that_is_switched_off_is_said(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     place.task()
     place.pool("org/name")
-    assert "models.txt:1: org/name: the hub cannot be reached" in place.refused(*SELECT)
-    assert "org/name: the hub cannot be reached" in place.refused("run", "--models", "org/name", "a prompt")
+    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
+    assert "the hub cannot be reached" in place.refused("run", "--models", "org/name", "a prompt")
+
+
+def test_data_on_a_hub_that_cannot_be_reached_is_said_without_asking_again_and_again(
+    place: Place, models: Path, hub: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    hub("http://127.0.0.1:9")
+    place.pool(str(models / "alpha"))
+    line = place.refused("select", "--pool", "models.txt", "--task", "gsm8k")
+    assert "openai/gsm8k cannot be loaded" in line and "--data DIR" in line
+    assert waits == []

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -183,10 +184,12 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     candidate = {
         "model": HOSTILE,
         "accuracy": 50.0,
+        "accuracy_ci": [1.0, 2.0],
         "mean_length": 3.0,
         "truncated": 1,
         "status": "primary",
         "reason": HOSTILE,
+        "fragile": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     result = {
@@ -223,6 +226,23 @@ def test_a_terminal_obeys_no_command_of_a_model(
     monkeypatch.setattr("advisor.running.pieces", lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
+
+
+def test_the_version_is_said(place: Place) -> None:
+    ran = place.advisor("--version")
+    assert (ran.status, ran.out) == (0, f"unite-advisor {metadata.version('unite-advisor')}\n")
+
+
+def test_what_a_library_makes_of_ctrl_c_is_a_stop_and_no_fault(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("cannot import") from error
+
+    monkeypatch.setattr("advisor.tasks.list_tasks", stopped)
+    ran = place.advisor("tasks")
+    assert (ran.status, ran.line.split(";")[0]) == (130, "advisor: stopped")
 
 
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:

@@ -17,6 +17,7 @@ from typing import cast
 from advisor.tasks.dataspec import DataSpec
 from advisor.tasks.record import Record
 from ensemble.errors import InputError
+from ensemble.hub import reach_data
 
 
 class HubSource:
@@ -46,10 +47,12 @@ class HubSource:
 
     def records(self, split: str) -> list[Record]:
         """Load the split, of all configurations where the task file says ``*``."""
-        if self._spec.config != "*":
-            return self._load(self._spec.config, split, "")
         import datasets
 
+        if not Path(self._hub).is_dir():
+            reach_data(self._hub, self._spec.revision)
+        if self._spec.config != "*":
+            return self._load(self._spec.config, split, "")
         with self._explained():
             names = datasets.get_dataset_config_names(self._hub, revision=self._spec.revision)
         return [record for name in names for record in self._load(name, split, name)]
