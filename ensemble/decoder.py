@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -15,7 +14,7 @@ from ensemble.contexts import Contexts, Text
 from ensemble.continuation import Continuation
 from ensemble.drafting import LONGEST, Proposer
 from ensemble.errors import MemberError
-from ensemble.joint import NONE, JointVocabulary, entries
+from ensemble.joint import NONE, JointVocabulary
 from ensemble.member import Member
 from ensemble.methods import unite
 from ensemble.trace import Step, explain
@@ -227,9 +226,9 @@ class Decoder:
     def _bytes_of(self, token: int) -> bytes | None:
         return None if token == self._eos else self._members[0].vocabulary.token_bytes(token)
 
-    @cached_property
-    def _entry_bytes(self) -> list[bytes | None]:
-        return [None, *entries([member.vocabulary for member in self._members])]
+    def _entry_bytes(self, entry: int) -> bytes | None:
+        found = self._joint.representative(entry)
+        return None if found is None else self._members[found[0]].vocabulary.token_bytes(found[1])
 
     def _check(self, token: int, row: int, text: Text) -> None:
         """Stop where a row of logits is no numbers; a place of a draft counts only once the text has come to it."""

@@ -7,17 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
-
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
-from ensemble.contexts import Contexts
 from ensemble.decoder import Decoder, Generation, Settings
 from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
-from ensemble.joint import entries, load_or_build
+from ensemble.joint import load_or_build
 from ensemble.member import Member, Prompt, load_member, parse_device
-from ensemble.methods import METHODS, unite
+from ensemble.methods import METHODS
+from ensemble.scoring import Scorer
 
 
 class Ensemble:
@@ -155,10 +153,31 @@ class Ensemble:
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
         option with a character that the primary has no token for, or with an unused token, has minus infinity.
+
+        Raises:
+            InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short.
         """
-        if not options or not all(options):
+        ((_, scores),) = self.score_each([self.encode(prompt)], [options])
+        return scores
+
+    def score_each(
+        self, prompts: Sequence[list[list[int]]], options: Sequence[Sequence[str]], batch_size: int = 32
+    ) -> Iterator[tuple[int, list[float]]]:
+        """Score the options of many prompts that :meth:`encode` made, yielding each one's number and scores.
+
+        Args:
+            prompts: For each question the prompt's ids in every member.
+            options: For each question its options, at least one, none of them empty.
+            batch_size: Rows at a time, at least 1. A question has a row for each way in which its options part, and is
+                never divided.
+
+        Raises:
+            InputError: See :meth:`score`; before anything is run.
+        """
+        if not all(each and all(each) for each in options):
             raise InputError("score needs at least one option, and none of them empty")
-        return [self._score(self.encode(prompt), option) for option in options]
+        scorer = Scorer(self.members, self._joint, self.k, self.weights)
+        return scorer.run([scorer.read(*question) for question in zip(prompts, options, strict=True)], batch_size)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.
@@ -167,27 +186,6 @@ class Ensemble:
             InputError: It is empty, or too long for a member's context.
         """
         return [member.encode_prompt(prompt) for member in self.members]
-
-    @torch.inference_mode()
-    def _score(self, prompt: list[list[int]], option: str) -> float:
-        primary = self.members[0].vocabulary
-        tokens = primary.continue_ids(option.encode())
-        contexts = Contexts(self.members)
-        contexts.admit([prompt])
-        weights = torch.tensor(self.weights, dtype=torch.float64, device=self.members[0].device)
-        numbers = entries([member.vocabulary for member in self.members])
-        total = 0.0
-        for n, token in enumerate(tokens):
-            data = primary.token_bytes(token)
-            if data is None or data not in numbers:
-                return -math.inf
-            entry = torch.tensor([[numbers[data]]], device=weights.device)
-            step = unite.union(contexts.logits, self._joint, self.k, weights, also=entry)
-            total += float(unite.log_mean(step, weights)[step.present & (step.entries == entry)])
-            if n + 1 < len(tokens):
-                contexts.texts[0].emit(token, data)
-                contexts.feed()
-        return total
 
 
 def _check_shape(members: int, method: str, k: int) -> None:

@@ -74,6 +74,13 @@ class JointVocabulary:
         """The same tables on a device."""
         return JointVocabulary(self.size, tuple(member.to(device) for member in self.members))
 
+    def representative(self, entry: int) -> tuple[int, int] | None:
+        """A member that has an entry among its candidates, by number, and its id there; None for EOS."""
+        if entry == EOS:
+            return None
+        ids = ((n, int(tables.place_of[entry])) for n, tables in enumerate(self.members))
+        return next((n, index) for n, index in ids if int(self.members[n].entry_of[index]) == entry)
+
 
 def build(vocabularies: Sequence[Vocabulary]) -> JointVocabulary:
     """Make the tables of some vocabularies, from nothing but their contents."""

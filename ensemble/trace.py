@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ensemble.joint import EOS, NONE
+from ensemble.joint import NONE
 from ensemble.methods.unite import Union
 
 
@@ -48,14 +48,16 @@ class Step:
     data: bytes | None
 
 
-def explain(union: Union, row: int, winner: int, entry_bytes: Sequence[bytes | None], emitted: bytes | None) -> Step:
+def explain(
+    union: Union, row: int, winner: int, entry_bytes: Callable[[int], bytes | None], emitted: bytes | None
+) -> Step:
     """Describe a row of a step.
 
     Args:
         union: The step.
         row: The row of the batch.
         winner: The index of the chosen entry within the row.
-        entry_bytes: The bytes of each entry of the joint vocabulary, None for EOS.
+        entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
         emitted: The bytes of the primary's id that was emitted.
     """
     entries = union.entries[row].tolist()
@@ -67,7 +69,7 @@ def explain(union: Union, row: int, winner: int, entry_bytes: Sequence[bytes | N
         token = int(union.ids[row, n])
         candidates.append(
             Candidate(
-                data=None if entries[n] == EOS else entry_bytes[entries[n]],
+                data=entry_bytes(entries[n]),
                 token=None if token == NONE else token,
                 wanted_by=tuple(m for m, top in enumerate(wanted) if entries[n] in top),
                 probabilities=tuple(float(p) for p in union.members[:, row, n]),

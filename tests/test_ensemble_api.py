@@ -1,9 +1,8 @@
-"""What users call: generate, stream, score, sampling and traces."""
+"""What users call: generate, stream, sampling and traces."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 import reference
-import torch
 from reference import ReferenceMember
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
@@ -20,7 +18,6 @@ from ensemble.decoder import Settings
 from ensemble.member import Member, member_of
 
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
-OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
 
 
 @pytest.fixture(scope="session")
@@ -167,46 +164,6 @@ def test_draws_do_not_depend_on_the_batch(pair: Ensemble, batch_size: int) -> No
 )
 def test_cold_draws_are_greedy(pair: Ensemble, cold: dict[str, Any]) -> None:
     assert pair.generate(PROMPTS, max_new_tokens=12, **cold) == pair.generate(PROMPTS, max_new_tokens=12)
-
-
-# Scoring
-
-
-@pytest.mark.parametrize(
-    ("names", "k", "weights"),
-    [
-        (("bytes",), 10, None),
-        (("bytes", "unigram with bytes"), 10, None),
-        (("unigram with bytes", "bytes"), 3, [1, 2]),
-        (("bytes", "unigram", "unigram with bytes"), 1, [0.2, 0.5, 0.3]),
-        (("unigram with bytes", "unigram", "bytes"), 50, [0, 1, 1]),
-    ],
-)
-def test_a_score_is_the_references(names: tuple[str, ...], k: int, weights: list[float] | None, tables: Path) -> None:
-    members = [member(name, n) for n, name in enumerate(names)]
-    scores = Ensemble(members, k=k, weights=weights, cache_dir=tables).score(PROMPTS[0], OPTIONS)
-    judges = plain(members)
-    assert scores == pytest.approx([reference.score(judges, PROMPTS[0], o, k, weights) for o in OPTIONS], rel=1e-9)
-
-
-def test_an_option_that_the_primary_cannot_write_has_no_chance(tables: Path) -> None:
-    ensemble = Ensemble([member("unigram"), member("bytes", 1)], cache_dir=tables)
-    assert ensemble.score("the", ["🙂", "the", "a🙂"])[::2] == [-math.inf, -math.inf]
-
-
-def test_an_option_with_an_unused_token_of_the_primary_cannot_be_had(tables: Path) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.add_tokens(["<unused1>"])
-    primary = member_of(tiny_model(tokenizer, 1), tokenizer, name="primary")
-    assert Ensemble([primary, member("bytes", 2)], cache_dir=tables).score("x", ["a<unused1>b"]) == [-math.inf]
-
-
-def test_an_option_that_is_very_unlikely_still_has_a_score(tables: Path) -> None:
-    model = tiny_model(byte_tokenizer(), 1, dtype=torch.float32)
-    members = [member_of(let_write(model, [5], 200.0), byte_tokenizer(), name="sure")]
-    expected = reference.score(plain(members), "x", "a")
-    assert expected < -150
-    assert Ensemble(members, cache_dir=tables).score("x", ["a"]) == pytest.approx([expected], rel=1e-4)
 
 
 # Traces
