@@ -91,7 +91,7 @@ def _respond(
             yield n, _failure(name, error)
     if task.metric == "choice":
         for n in encoded:
-            yield n, _choose(name, ensemble, asked[n])
+            yield n, _choose(name, ensemble, asked[n], task.delimiter)
     else:
         yield from _generate(name, ensemble, encoded, task.stop, limit, size)
 
@@ -149,11 +149,11 @@ def _batches(
         last = now
 
 
-def _choose(name: str, ensemble: Ensemble, example: Example) -> Response:
+def _choose(name: str, ensemble: Ensemble, example: Example, delimiter: str) -> Response:
     """The likeliest of a question's options."""
     start = time.perf_counter()
     try:
-        scores = ensemble.score(example.prompt, [f" {choice}" for choice in example.choices])
+        scores = ensemble.score(example.prompt, [f"{delimiter}{choice}" for choice in example.choices])
     except Exception as error:  # noqa: BLE001  # see _generate
         return _failure(name, error)
     if any(math.isnan(score) for score in scores) or max(scores) == -math.inf:

@@ -185,7 +185,7 @@ def profile(
 def _question_key(key: Mapping[str, Any], example: Example, task: Task, limit: int) -> str:
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
     if task.metric == "choice":
-        return key_of({**question, "choices": list(example.choices)})
+        return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
     return key_of({**question, "max_new_tokens": limit, "stop": list(task.stop)})
 
 

@@ -62,6 +62,7 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
         near = difflib.get_close_matches(name, names, n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         raise InputError(
-            f"there is no task '{name}'; {guess}`advisor tasks` lists them, and FILE.yaml is a task of your own"
+            f"there is no task '{name}'; {guess}`advisor tasks` lists them, FILE.yaml is a task of your own, and "
+            "lm_eval:NAME one of lm-eval's"
         )
     return _FOLDER / f"{name}.yaml", variant if colon else None

@@ -7,7 +7,7 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from advisor.tasks import splits
+from advisor.tasks import lmeval, splits
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.definition import TaskDefinition, read_definition
 from advisor.tasks.metrics import get_metric
@@ -28,7 +28,8 @@ def load_task(
     """Load one split of a task.
 
     Args:
-        name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow.
+        name_or_path: A built-in task's name, or the path of a task file, where ``:variant`` may follow; or
+            ``lm_eval:NAME``, see :mod:`advisor.tasks.lmeval`.
         split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or a
             split of the data by its own name, such as ``test``, which is taken as it is, without the shots.
         data_dir: Folder with local copies of the data, instead of the hub. A task of local files needs none.
@@ -44,9 +45,12 @@ def load_task(
         raise InputError(f"--limit {limit}: give at least 1 question")
     if shots is not None and shots < 0:
         raise InputError(f"--shots {shots}: give at least 0")
+    folder = None if data_dir is None else Path(data_dir)
+    if str(name_or_path).startswith(lmeval.PREFIX):
+        return lmeval.load(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant)
-    source = open_source(definition.data, path, None if data_dir is None else Path(data_dir))
+    source = open_source(definition.data, path, folder)
     count = definition.shots if shots is None else shots
     bank = QuestionBank(definition, source)
     demonstrations = _shots(source, bank, count, seed)

@@ -11,6 +11,7 @@ Not covered: generation (the profiler's), averages over a split (the profile's),
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from advisor.tasks import metrics, patterns
 
@@ -94,13 +95,21 @@ class Signature:
         return "|".join(f"{key}:{value}" for key, value in fields)
 
 
+class Scorer(Protocol):
+    """Scores the responses of a task whose scores are another tool's."""
+
+    def score(self, example: Example, response: str) -> Score:
+        """Score one response. Never raises, whatever the text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """The questions of one split, and how responses to them are scored.
 
     Attributes:
         name: As in the task file, with ``:variant`` where one was asked for.
-        metric: Name of a module of ``advisor.tasks.metrics``.
+        metric: Name of a module of ``advisor.tasks.metrics``, or another tool's metric where there is a ``scorer``.
+            Questions of ``choice`` are answered by the likelihood of their options.
         split: As asked for: ``dev``, ``held_out`` or a split of the data.
         examples: The questions: in the order of the file, or, under a limit, in the seeded order.
         stop: A response ends before the first of these.
@@ -112,6 +121,8 @@ class Task:
         notes: What was left out of the data and why, a sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task came about.
+        delimiter: What stands between a prompt and an option whose likelihood is asked for.
+        scorer: Scores responses in place of ``metric`` and ``extract``; None for tasks of our own format.
     """
 
     name: str
@@ -127,6 +138,8 @@ class Task:
     notes: tuple[str, ...]
     fingerprint: str
     signature: Signature
+    delimiter: str = " "
+    scorer: Scorer | None = None
 
     def score(self, example: Example, response: str) -> Score:
         """Score one response. Never raises, whatever the text.
@@ -135,6 +148,8 @@ class Task:
             example: A question of this task.
             response: What the model wrote after the prompt; the part beyond 100,000 characters is not read.
         """
+        if self.scorer is not None:
+            return self.scorer.score(example, response[:READ_AT_MOST])
         text: str | None = response[:READ_AT_MOST]
         if self.extract is not None:
             text = patterns.find(self.extract, response[:READ_AT_MOST])
