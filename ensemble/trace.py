@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ensemble.joint import NONE
@@ -46,6 +47,29 @@ class Step:
     candidates: tuple[Candidate, ...]
     chosen: int
     data: bytes | None
+
+    @property
+    def won_by(self) -> tuple[int, ...]:
+        """The members, by number, that have no likelier candidate on the union than the one that won."""
+        members = zip(*(candidate.probabilities for candidate in self.candidates), strict=True)
+        return tuple(m for m, own in enumerate(members) if own[self.chosen] == max(own))
+
+    @property
+    def disagreement(self) -> float:
+        """How far the members' probabilities on the union are apart, from 0 (the same) to 1 (nothing in common).
+
+        Their Jensen-Shannon divergence, each counting alike, divided by its maximum: the logarithm of their number.
+        """
+        members = list(zip(*(candidate.probabilities for candidate in self.candidates), strict=True))
+        if len(members) < 2:
+            return 0.0
+        middle = [sum(each) / len(members) for each in zip(*members, strict=True)]
+        divergence = _entropy(middle) - sum(map(_entropy, members)) / len(members)
+        return min(max(divergence / math.log(len(members)), 0.0), 1.0)
+
+
+def _entropy(probabilities: Sequence[float]) -> float:
+    return -sum(p * math.log(p) for p in probabilities if p > 0)
 
 
 def explain(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ensemble.errors import InputError
+
 __all__ = ["write_report"]
 
 
@@ -20,8 +22,17 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ensemble.errors.InputError: A file is missing, is not what its name says, or has an unknown schema version.
     """
-    from reports.page import (
-        write_page,
-    )  # here, not above: drawing loads matplotlib, which ``import reports`` need not wait for
+    from reports.examples import read_samples
+    from reports.model import read_result
 
-    return write_page(run_dir)
+    if not run_dir.is_dir():
+        raise InputError(f"{run_dir}: not a folder; name the run folder that `advisor select` wrote")
+    if not (run_dir / "result.json").is_file():
+        raise InputError(f"{run_dir}: has no result.json; name the run folder that `advisor select` wrote")
+    result = read_result(run_dir / "result.json")
+    samples = read_samples(run_dir / "samples.jsonl", result)
+
+    # Only here, since drawing loads matplotlib, for which no refusal need wait.
+    from reports.page import write_page
+
+    return write_page(run_dir / "report.html", result, samples)

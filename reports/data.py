@@ -7,6 +7,7 @@ from typing import Any
 
 from reports.examples import TAGS, Example, Response, Samples
 from reports.model import Result
+from reports.traces import packed
 
 _ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
@@ -46,6 +47,7 @@ def _example(example: Example) -> dict[str, Any]:
         "reference": example.reference,
         "tags": example.tags,
         "responses": [_response(response) for response in responses],
+        **({"trace": packed(example.trace)} if example.trace else {}),
     }
 
 

@@ -6,7 +6,7 @@ A line, as written (``split`` is ``dev`` or ``held_out``; ``ensemble`` is null o
      "responses": {"tiny-a": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}},
      "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}}
 
-Not covered: decoding traces.
+The ensemble's may have a ``trace`` (:mod:`reports.traces`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 from reports.fields import Fields, read_lines
 from reports.model import Result
+from reports.traces import MOST_BYTES as MOST_TRACES
+from reports.traces import Trace, read_trace
 from reports.visible import visible
 
 MOST_EXAMPLES = 200
@@ -43,6 +45,7 @@ TAGS = {
     "lone": "Only one right",
     "wrong": "All wrong",
     "cut": "Cut off",
+    "traced": "Step by step",
 }
 """What may be telling about an example, in the order of the filters."""
 
@@ -67,7 +70,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question with the candidates' responses, best candidate first, and the ensemble's where it has one."""
+    """A question with the candidates' responses, best candidate first, and the ensemble's where it has one.
+
+    ``trace`` has the steps of the ensemble's response, where they were recorded.
+    """
 
     id: str
     split: str
@@ -76,6 +82,7 @@ class Example:
     responses: tuple[Response, ...]
     ensemble: Response | None
     tags: tuple[str, ...]
+    trace: Trace | None
 
     @property
     def ask(self) -> str:
@@ -130,17 +137,17 @@ def read_samples(path: Path, result: Result) -> Samples | None:
                 if response.candidate is not None and not response.error:
                     lengths[response.candidate].append(response.length)
     opening = common_opening([example.prompt for example in examples])
-    shown = choose([_clipped(example, len(opening)) for example in examples])
+    shown = choose([_clipped(example, len(opening)) for example in _light(examples)])
     return Samples(len(examples), tuple(shown), _clip(opening), tuple(map(tuple, lengths)))
 
 
 def choose(examples: list[Example]) -> list[Example]:
     """Choose the examples that are shown: held-out ones before others, and telling ones where there are too many."""
 
-    def importance(position: int) -> tuple[bool, bool, bool, int]:
+    def importance(position: int) -> tuple[bool, bool, bool, bool, int]:
         example = examples[position]
         changed = "mended" in example.tags or "broke" in example.tags
-        return (example.ensemble is None, not changed, not example.tags, position)
+        return (example.ensemble is None, example.trace is None, not changed, not example.tags, position)
 
     chosen, room = [], MOST_BYTES
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
@@ -164,6 +171,18 @@ def common_opening(prompts: list[str]) -> str:
     return first[:end] if end > 160 else ""
 
 
+def _light(examples: list[Example]) -> list[Example]:
+    """Return the examples without the traces that the page has no room for."""
+    room, light = MOST_TRACES, []
+    for example in examples:
+        weight = example.trace.weight if example.trace else 0
+        heavy = weight > room
+        room -= 0 if heavy else weight
+        tags = tuple(tag for tag in example.tags if tag != "traced")
+        light.append(replace(example, trace=None, tags=tags) if heavy else example)
+    return light
+
+
 def _example(fields: Fields, indices: dict[str, int], best_single: int | None) -> Example:
     written = fields.part("responses")
     responses = []
@@ -174,6 +193,7 @@ def _example(fields: Fields, indices: dict[str, int], best_single: int | None) -
     responses.sort(key=lambda response: response.candidate or 0)
     joint = fields.optional_part("ensemble")
     ensemble = None if joint is None else _response(joint, None)
+    trace = None if joint is None else read_trace(joint.optional_part("trace"))
     return Example(
         id=fields.line("id"),
         split=fields.line("split"),
@@ -181,7 +201,8 @@ def _example(fields: Fields, indices: dict[str, int], best_single: int | None) -
         reference=fields.texts("reference", keep_lines=True),
         responses=tuple(responses),
         ensemble=ensemble,
-        tags=tuple(_tags(responses, ensemble, best_single)),
+        tags=(*_tags(responses, ensemble, best_single), *(["traced"] if trace else [])),
+        trace=trace,
     )
 
 
@@ -209,7 +230,7 @@ def _tags(responses: Iterable[Response], ensemble: Response | None, best_single:
         "wrong": bool(everyone) and not any(response.right for response in everyone),
         "cut": any(response.finish_reason == "length" for response in everyone),
     }
-    return [tag for tag in TAGS if found[tag]]
+    return [tag for tag in TAGS if found.get(tag)]
 
 
 def _best_single(result: Result, indices: dict[str, int]) -> int | None:

@@ -51,6 +51,15 @@ class Fields:
         value = self.number(name)
         return default if value is None else int(value)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite numbers, empty where there is none."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        found = [_finite(item) if _is_number(item) else None for item in value] if isinstance(value, list) else [None]
+        known = tuple(number for number in found if number is not None)
+        return known if len(known) == len(found) else self.refuse(name, "a list of numbers")
+
     def interval(self, name: str) -> tuple[float, float] | None:
         """Return ``[low, high]``, or None where either end is absent."""
         value = self.values.get(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reports import words
 from reports.labels import text_width
 from reports.model import Candidate, Result
-from reports.svg import Canvas
+from reports.svg import Canvas, part
 
 MOST_CANDIDATES = 12
 """With more candidates the cells have no room for their values, and the table of pairs serves better."""
@@ -54,6 +54,7 @@ MEASURES = (
     Measure(
         "bleu", "BLEU", "Wording they share, up to 100. Low means different styles.", words.points, low=0.0, high=100.0
     ),
+    Measure("style", "Style", "Distance of their habits of writing, up to 1. Lower fits better.", _decimals, low=0.0),
     Measure(
         "both_wrong_same",
         "Same wrong answer",
@@ -65,6 +66,25 @@ MEASURES = (
         "kappa", "Agreement", "Cohen’s kappa of being right. Lower leaves more to gain.", _decimals, low=0.0, high=1.0
     ),
     Measure("oracle", "Oracle", "Points if the better answer were always taken.", words.points, high=100.0),
+    Measure(
+        "next_token", "Next token", "Percent of the other’s tokens that one would have written too.", _percent, high=1.0
+    ),
+    Measure(
+        "words_alike",
+        "Words cut alike",
+        "Percent of the questions’ words. Higher is easier to combine.",
+        _percent,
+        low=0.0,
+        high=1.0,
+    ),
+    Measure(
+        "vocabulary_overlap",
+        "Vocabulary shared",
+        "Percent of all tokens of the two. The paper found that it matters little.",
+        _percent,
+        low=0.0,
+        high=1.0,
+    ),
 )
 """The measures that are drawn and tabled, in this order; unknown ones in ``result.json`` are passed over."""
 
@@ -104,33 +124,22 @@ def _draw(measure: Measure, candidates: list[Candidate], result: Result) -> str:
         for column in range(row):
             value = values.get((row, column))
             title = f"{candidates[row].model} and {candidates[column].model}: {_written(measure, value)}"
-            _cell(canvas, (column * cell, top - tall, (column + 1) * cell, top), value, ends, measure, title)
+            sides = (column * cell, top - tall, (column + 1) * cell, top)
+            level = None if value is None else _level(value, ends)
+            _cell(canvas, sides, level, _written(measure, value), part(row=row, column=column), title)
     return canvas.markup(
         f"{measure.title} of each pair of {len(candidates)} candidates; the table of pairs has the same numbers."
     )
 
 
 def _cell(
-    canvas: Canvas,
-    sides: tuple[float, float, float, float],
-    value: float | None,
-    ends: tuple[float, float],
-    measure: Measure,
-    title: str,
+    canvas: Canvas, sides: tuple[float, float, float, float], level: int | None, text: str, name: str, title: str
 ) -> None:
     left, bottom, right, top = sides
-    level = None if value is None else _level(value, ends)
     fill = "paper" if level is None else f"heat-{level}"
-    canvas.box(left, bottom, right - 2, top - 2, fill, title=title)
+    canvas.box(left, bottom, right - 2, top - 2, fill, name=name, title=title)
     colour = "muted" if level is None else "heat-low" if level < 5 else "heat-high"
-    canvas.text(
-        (left + right) / 2 - 1,
-        (bottom + top) / 2 - 1,
-        _written(measure, value),
-        size=11.5,
-        colour=colour,
-        align="center",
-    )
+    canvas.text((left + right) / 2 - 1, (bottom + top) / 2 - 1, text, size=11.5, colour=colour, align="center")
 
 
 def _ends(measure: Measure, values: list[float]) -> tuple[float, float]:

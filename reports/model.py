@@ -44,12 +44,32 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What responses took: seconds, tokens a second, and bytes of memory at the highest. Each may be unknown."""
+
+    seconds: float | None
+    tokens_per_second: float | None
+    peak_memory: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A part of the questions, by a name that the task gave it: how many, and the accuracy on them in points."""
+
+    name: str
+    n: int
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One model of the pool: accuracy in points, mean length in characters, what the rules decided and why.
 
     Attributes:
         index: Its place in ``result.json``, best first; other records and the page refer to it by this.
         fragile: A sentence where the decision would flip within its interval, else empty.
+        ece: Expected calibration error, 0 to 1: how far its confidence is from how often it is right.
+        groups: Its accuracy on parts of the questions.
     """
 
     index: int
@@ -62,9 +82,10 @@ class Candidate:
     status: Status
     reason: str
     fragile: str
-    tokens_per_second: float | None
-    seconds: float | None
     parameters: float | None
+    ece: float | None
+    groups: tuple[Group, ...]
+    cost: Cost
 
     @property
     def rank(self) -> int:
@@ -89,7 +110,7 @@ class Member:
     accuracy: float | None
     accuracy_ci: Interval | None
     mean_length: float | None
-    tokens_per_second: float | None
+    cost: Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +134,7 @@ class EnsembleRun:
     gained: int | None
     lost: int | None
     mean_length: float | None
-    tokens_per_second: float | None
+    cost: Cost
     truncated: int
     signature: str
     members: tuple[Member, ...]
@@ -211,10 +232,19 @@ def _candidate(index: int, fields: Fields) -> Candidate:
         status=status,
         reason=fields.line("reason"),
         fragile=fields.line("fragile"),
-        tokens_per_second=fields.number("tokens_per_second"),
-        seconds=fields.number("seconds"),
         parameters=fields.number("parameters"),
+        ece=fields.number("ece"),
+        groups=tuple(_group(group) for group in fields.parts("groups")),
+        cost=_cost(fields),
     )
+
+
+def _cost(fields: Fields) -> Cost:
+    return Cost(fields.number("seconds"), fields.number("tokens_per_second"), fields.number("peak_memory"))
+
+
+def _group(fields: Fields) -> Group:
+    return Group(fields.line("name"), fields.count("n"), fields.number("accuracy"))
 
 
 def _pair(fields: Fields, indices: dict[str, int]) -> Pair | None:
@@ -243,7 +273,7 @@ def _ensemble(fields: Fields | None) -> EnsembleRun | None:
         gained=None if fields.number("gained") is None else fields.count("gained"),
         lost=None if fields.number("lost") is None else fields.count("lost"),
         mean_length=fields.number("mean_length"),
-        tokens_per_second=fields.number("tokens_per_second"),
+        cost=_cost(fields),
         signature=fields.line("signature"),
         truncated=fields.count("truncated"),
         members=tuple(_member(member) for member in fields.parts("members")),
@@ -256,7 +286,7 @@ def _member(fields: Fields) -> Member:
         accuracy=fields.number("accuracy"),
         accuracy_ci=fields.interval("accuracy_ci"),
         mean_length=fields.number("mean_length"),
-        tokens_per_second=fields.number("tokens_per_second"),
+        cost=_cost(fields),
     )
 
 

@@ -14,22 +14,26 @@ from markupsafe import Markup
 
 from ensemble.errors import InputError
 from reports import words
+from reports.costs import cost_rows, slowdown
 from reports.data import script_data
-from reports.examples import TAGS, Example, Samples, read_samples
+from reports.examples import TAGS, Example, Samples
 from reports.figures import draw
 from reports.matrices import known_measures
-from reports.model import Candidate, Result, read_result
+from reports.model import Candidate, Result
 from reports.verdict import certainty, headline
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_STYLES = ("style.css", "figures.css", "explorer.css")
-_SCRIPTS = ("theme.js", "tables.js", "limits.js", "explorer.js")
+_STYLES = ("style.css", "figures.css", "explorer.css", "steps.css")
+_SCRIPTS = ("theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js")
 
 SHOWN_WITHOUT_SCRIPT = 12
 """Examples that are in the page itself, for readers without JavaScript; the script has all of them."""
 
 MOST_BYTES_WITHOUT_SCRIPT = 150_000
 """Bytes of these together, about; they are in the page a second time."""
+
+BYTES_OF_A_STEP = 300
+"""Bytes that a step of a trace takes there, about."""
 
 MOST_PAIRS = 1000
 """Pairs in the table; a hundred candidates have 4,950, and those with the best candidates come first."""
@@ -47,16 +51,9 @@ class Bar:
     floor: float
 
 
-def write_page(run_dir: Path) -> Path:
-    """Write ``report.html`` into a run folder; see :func:`reports.write_report`."""
-    result_path = run_dir / "result.json"
-    if not run_dir.is_dir():
-        raise InputError(f"{run_dir}: not a folder; name the run folder that `advisor select` wrote")
-    if not result_path.is_file():
-        raise InputError(f"{run_dir}: has no result.json; name the run folder that `advisor select` wrote")
-    result = read_result(result_path)
-    samples = read_samples(run_dir / "samples.jsonl", result)
-    return _write_atomically(run_dir / "report.html", render(result, samples))
+def write_page(path: Path, result: Result, samples: Samples | None) -> Path:
+    """Write the report to a file, and return its path; see :func:`reports.write_report`."""
+    return _write_atomically(path, render(result, samples))
 
 
 def render(result: Result, samples: Samples | None) -> str:
@@ -64,7 +61,7 @@ def render(result: Result, samples: Samples | None) -> str:
     # Markup is what the template does not escape: this package's own text, and what was escaped by other means.
     style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _STYLES)
     script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    figures = draw(result, samples)
+    figures, costs = draw(result, samples), cost_rows(result)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -76,10 +73,14 @@ def render(result: Result, samples: Samples | None) -> str:
             certainty=certainty(result),
             bars=_bars(result),
             columns=_columns(result),
+            costs=costs,
+            known_memory=any(row.cost.peak_memory is not None for row in costs),
+            slowdown=slowdown(result.ensemble),
             pairs=result.pairs[:MOST_PAIRS],
             measures=known_measures(result),
             telling=_telling(samples),
             tags=TAGS,
+            traced=sum(example.trace is not None for example in samples.examples) if samples else 0,
             status_words=STATUS_WORDS,
             style=Markup(style),
             script=Markup(script),
@@ -105,6 +106,7 @@ def _environment() -> Environment:
         "drawn": Markup,  # for the drawings, whose text has been escaped by the XML writer
         "interval": words.interval,
         "length": words.length,
+        "memory": words.memory,
         "p_value": words.p_value,
         "points": words.points,
         "ratio": words.ratio,
@@ -146,8 +148,8 @@ def _columns(result: Result) -> set[str]:
         return {
             "truncated": candidate.truncated > 0,
             "errors": candidate.errors > 0,
-            "tokens_per_second": candidate.tokens_per_second is not None,
-            "seconds": candidate.seconds is not None,
+            "tokens_per_second": candidate.cost.tokens_per_second is not None,
+            "ece": candidate.ece is not None,
             "parameters": candidate.parameters is not None,
         }
 
@@ -155,15 +157,19 @@ def _columns(result: Result) -> set[str]:
 
 
 def _telling(samples: Samples | None) -> list[Example]:
-    """Return the examples that say most, in the order of the tags."""
+    """Return the examples that say most, those with a trace first, then in the order of the tags."""
     if samples is None:
         return []
     order = {tag: place for place, tag in enumerate(TAGS)}
-    ranked = sorted(samples.examples, key=lambda each: min((order[tag] for tag in each.tags), default=len(order)))
+
+    def rank(example: Example) -> tuple[bool, int]:
+        return example.trace is None, min((order[tag] for tag in example.tags), default=len(order))
+
     room, telling = MOST_BYTES_WITHOUT_SCRIPT, []
-    for example in ranked[:SHOWN_WITHOUT_SCRIPT]:
-        room -= example.weight
-        telling += [example] if room > 0 else []
+    for example in sorted(samples.examples, key=rank)[:SHOWN_WITHOUT_SCRIPT]:
+        weight = example.weight + (BYTES_OF_A_STEP * len(example.trace.steps) if example.trace else 0)
+        telling += [example] if weight <= room else []
+        room -= weight if weight <= room else 0
     return telling
 
 

@@ -65,6 +65,13 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
 
 
+def memory(value: float | None) -> str:
+    """Return bytes: ``640 MB``, ``14.2 GB``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+
+
 def shortened(name: str, longest: int) -> str:
     """Return a name that fits, with its middle left out: ends tell models apart."""
     if len(name) <= longest:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
 BROKEN = "broken-pieces"
+TRACED = 5
+"""Held-out questions whose ensemble response has a trace."""
 RULES = {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": 3}
 
 
@@ -86,6 +89,7 @@ def _sample(chance: random.Random, split: str, index: int) -> dict[str, Any]:
     if split == "held_out":
         right = chance.random() < {0: 0.06, 1: 0.6, 2: 0.98, 3: 1.0}[rights]
         ensemble = _response(f"The answer is {answer if right else answer - 1}.", answer)
+        ensemble["trace"] = make_trace(ensemble["text"], random.Random(index)) if index < TRACED else None
     return {
         "id": f"{split}-{index}",
         "prompt": prompt,
@@ -93,6 +97,39 @@ def _sample(chance: random.Random, split: str, index: int) -> dict[str, Any]:
         "split": split,
         "responses": responses,
         "ensemble": ensemble,
+    }
+
+
+def make_trace(text: str, chance: random.Random) -> dict[str, Any]:
+    """Make a trace of a response: a step a word, on which the members agree more or less."""
+    members = list(TERSE)
+    words = re.findall(r"^\S+| \S+", text)
+    return {"members": members, "steps": [make_step(word, chance) for word in [*words, None]], "left_out": 0}
+
+
+def make_step(text: str | None, chance: random.Random) -> dict[str, Any]:
+    """Make a step that emits a text: four candidates, and a first choice for each member."""
+    shares = [sorted((chance.random() ** 3 for _ in range(4)), reverse=True) for _ in TERSE]
+    shares = [[share / sum(own) for share in own] for own in shares]
+    for own in shares:
+        if chance.random() < 0.3:
+            own[0], own[1] = own[1], own[0]
+    others = [" so", " is\n", ""]
+    return {
+        "text": text,
+        "won_by": [member for member, own in enumerate(shares) if own[0] == max(own)],
+        "disagreement": round(chance.random() ** 2, 4),
+        "union": 17,
+        "chosen": 0,
+        "candidates": [
+            {
+                "text": candidate,
+                "probabilities": [round(own[place], 4) for own in shares],
+                "mean": round(sum(own[place] for own in shares) / len(shares), 4),
+                "wanted_by": [member for member in range(len(shares)) if place < 3 or member == 1],
+            }
+            for place, candidate in enumerate([text, *others])
+        ],
     }
 
 
@@ -140,7 +177,13 @@ def _standing(model: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "fragile": None,
         "tokens_per_second": 1834.2 if model != "steps-bytes" else 1720.9,
         "seconds": 4.31 if model != "steps-bytes" else 11.87,
+        "peak_memory": 640_000_000 + len(model),
         "parameters": 912384,
+        "ece": 0.0625,
+        "groups": [
+            {"name": "two steps", "n": 120, "accuracy": 81.5},
+            {"name": "three steps", "n": 180, "accuracy": 70},
+        ],
     }
 
 
@@ -187,7 +230,10 @@ def _failed() -> dict[str, Any]:
         "fragile": None,
         "tokens_per_second": None,
         "seconds": None,
+        "peak_memory": None,
         "parameters": None,
+        "ece": None,
+        "groups": None,
     }
 
 
@@ -205,9 +251,13 @@ def _pairs(standing: list[dict[str, Any]], samples: list[dict[str, Any]]) -> lis
                     "gap": round(a["accuracy"] - b["accuracy"], 2),
                     "length_ratio": round(lengths[1] / lengths[0], 3),
                     "bleu": round(100 * sum(x["text"] == y["text"] for x, y in both) / len(both), 1),
+                    "style": round(0.1 * (index + 1), 3),
                     "both_wrong_same": round(same_wrong / len(both), 4),
                     "kappa": round(_kappa([(x["score"], y["score"]) for x, y in both]), 3),
                     "oracle": round(100 * sum(max(x["score"], y["score"]) for x, y in both) / len(both), 2),
+                    "next_token": 0.75,
+                    "words_alike": 0.5,
+                    "vocabulary_overlap": 0.25,
                 }
             )
     return pairs
@@ -229,7 +279,7 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
     changes = [sample["ensemble"]["score"] - sample["responses"][best["model"]]["score"] for sample in samples]
     n, mean = len(changes), sum(changes) / len(changes)
     half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
-    keys = ("model", "accuracy", "accuracy_ci", "mean_length", "tokens_per_second")
+    keys = ("model", "accuracy", "accuracy_ci", "mean_length", "tokens_per_second", "seconds", "peak_memory")
     return {
         "method": "unite",
         "k": 10,
@@ -246,6 +296,8 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
         "lost": sum(change < 0 for change in changes),
         "mean_length": round(sum(response["length"] for response in joint) / n, 2),
         "tokens_per_second": 612.4,
+        "seconds": 9.8,
+        "peak_memory": 1_712_000_000,
         "truncated": 0,
         "members": [{key: member[key] for key in keys} for member in members],
     }

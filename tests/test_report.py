@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -239,3 +240,35 @@ def test_bad_input_is_one_line_with_place_and_way_out(
     message = str(caught.value)
     assert place in message and way_out in message and "\n" not in message
     assert not (folder / "report.html").exists()
+
+
+def test_what_the_first_version_wrote_is_drawn(tmp_path: Path) -> None:
+    first = Path(__file__).parent / "data" / "first-version"
+    for name in ("result.json", "samples.jsonl"):
+        (tmp_path / name).write_bytes((first / name).read_bytes())
+    text = text_of(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert "Too close to call." in text and "Cost What it took" in text
+    # What that version did not know has no place on the page, rather than a row of dashes.
+    for newer in ("Memory", "ECE", "kinds of questions", "Words cut alike", "step by step"):
+        assert newer not in text
+
+
+def test_calibration_groups_and_memory_are_shown_where_they_are_known(page: str) -> None:
+    text = text_of(page)
+    assert "0.062" in text and "2 kinds of questions two steps (120) 81.5 three steps (180) 70.0" in text
+    assert "640 MB" in text and "1.7 GB" in text
+
+
+def test_the_cost_of_a_token_is_held_against_the_best_single_model(page: str) -> None:
+    assert f"takes {1834.2 / 612.4:.1f} times as long as one of terse-" in text_of(page)
+
+
+def test_a_refusal_does_not_wait_for_the_drawing_library(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom reports import write_report\n"
+        f"try:\n    write_report(Path({str(tmp_path)!r}))\nexcept Exception as error:\n    print(error)\n"
+        "print('matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "False"
+    assert "has no result.json" in done.stdout

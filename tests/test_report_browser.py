@@ -86,7 +86,7 @@ def test_figures_take_the_themes_colours(window: Any) -> None:
 
 
 def board(window: Any) -> list[str]:
-    return [name.text for name in find(window, ".board tbody th bdi")]
+    return [name.text for name in find(window, ".board tbody th > bdi")]
 
 
 def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None:

@@ -40,7 +40,7 @@ def every(figures: Figures) -> list[str]:
 
 
 def test_everything_is_drawn(figures: Figures) -> None:
-    assert len(every(figures)) == 3 * 2 + 6 + 1
+    assert len(every(figures)) == 3 * 2 + 10 + 1
 
 
 def test_drawings_are_xml_with_the_themes_colours_and_no_style_or_id(figures: Figures) -> None:

@@ -118,7 +118,7 @@ def test_what_is_known_to_be_nasty_does_not_change_the_markup(folder: Path, harm
     check(page_with(folder, payload), harmless)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.text(st.characters(), min_size=1, max_size=40))
 @example(payload="".join(NASTY))
 def test_no_payload_changes_the_markup(folder: Path, harmless: Structure, payload: str) -> None:

@@ -82,7 +82,8 @@
     const shots = opening ? make("details", "", make("summary", "", "What every prompt begins with"), prose(opening)) : null;
     return make(
       "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
-      make("p", "label", "Reference"), prose(example.reference.join("\n")), answers, make("p", "foot", make("span", "", note), link),
+      make("p", "label", "Reference"), prose(example.reference.join("\n")), answers,
+      make("p", "foot", make("span", "", note), link), example.trace ? stepStrip(example.trace, make) : null,
     );
   }
 
