@@ -109,6 +109,7 @@ def all_pairs(
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
     names = [profile.model for profile in profiles]
+    standings = [Standing(profile.model, profile.accuracy, profile.mean_length) for profile in profiles]
     tables = {
         **_of_responses(profiles),
         **_of_tokenizers(names, tokenizations),
@@ -122,7 +123,7 @@ def all_pairs(
             length_ratio=length_ratio(a.mean_length, b.mean_length),
             **{name: None if math.isnan(table[i, j]) else float(table[i, j]) for name, table in tables.items()},
         )
-        for (i, a), (j, b) in itertools.combinations(enumerate(profiles), 2)
+        for (i, a), (j, b) in itertools.combinations(enumerate(standings), 2)
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import decode, gpu
+from benchmarks import decode, gpu, pool
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 
@@ -45,6 +45,15 @@ def test_gpu_says_that_there_is_none(capsys):
     output = capsys.readouterr()
     assert json.loads(output.out) == {}
     assert len(output.err.splitlines()) == 1
+
+
+def test_pool_does_the_whole_job_on_stored_responses(capsys, tmp_path: Path):
+    assert pool.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("seconds_2", "seconds_4", "seconds_first", "growth", "memory_4_mib", "report_mib"):
+        assert printed[name] is not None, name
+    assert printed["seconds_4"] >= printed["seconds_report"] > 0
+    assert json.loads((tmp_path / "pool.json").read_text(encoding="utf-8"))["quick"] is True
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

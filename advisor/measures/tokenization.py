@@ -80,14 +80,18 @@ def vocabulary_overlaps(tokenizations: Sequence[Tokenization]) -> Floats:
     Returns:
         Models by models, 0 to 1.
     """
-    sizes = np.array([len(one.tokens) for one in tokenizations])
-    columns = np.unique(np.concatenate([one.tokens for one in tokenizations]), return_inverse=True)[1]
+    # Many models are made from few, and share a vocabulary.
+    distinct = list({one.tokens.tobytes(): one.tokens for one in tokenizations}.values())
+    places = {tokens.tobytes(): place for place, tokens in enumerate(distinct)}
+    sizes = np.array([len(tokens) for tokens in distinct])
+    columns = np.unique(np.concatenate(distinct), return_inverse=True)[1]
     rows = np.repeat(np.arange(len(sizes)), sizes)
     has = sparse.csr_array((np.ones(len(rows), dtype=np.int64), (rows, columns)))
     shared = (has @ has.T).toarray()
     either = sizes[:, None] + sizes - shared
     overlaps: Floats = np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
-    return overlaps
+    own = [places[one.tokens.tobytes()] for one in tokenizations]
+    return overlaps[np.ix_(own, own)]
 
 
 def words_alike(tokenizations: Sequence[Tokenization]) -> Floats:

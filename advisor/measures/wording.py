@@ -7,21 +7,37 @@ else. The distance of styles looks only at habits, what a model writes again and
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.helpers import extract_all_word_ngrams
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_distances
 
 from advisor.evidence import Floats
 
+Integers = NDArray[np.int64]
 _HABIT = 0.1
 """Share of a model's responses that have an n-gram, from which on it is a habit and not the matter of a question."""
 _NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """The n-grams of one order in all responses to one question.
+
+    Attributes:
+        rows: The model of each.
+        columns: Which n-gram it is, and which of its occurrences in the response, as one number from 0 on.
+        width: Above all columns.
+    """
+
+    rows: Integers
+    columns: Integers
+    width: int
 
 
 def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
@@ -40,15 +56,19 @@ def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
     """
     metric = BLEU(effective_order=True)  # responses may be shorter than four words
     orders, models = metric.max_ngram_order, len(responses)
-    matches = np.zeros((orders, models, models), dtype=np.int64)
-    totals = np.zeros((models, orders), dtype=np.int64)
     lengths = np.zeros(models, dtype=np.int64)
+    numbers: dict[str, int] = {}
+    found: list[list[Occurrences]] = [[] for _ in range(orders)]
     for question in zip(*responses, strict=True):
-        counted = [extract_all_word_ngrams(metric.tokenizer(text.rstrip()), 1, orders) for text in question]
-        lengths += [length for _, length in counted]
-        for order, occurrences in enumerate(_occurrences([ngrams for ngrams, _ in counted], orders)):
-            matches[order] += (occurrences @ occurrences.T).toarray()
-            totals[:, order] += occurrences.sum(axis=1)
+        words = [metric.tokenizer(text.rstrip()).split() for text in question]
+        sizes = [len(each) for each in words]
+        lengths += sizes
+        ids = np.array([numbers.setdefault(word, len(numbers)) for each in words for word in each], dtype=np.int64)
+        for order, occurrences in enumerate(_occurrences(ids, np.repeat(np.arange(models), sizes), orders)):
+            found[order].append(occurrences)
+    has = [_matrix(occurrences, models) for occurrences in found]
+    matches = np.stack([(each @ each.T).toarray() for each in has])
+    totals = np.stack([each.sum(axis=1) for each in has], axis=1)
     bleu = np.empty((models, models))
     for hypothesis, reference in np.ndindex(models, models):
         bleu[hypothesis, reference] = metric.compute_bleu(
@@ -63,21 +83,38 @@ def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
     return bleu
 
 
-def _occurrences(counts: Sequence[Counter[tuple[str, ...]]], orders: int) -> list[sparse.csr_array]:
-    """For each order of n-grams, models by (n-gram, occurrence): 1 where the response has the n-gram that often."""
-    columns: list[dict[tuple[tuple[str, ...], int], int]] = [{} for _ in range(orders)]
-    cells: list[tuple[list[int], list[int]]] = [([], []) for _ in range(orders)]
-    for model, ngrams in enumerate(counts):
-        for ngram, count in ngrams.items():
-            known = columns[len(ngram) - 1]
-            rows, places = cells[len(ngram) - 1]
-            for occurrence in range(count):
-                rows.append(model)
-                places.append(known.setdefault((ngram, occurrence), len(known)))
-    return [
-        sparse.csr_array((np.ones(len(rows), dtype=np.int64), (rows, places)), shape=(len(counts), max(1, len(known))))
-        for known, (rows, places) in zip(columns, cells, strict=True)
-    ]
+def _occurrences(ids: Integers, owner: Integers, orders: int) -> Iterator[Occurrences]:
+    """The n-grams of all responses to one question, order by order.
+
+    Args:
+        ids: The responses' words as numbers, one response after the other.
+        owner: The model that each is of.
+        orders: The longest n.
+    """
+    models, base, grams = int(owner.max(initial=0)) + 1, int(ids.max(initial=0)) + 1, ids
+    for order in range(orders):
+        if order:
+            grams = np.unique(grams[:-1] * base + ids[order:], return_inverse=True)[1]
+        # What crosses the end of a response is no n-gram.
+        inside = owner[: len(grams)] == owner[order:]
+        cells, counts = np.unique(grams[inside] * models + owner[order:][inside], return_counts=True)
+        gram, model = np.divmod(cells, models)
+        most = np.zeros(int(gram.max(initial=-1)) + 1, dtype=np.int64)
+        np.maximum.at(most, gram, counts)
+        nth = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        columns = np.repeat((most.cumsum() - most)[gram], counts) + nth
+        yield Occurrences(np.repeat(model, counts), columns, int(most.sum()))
+
+
+def _matrix(questions: Sequence[Occurrences], models: int) -> sparse.csr_array:
+    """Models by (question, n-gram, occurrence): 1 where the response has the n-gram that often."""
+    ends = np.cumsum([each.width for each in questions])
+    rows = np.concatenate([each.rows for each in questions])
+    starts = ends - [each.width for each in questions]
+    columns = np.concatenate([each.columns + start for each, start in zip(questions, starts, strict=True)])
+    return sparse.csr_array(
+        (np.ones(len(rows), dtype=np.int64), (rows, columns)), shape=(models, max(1, int(ends[-1])))
+    )
 
 
 def style_distances(responses: Sequence[Sequence[str]]) -> Floats:
