@@ -52,6 +52,12 @@ def check_seed(seed: int) -> None:
         raise InputError(f"--seed {seed}: give 0 or more")
 
 
+def check_race(level: float | None) -> None:
+    """Make sure that the level of a race is a chance."""
+    if level is not None and not 0 < level < 1:
+        raise InputError(f"--race-level {level:g}: give a chance above 0, below 1")
+
+
 def check_sampling(temperature: float, top_p: float) -> None:
     """Make sure that tokens can be drawn like this."""
     if not (math.isfinite(temperature) and temperature >= 0):

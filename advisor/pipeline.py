@@ -10,6 +10,7 @@ from advisor import provenance
 from advisor.advice import advise, fragile
 from advisor.compatibility import all_pairs, pairs_of_standings
 from advisor.evidence import accuracy_interval, compare
+from advisor.gathering import Pool, gather, without_failed
 from advisor.pairing import Pairing, readers
 from advisor.plan import Plan
 from advisor.profiler import Profiled, Profiler
@@ -20,24 +21,7 @@ from advisor.standings import read_standings
 from advisor.store import Store
 from advisor.tasks.values import Task
 from advisor.watching import Watcher
-from ensemble.errors import MemberError, UniteError
-
-
-def profile_pool(plan: Plan, profiler: Profiler) -> dict[str, Profiled]:
-    """Profile every candidate on the dev questions: the answers of those that could be run, by name.
-
-    Raises:
-        UniteError: None of them could be run.
-    """
-    found = profiler.alone([candidate.name for candidate in plan.candidates], plan.dev)
-    _check_any(found, profiler)
-    return found
-
-
-def select_among(pool: Mapping[str, Profiled], rules: Rules) -> Selection:
-    """Apply the rules to the candidates that could be run."""
-    profiles = [one.profile for one in pool.values()]
-    return select([Standing(p.model, p.accuracy, p.mean_length) for p in profiles], rules)
+from ensemble.errors import MemberError
 
 
 def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
@@ -48,12 +32,11 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         UniteError: No candidate could be run.
     """
     profiler = Profiler(plan, store, watcher)
-    pool = profile_pool(plan, profiler)
-    selection, verified, trouble = _choose(plan, pool, profiler, watcher)
+    pool, selection, verified, trouble = _choose(plan, gather(plan, profiler, watcher), profiler, watcher)
     advice = advise(selection, verified.comparison if verified else None)
     if trouble:
         advice = replace(advice, text=f"{advice.text} Running it was tried, and failed: {trouble}.")
-    profiles = [pool[decision.model].profile for decision in selection.decisions]
+    profiles = [pool.complete[d.model].profile for d in selection.decisions if d.model in pool.complete]
     margins = {margin.model: margin for margin in fragile(profiles, selection.selected[0], plan.rules, seed=plan.seed)}
     standings = tuple(Standing(p.model, p.accuracy, p.mean_length) for p in profiles)
     pairing, names = Pairing(plan, profiler, store, watcher), readers(standings, margins, plan.rules)
@@ -68,9 +51,11 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         advice=advice,
         task=plan.dev,
         profiles=tuple(profiles),
-        intervals={p.model: accuracy_interval(p, seed=plan.seed) for p in profiles},
+        dropped=tuple(one.profile for one in pool.dropped.values()),
+        intervals={name: accuracy_interval(one, seed=plan.seed) for name, one in pool.profiles.items()},
         margins=margins,
-        costs={name: one.cost for name, one in pool.items()},
+        costs=pool.costs,
+        race=plan.race,
         verified=verified,
         provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),
     )
@@ -97,36 +82,27 @@ def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
     )
 
 
-def _check_any(pool: Mapping[str, Profiled], profiler: Profiler) -> None:
-    """Stop where no candidate is left."""
-    if not pool:
-        name, reason = next(iter(profiler.failures.items()))
-        raise UniteError(f"none of the {len(profiler.failures)} candidates could be run; {name}: {reason}")
-
-
 def _choose(
-    plan: Plan, pool: dict[str, Profiled], profiler: Profiler, watcher: Watcher
-) -> tuple[Selection, Verified | None, str | None]:
-    """Apply the rules and run the chosen set on the held-out questions; the third is why that failed, if it did.
+    plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher
+) -> tuple[Pool, Selection, Verified | None, str | None]:
+    """Apply the rules and run the chosen set on the held-out questions; the last is why that failed, if it did.
 
     A member that fails there leaves the pool, and the rules are applied to the others.
     """
     while True:
-        selection = select_among(pool, plan.rules)
+        selection = pool.select(plan.rules)
         if plan.held_out is None or len(selection.selected) < 2:
-            return selection, None, None
+            return pool, selection, None, None
         members = profiler.alone(selection.selected, plan.held_out)
         if len(members) == len(selection.selected):
             break
-        for name in set(selection.selected) - set(members):
-            del pool[name]
-        _check_any(pool, profiler)
+        pool = without_failed(pool, plan, profiler, watcher)
     try:
         together = profiler.together(selection.selected, plan.held_out)
     except MemberError as error:
         watcher.say(str(error))
-        return selection, None, str(error)
-    return selection, _verified(plan, plan.held_out, together, members), None
+        return pool, selection, None, str(error)
+    return pool, selection, _verified(plan, plan.held_out, together, members), None
 
 
 def _verified(plan: Plan, task: Task, together: Profiled, members: Mapping[str, Profiled]) -> Verified:

@@ -26,6 +26,7 @@ class Plan:
         seed: Of every draw and resampling.
         cache_dir: Where responses and tables are kept.
         command: The command line, for the record.
+        race: Accepted chance that a race changes the selection, between 0 and 1; None to ask everybody everything.
     """
 
     candidates: tuple[Candidate, ...]
@@ -38,3 +39,4 @@ class Plan:
     seed: int
     cache_dir: Path
     command: str
+    race: float | None = None

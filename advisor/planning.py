@@ -50,6 +50,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     verify: bool,
     cache_dir: Path | None,
     command: str,
+    race: float | None = None,
 ) -> Plan:
     """Read and check all that a run is asked to do, but for the models themselves.
 
@@ -62,6 +63,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
     checks.check_method(method, k)
     checks.check_seed(seed)
+    checks.check_race(race)
     candidates = read_pool(pool)
 
     def load(name: str) -> Task:
@@ -82,6 +84,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),
         command=command,
+        race=race,
     )
 
 

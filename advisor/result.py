@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,10 @@ class Outcome:
         advice: The verdict.
         task: The dev questions; None where numbers were given instead of models.
         profiles: The candidates' answers on them.
+        dropped: The answers of those that left a race, to the questions that they were asked.
         intervals: Of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
+        race: The level of the race; None where everybody was asked everything.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
         provenance: How the run can be made again.
@@ -77,9 +79,11 @@ class Outcome:
     advice: Advice
     task: Task | None = None
     profiles: tuple[Profile, ...] = ()
+    dropped: tuple[Profile, ...] = ()
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
     costs: Mapping[str, Cost] = field(default_factory=dict)
+    race: float | None = None
     verified: Verified | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -102,7 +106,8 @@ def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
 def result_of(outcome: Outcome) -> dict[str, Any]:
     """The contents of ``result.json``."""
     standings = {standing.model: standing for standing in outcome.standings}
-    profiles = {profile.model: profile for profile in outcome.profiles}
+    profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
+    standings |= {p.model: Standing(p.model, p.accuracy, p.mean_length) for p in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
@@ -111,6 +116,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "task": dict(outcome.task_info),
         "rules": asdict(outcome.rules),
+        "race": None if outcome.race is None else _race(outcome.race, profiles.values()),
         "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
         "selected": list(outcome.selection.selected),
         "pairs": [pair.as_dict() for pair in outcome.pairs],
@@ -123,7 +129,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
 def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """The lines of ``samples.jsonl``: the dev questions, then the held-out ones."""
     if outcome.task is not None:
-        yield from _samples(outcome.task, "dev", outcome.profiles, None)
+        yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped), None)
     if outcome.verified is not None:
         yield from _samples(outcome.verified.task, "held_out", outcome.verified.members, outcome.verified.ensemble)
 
@@ -156,6 +162,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "model": model,
         "accuracy": standing.accuracy,
         "accuracy_ci": _list(outcome.intervals.get(model)),
+        "n": len(profile.answers) if profile else None,
         "mean_length": standing.mean_length,
         "truncated": profile.truncated if profile else None,
         "errors": _errors(profile) if profile else None,
@@ -166,6 +173,12 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
         **_cost(cost),
     }
+
+
+def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
+    """What a race took: responses, and how many there would have been without it."""
+    asked = [len(profile.answers) for profile in profiles]
+    return {"level": level, "responses": sum(asked), "of": len(asked) * max(asked)}
 
 
 def _errors(profile: Profile) -> int:
@@ -179,7 +192,7 @@ def _cost(cost: Cost | None) -> dict[str, Any]:
 
 
 def _failed(model: str, reason: str) -> dict[str, Any]:
-    empty = dict.fromkeys(("accuracy", "accuracy_ci", "mean_length", "truncated", "errors"))
+    empty = dict.fromkeys(("accuracy", "accuracy_ci", "n", "mean_length", "truncated", "errors"))
     return {"model": model, **empty, "status": "failed", "reason": reason, "fragile": None, **_cost(None)}
 
 
@@ -222,13 +235,14 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
 
 
 def _samples(task: Task, split: str, profiles: Sequence[Profile], ensemble: Profile | None) -> Iterator[dict[str, Any]]:
+    answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
     for n, example in enumerate(task.examples):
         yield {
             "id": example.id,
             "prompt": example.prompt,
             "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
             "split": split,
-            "responses": {profile.model: _answer(profile.answers[n]) for profile in profiles},
+            "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},
             "ensemble": None if ensemble is None else _answer(ensemble.answers[n]),
         }
 

@@ -20,12 +20,13 @@ Accuracies on n questions lie 100 / n points apart, so the tolerance lets nothin
 """
 
 
-def select(standings: Sequence[Standing], rules: Rules) -> Selection:
+def select(standings: Sequence[Standing], rules: Rules, dropped: Sequence[Decision] = ()) -> Selection:
     """Order the candidates and take, greedily, those that fit the first (section 4.1).
 
     Args:
         standings: The candidates, in any order; their names differ.
         rules: The limits, all inclusive.
+        dropped: What a race has decided of others; they come last, and do not count in what follows.
 
     Returns:
         A decision for each candidate, best first, and the chosen set, the primary first. Candidates that come after the
@@ -38,7 +39,9 @@ def select(standings: Sequence[Standing], rules: Rules) -> Selection:
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
     ordered = sorted(standings, key=_rank)
     primary = ordered[0]
-    decisions = [Decision(primary.model, "primary", _why_primary(ordered) + _tie(ordered, 0))]
+    decisions = [
+        Decision(primary.model, "primary", _why_primary(primary, len(ordered) + len(dropped)) + _tie(ordered, 0))
+    ]
     selected = [primary.model]
     for index, candidate in enumerate(ordered[1:], start=1):
         broken = _broken_rules(candidate, primary, rules)
@@ -50,7 +53,7 @@ def select(standings: Sequence[Standing], rules: Rules) -> Selection:
             reason = _why_selected(candidate, primary, rules) + _tie(ordered, index)
             decisions.append(Decision(candidate.model, "selected", reason))
             selected.append(candidate.model)
-    return Selection(tuple(decisions), tuple(selected))
+    return Selection((*decisions, *dropped), tuple(selected))
 
 
 def gap(a: float, b: float) -> float:
@@ -130,12 +133,11 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
     return f"{behind}, and the length ratio is {_figure(ratio, limit)}, within the limit of {limit:g}"
 
 
-def _why_primary(ordered: Sequence[Standing]) -> str:
-    primary = ordered[0]
+def _why_primary(primary: Standing, candidates: int) -> str:
     length = "" if primary.mean_length is None else f", mean length {primary.mean_length:.1f} characters"
-    if len(ordered) == 1:
+    if candidates == 1:
         return f"the only candidate ({primary.accuracy:.2f} points{length})"
-    return f"the most accurate of {len(ordered)} candidates ({primary.accuracy:.2f} points{length})"
+    return f"the most accurate of {candidates} candidates ({primary.accuracy:.2f} points{length})"
 
 
 def _tie(ordered: Sequence[Standing], index: int) -> str:

@@ -216,7 +216,18 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     outcome = run(plan_of(place, models, "alpha", "beta", "truncated"))
     result = without_nan(json.dumps(result_of(outcome)))
     assert list(result) == [
-        *("schema_version", "task", "rules", "candidates", "selected", "pairs", "ensemble", "advice", "provenance")
+        *(
+            "schema_version",
+            "task",
+            "rules",
+            "race",
+            "candidates",
+            "selected",
+            "pairs",
+            "ensemble",
+            "advice",
+            "provenance",
+        )
     ]
     assert result["schema_version"] == 1
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()

@@ -26,5 +26,7 @@ Batch = Annotated[str, typer.Option("--batch-size", help="Prompts at a time, or 
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
 Cache = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses are kept for the next run.")]
 Json = Annotated[bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")]
+Race = Annotated[bool, typer.Option("--race", help="Drop candidates as soon as they are surely outside the gap.")]
+RaceLevel = Annotated[float, typer.Option("--race-level", help="Chance that this changes the selection.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

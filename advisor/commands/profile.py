@@ -47,12 +47,12 @@ def profile(
         cache_dir=cache_dir,
         command=command_line(),
     )
-    from advisor.pipeline import profile_pool, select_among
+    from advisor.gathering import gather
     from advisor.profiler import Profiler
 
     with opened_store(plan, terminal, quiet=quiet) as store:
-        found = profile_pool(plan, Profiler(plan, store, terminal))
-    ranked = [found[decision.model].profile for decision in select_among(found, plan.rules).decisions]
+        found = gather(plan, Profiler(plan, store, terminal), terminal)
+    ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
         print_json({"task": plan.dev.name, "signature": str(plan.dev.signature), "profiles": numbers})

@@ -31,6 +31,8 @@ def select(
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",
+    race: opt.Race = False,
+    race_level: opt.RaceLevel = 0.05,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
     profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
     cache_dir: opt.Cache = None,
@@ -52,6 +54,10 @@ def select(
 
         if pool is not None:
             raise InputError("--profiles gives numbers instead of models; leave out --pool")
+        if race:
+            raise InputError(
+                "--race asks models; with --profiles there are only their numbers, so leave one of them out"
+            )
         outcome = run_on_numbers(profiles, rules, command_line())
         folder = out or Path("runs") / folder_name(profiles.stem)
         check_out(folder)
@@ -71,6 +77,7 @@ def select(
             verify=not no_verify,
             cache_dir=cache_dir,
             command=command_line(),
+            race=race_level if race else None,
         )
         folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)

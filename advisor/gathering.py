@@ -1,0 +1,134 @@
+"""The candidates' answers to the dev questions: all of them, or no more than a race needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from advisor.plan import Plan
+from advisor.profiler import Profiled, Profiler
+from advisor.profiling import Cost
+from advisor.racing import Drop, Race
+from advisor.records import Decision, Profile, Rules, Selection, Standing
+from advisor.selection import select
+from advisor.tasks.values import Task
+from advisor.watching import Watcher
+from ensemble.errors import UniteError
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The candidates that could be run.
+
+    Attributes:
+        complete: The answers of those that were asked all dev questions, by name.
+        dropped: The answers of those that left a race, to the questions they were asked; not to be compared.
+        reasons: Why each of those left, by name; the last to leave first.
+    """
+
+    complete: Mapping[str, Profiled]
+    dropped: Mapping[str, Profiled]
+    reasons: Mapping[str, str]
+
+    @property
+    def profiles(self) -> dict[str, Profile]:
+        """All answers, by name."""
+        return {name: one.profile for name, one in {**self.complete, **self.dropped}.items()}
+
+    @property
+    def costs(self) -> dict[str, Cost]:
+        """What they took, by name."""
+        return {name: one.cost for name, one in {**self.complete, **self.dropped}.items()}
+
+    def select(self, rules: Rules) -> Selection:
+        """Apply the rules to those that were asked everything."""
+        profiles = [one.profile for one in self.complete.values()]
+        dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
+        return select([Standing(p.model, p.accuracy, p.mean_length) for p in profiles], rules, dropped)
+
+
+def gather(plan: Plan, profiler: Profiler, watcher: Watcher) -> Pool:
+    """Profile the candidates that have not failed yet, in a race where the plan has one.
+
+    Raises:
+        UniteError: None of them could be run.
+    """
+    while True:
+        names = [candidate.name for candidate in plan.candidates if candidate.name not in profiler.failures]
+        if not names:
+            name, reason = next(iter(profiler.failures.items()))
+            raise UniteError(f"none of the {len(profiler.failures)} candidates could be run; {name}: {reason}")
+        if plan.race is None:
+            pool: Pool | None = Pool(profiler.alone(names, plan.dev), {}, {})
+        else:
+            pool = _run_race(plan, plan.race, names, profiler, watcher)
+        # Without those that failed on the way the race is run again: whoever was dropped may have been behind them
+        # alone. Its responses are kept, so that this takes no time.
+        if pool is not None and pool.complete:
+            return pool
+
+
+def without_failed(pool: Pool, plan: Plan, profiler: Profiler, watcher: Watcher) -> Pool:
+    """The pool that is left when a member has failed since.
+
+    Raises:
+        UniteError: There is none.
+    """
+    left = {name: one for name, one in pool.complete.items() if name not in profiler.failures}
+    return Pool(left, {}, {}) if left and not pool.dropped else gather(plan, profiler, watcher)
+
+
+def race_order(task: Task) -> list[int]:
+    """The questions' places in the order of a race: by the seed and their texts, whatever the candidates are."""
+
+    def draw(place: int) -> bytes:
+        return hashlib.sha256(f"{task.seed}\n{task.examples[place].prompt}".encode()).digest()
+
+    return sorted(range(len(task.examples)), key=draw)
+
+
+def _run_race(plan: Plan, level: float, names: Sequence[str], profiler: Profiler, watcher: Watcher) -> Pool | None:
+    """Profile candidates in rounds; None where one of them fails."""
+    order, total = race_order(plan.dev), len(plan.dev.examples)
+    race = Race(len(names), total, plan.rules.max_gap, level)
+    found: dict[str, Profiled] = {}
+    reasons: dict[str, str] = {}
+    while places := race.next_round:
+        examples = tuple(plan.dev.examples[place] for place in order[: places.stop])
+        running = [names[model] for model in race.running]
+        found |= (answered := profiler.alone(running, replace(plan.dev, examples=examples)))
+        if len(answered) < len(running):
+            return None
+        new = {
+            model: [answer.score for answer in answered[names[model]].profile.answers[places.start :]]
+            for model in race.running
+        }
+        for drop in race.record(new):
+            reasons = {names[drop.model]: _reason(drop, total, plan.rules, level), **reasons}
+            watcher.say(f"{names[drop.model]}: {reasons[names[drop.model]]}")
+    places_of = {example.id: place for place, example in enumerate(plan.dev.examples)}
+    found = {name: _as_asked(found[name], places_of) for name in names}
+    return Pool(
+        {name: one for name, one in found.items() if name not in reasons},
+        {name: found[name] for name in reasons},
+        reasons,
+    )
+
+
+def _as_asked(one: Profiled, places: Mapping[str, int]) -> Profiled:
+    """The same with its answers in the order of the task."""
+    answers = sorted(one.profile.answers, key=lambda answer: places[answer.id])
+    return replace(one, profile=replace(one.profile, answers=tuple(answers)))
+
+
+def _reason(drop: Drop, total: int, rules: Rules, level: float) -> str:
+    """Like the rules' own reasons: it says "gap", and names no model."""
+    # Cut, not rounded: the bound itself is the most that can be said.
+    bound = int(10 * drop.bound) / 10
+    more = f"at least {bound:.1f} points" if bound > rules.max_gap else "more than that"
+    return (
+        f"dropped from the race after {drop.asked} of {total} questions: its gap to the best of them was "
+        f"{drop.gap:.1f} points, over the limit of {rules.max_gap:g}, and on all questions it is {more}, with "
+        f"{100 * (1 - level):g}% confidence"
+    )
