@@ -14,7 +14,7 @@ from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
 from ensemble.hub import check_on_hub
-from ensemble.methods import METHODS
+from ensemble.methods import list_methods
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -34,8 +34,9 @@ def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rul
 
 def check_method(method: str, k: int) -> None:
     """Make sure that a method exists, and that k is in its range."""
-    if method not in METHODS:
-        raise InputError(f"--method {method}: not one of {', '.join(METHODS)}")
+    decoding = [name for name, found in list_methods().items() if found.level != "response"]
+    if method not in decoding:
+        raise InputError(f"--method {method}: not one of {', '.join(decoding)}")
     if k < 1:
         raise InputError(f"--k {k}: each member must bring at least 1 candidate")
 

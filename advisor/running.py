@@ -155,8 +155,9 @@ def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
         yield f"step {number}: {emitted}"
         for place, candidate in enumerate(step.candidates[:_SHOWN]):
             mark = "*" if place == step.chosen else " "
+            # Fewer than names where the primary decided alone.
             shares = "  ".join(
-                f"{name} {100 * p:5.1f}%" for name, p in zip(names, candidate.probabilities, strict=True)
+                f"{name} {100 * p:5.1f}%" for name, p in zip(names, candidate.probabilities, strict=False)
             )
             wanted = ", ".join(names[n] for n in candidate.wanted_by)
             text = repr(visible(candidate.text))

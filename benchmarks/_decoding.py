@@ -11,10 +11,11 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
 from ensemble.decoder import Settings
+from ensemble.distribution import greedy
 from ensemble.drafting import LONGEST
 from ensemble.joint import JointVocabulary, build
 from ensemble.member import Member
-from ensemble.methods.unite import greedy, union
+from ensemble.methods.unite import union
 from ensemble.vocabulary import Vocabulary
 
 BATCH = 16

@@ -10,17 +10,17 @@ from typing import Literal
 
 import torch
 
+from ensemble.choosing import NOT_A_NUMBER, Choice, Chooser, Spelling
 from ensemble.contexts import Contexts, Text
 from ensemble.continuation import Continuation
 from ensemble.drafting import LONGEST, Proposer
 from ensemble.errors import MemberError
-from ensemble.joint import NONE, JointVocabulary
+from ensemble.joint import JointVocabulary
 from ensemble.member import Member
-from ensemble.methods import unite
-from ensemble.trace import Step, explain
+from ensemble.methods._token import EndsTogether, TokenRule
+from ensemble.trace import Step
 
 FinishReason = Literal["eos", "stop", "length"]
-_NOT_A_NUMBER = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,28 @@ class Settings:
     draft: int = LONGEST
 
 
+@dataclass(slots=True)
+class Counts:
+    """What a generation took.
+
+    Attributes:
+        steps: Choices that were made, that of EOS included.
+        combined: Steps in which several members decided; in the others a gate was shut.
+        handled: Entries of the joint vocabulary whose probabilities were looked at, over all steps ("tokens manipulated
+            each step", Table 5 of the paper on UNITE).
+    """
+
+    steps: int = 0
+    combined: int = 0
+    handled: int = 0
+
+    def add(self, choice: Choice) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.combined += choice.combined
+        self.handled += choice.handled
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What was generated for one prompt.
@@ -57,13 +79,15 @@ class Generation:
         text: The bytes emitted, as UTF-8 with replacement, cut before a stop string.
         tokens: The primary's ids, as emitted.
         finish_reason: ``eos``, ``stop`` or ``length``.
-        trace: A step for each token, and one for EOS; empty unless asked for.
+        trace: What happened at each step; empty unless asked for.
+        counts: What it took; two generations are equal whatever that was.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     trace: tuple[Step, ...] = ()
+    counts: Counts = field(default_factory=Counts, compare=False)
 
 
 @dataclass(slots=True)
@@ -73,6 +97,7 @@ class Progress:
     number: int
     chance: random.Random
     trace: list[Step] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
     end: int | None = None
     finish_reason: FinishReason | None = None
 
@@ -83,8 +108,7 @@ class Decoder:
     Args:
         members: The primary first.
         joint: Their joint vocabulary, on the primary's device.
-        k: Candidates that each member brings to the union, at least 1.
-        weights: One for each member, summing to 1.
+        rule: How they are combined.
         prompts: For each prompt its ids in every member.
         settings: How to decode.
     """
@@ -93,18 +117,22 @@ class Decoder:
         self,
         members: Sequence[Member],
         joint: JointVocabulary,
-        k: int,
-        weights: Sequence[float],
+        rule: TokenRule,
         prompts: Sequence[list[list[int]]],
         settings: Settings,
     ) -> None:
         self._members = members
-        self._joint = joint
-        self._k = k
-        self._weights = torch.tensor(weights, dtype=torch.float64, device=members[0].device)
         self._settings = settings
         self._stops = [stop.encode() for stop in settings.stop]
-        self._eos = int(joint.members[0].eos_ids[0]) if len(joint.members[0].eos_ids) else NONE
+        self._spelling = Spelling([member.vocabulary for member in members], joint)
+        self._choose = Chooser(
+            rule,
+            len(members),
+            self._spelling,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            trace=settings.trace,
+        )
         # Rows of like length are decoded together, so that little of a batch is padding.
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
         self._contexts = Contexts(members)
@@ -124,9 +152,11 @@ class Decoder:
             if self._running:
                 self._contexts.feed()
             self._admit()
-            for row, token in enumerate(self._choose()):
-                self._check(token, row, self._contexts.texts[row])
-                self._emit(self._running[row], self._contexts.texts[row], token)
+            texts = self._contexts.texts
+            chosen = self._choose(self._contexts.logits, self._draw(), self._borders([text.readers for text in texts]))
+            for row, choice in enumerate(chosen):
+                self._check(choice.token, row, texts[row])
+                self._emit(self._running[row], texts[row], choice)
         return self._finish()
 
     @property
@@ -154,14 +184,13 @@ class Decoder:
         (progress,), (text,) = self._running, self._contexts.texts
         most = min(self._settings.draft, self._settings.max_new_tokens - len(text.tokens) - 1)
         draft = self._contexts.look_ahead(self._propose, most)
-        for place, token in enumerate(self._choose()):
-            self._check(token, place, text)
+        borders = self._borders([text.readers, *(readers for _, readers in draft)])
+        for place, choice in enumerate(self._choose(self._contexts.logits, None, borders)):
+            self._check(choice.token, place, text)
             drafted, readers = draft[place] if place < len(draft) else (None, None)
-            self._emit(progress, text, token, readers if token == drafted else None)
-            if progress.finish_reason or token != drafted:
+            self._emit(progress, text, choice, readers if choice.token == drafted else None)
+            if progress.finish_reason or choice.token != drafted:
                 break
-        # What was chosen behind the last place that counts was never emitted, and has no place in a trace.
-        del progress.trace[len(text.tokens) + (progress.finish_reason == "eos") :]
 
     def _finish(self) -> list[tuple[int, Generation]]:
         """Take out the prompts that are finished."""
@@ -186,31 +215,39 @@ class Decoder:
         seed = self._settings.seed
         self._running += [Progress(number, random.Random(f"{seed} {number}")) for number, _ in fresh]
 
-    def _choose(self) -> list[int]:
-        """The primary's id for each row of logits: steps 1 to 7."""
-        step = unite.union(self._contexts.logits, self._joint, self._k, self._weights)
-        if self._settings.temperature > 0:
-            chances = torch.tensor([progress.chance.random() for progress in self._running], device=step.mean.device)
-            winners = unite.sample(step, self._settings.temperature, self._settings.top_p, chances)
-        else:
-            winners = unite.greedy(step)
-        ids = step.ids.gather(1, winners[:, None]).squeeze(1)
-        chosen: list[int] = ids.masked_fill(step.mean.isnan().any(dim=1), _NOT_A_NUMBER).tolist()
-        if self._settings.trace:
-            # The rows are the running prompts, or the places of the only one.
-            owners = self._running if len(self._running) == len(chosen) else self._running * len(chosen)
-            for row, (progress, winner) in enumerate(zip(owners, winners.tolist(), strict=True)):
-                progress.trace.append(explain(step, row, winner, self._entry_bytes, self._bytes_of(chosen[row])))
-        return chosen
+    def _draw(self) -> torch.Tensor | None:
+        """For each running prompt the number that decides its draw; None for greedy decoding."""
+        if self._settings.temperature == 0:
+            return None
+        return torch.tensor([progress.chance.random() for progress in self._running], device=self._members[0].device)
 
-    def _emit(self, progress: Progress, text: Text, token: int, readers: list[Continuation] | None = None) -> None:
+    def _borders(self, readers: Sequence[Sequence[Continuation]]) -> EndsTogether:
+        """For rows with these readers, whether a token of the primary leaves every member's last ids as they are."""
+
+        def ends_together(row: int, token: int) -> bool:
+            data = self._spelling.data(token)
+            return data is None or all(reader.fork().extend(data) == len(reader.ids) for reader in readers[row])
+
+        return ends_together
+
+    def _emit(self, progress: Progress, text: Text, choice: Choice, readers: list[Continuation] | None = None) -> None:
         """Step 8, and the ends of a generation."""
-        data = self._bytes_of(token)
+        progress.counts.add(choice)
+        if choice.step is not None:
+            progress.trace.append(choice.step)
+        data = self._spelling.data(choice.token)
         if data is None:
             progress.finish_reason = "eos"
             return
         searched = len(text.data)
-        text.emit(token, data, readers)
+        ids = self._spelling.ids(choice.token)
+        room = self._settings.max_new_tokens - len(text.tokens)
+        if len(ids) > room:
+            # What is spelled with several ids is cut where the limit falls.
+            ids = ids[:room]
+            data = b"".join(self._spelling.data(index) or b"" for index in ids)
+        text.tokens += ids[:-1]
+        text.emit(ids[-1], data, readers)
         ends = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
         if found := [end for end in ends if end >= 0]:
             progress.end = min(found)
@@ -223,16 +260,9 @@ class Decoder:
         limits = [member.context for member in self._members]
         return any(limit is not None and length > limit for limit, length in zip(limits, text.lengths(), strict=True))
 
-    def _bytes_of(self, token: int) -> bytes | None:
-        return None if token == self._eos else self._members[0].vocabulary.token_bytes(token)
-
-    def _entry_bytes(self, entry: int) -> bytes | None:
-        found = self._joint.representative(entry)
-        return None if found is None else self._members[found[0]].vocabulary.token_bytes(found[1])
-
     def _check(self, token: int, row: int, text: Text) -> None:
         """Stop where a row of logits is no numbers; a place of a draft counts only once the text has come to it."""
-        if token != _NOT_A_NUMBER:
+        if token != NOT_A_NUMBER:
             return
         step = len(text.tokens) + 1
         for member, logits in zip(self._members, self._contexts.logits, strict=True):
@@ -247,4 +277,5 @@ def _generation(progress: Progress, text: Text) -> Generation:
         tuple(text.tokens),
         progress.finish_reason or "length",
         tuple(progress.trace),
+        progress.counts,
     )

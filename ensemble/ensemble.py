@@ -14,7 +14,9 @@ from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
 from ensemble.joint import load_or_build
 from ensemble.member import Member, Prompt, load_member, parse_device
-from ensemble.methods import METHODS
+from ensemble.methods import get_method, get_module, make_options
+from ensemble.methods._span import Decoding, SpanMethod
+from ensemble.methods._token import Setup, TokenRule
 from ensemble.scoring import Scorer
 
 
@@ -23,13 +25,14 @@ class Ensemble:
 
     Args:
         members: Loaded models, the primary first; at least one.
-        method: One of METHODS.
+        method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1.
         cache_dir: Where the joint vocabulary's tables are kept for the next time; the user's cache folder where None.
+        options: The method's own settings; see ``Options`` in its module.
 
     Raises:
-        InputError: An argument is out of its range.
+        InputError: An argument is out of its range, or the method needs what the members lack.
     """
 
     def __init__(
@@ -40,8 +43,10 @@ class Ensemble:
         k: int = 10,
         weights: Sequence[float] | None = None,
         cache_dir: Path | None = None,
+        **options: object,
     ) -> None:
         _check_shape(len(members), method, k)
+        settings = make_options(method, options)
         self.members = tuple(members)
         self.method = method
         self.k = k
@@ -49,6 +54,8 @@ class Ensemble:
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(members[0].device)
+        setup = Setup(self.members, self._joint, k, self.weights)
+        self._made: TokenRule | SpanMethod = get_module(method).make(setup, settings)
 
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
@@ -63,6 +70,7 @@ class Ensemble:
         chat_template: ChatTemplate = "never",
         quantization: object | None = None,
         cache_dir: Path | None = None,
+        **options: object,
     ) -> Ensemble:
         """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.member.load_member`.
 
@@ -79,6 +87,7 @@ class Ensemble:
         checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
         _check_shape(len(checkpoints), method, k)
         _normalised(weights, len(checkpoints))
+        make_options(method, options)
         devices = [device] * len(checkpoints) if isinstance(device, str) else list(device)
         if len(devices) != len(checkpoints):
             raise InputError(f"{len(devices)} devices for {len(checkpoints)} models; give one for each, or one for all")
@@ -91,7 +100,7 @@ class Ensemble:
             load_member(checkpoint, device=place, dtype=dtype, chat_template=chat_template, quantization=quantization)
             for checkpoint, place in zip(checkpoints, devices, strict=True)
         ]
-        return cls(members, method=method, k=k, weights=weights, cache_dir=cache_dir)
+        return cls(members, method=method, k=k, weights=weights, cache_dir=cache_dir, **options)
 
     def generate(
         self,
@@ -130,7 +139,7 @@ class Ensemble:
     def generate_each(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Iterator[tuple[int, Generation]]:
         """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished."""
         _check(settings)
-        return iter(Decoder(self.members, self._joint, self.k, self.weights, prompts, settings))
+        return iter(self._decode(prompts, settings))
 
     def stream(
         self,
@@ -145,17 +154,18 @@ class Ensemble:
         """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, batch_size=1)
         _check(settings)
-        decoder = Decoder(self.members, self._joint, self.k, self.weights, [self.encode(prompt)], settings)
-        return _pieces(decoder, [string.encode() for string in stop])
+        return _pieces(self._decode([self.encode(prompt)], settings), [string.encode() for string in stop])
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
-        option with a character that the primary has no token for, or with an unused token, has minus infinity.
+        option with a character that the primary has no token for, or with an unused token, has minus infinity. A
+        method's gate plays no part.
 
         Raises:
-            InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short.
+            InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
+                method scores no tokens.
         """
         ((_, scores),) = self.score_each([self.encode(prompt)], [options])
         return scores
@@ -174,9 +184,11 @@ class Ensemble:
         Raises:
             InputError: See :meth:`score`; before anything is run.
         """
+        if not isinstance(self._made, TokenRule):
+            raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         if not all(each and all(each) for each in options):
             raise InputError("score needs at least one option, and none of them empty")
-        scorer = Scorer(self.members, self._joint, self.k, self.weights)
+        scorer = Scorer(self.members, self._joint, self._made.combine)
         return scorer.run([scorer.read(*question) for question in zip(prompts, options, strict=True)], batch_size)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
@@ -187,12 +199,16 @@ class Ensemble:
         """
         return [member.encode_prompt(prompt) for member in self.members]
 
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Decoding:
+        if isinstance(self._made, TokenRule):
+            return Decoder(self.members, self._joint, self._made, prompts, settings)
+        return self._made.decode(prompts, settings)
+
 
 def _check_shape(members: int, method: str, k: int) -> None:
     if not members:
         raise InputError("an ensemble needs at least one model; none was given")
-    if method not in METHODS:
-        raise InputError(f"method {method!r}: not one of {', '.join(METHODS)}")
+    get_method(method, ("token", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 
@@ -224,7 +240,7 @@ def _check(settings: Settings) -> None:
         raise InputError(f"top_p is {settings.top_p}; it must be above 0 and at most 1")
 
 
-def _pieces(decoder: Decoder, stops: Sequence[bytes]) -> Iterator[str]:
+def _pieces(decoder: Decoding, stops: Sequence[bytes]) -> Iterator[str]:
     """The text of a decoder's one prompt as it grows, held back where it may be the beginning of a stop string."""
     reader = codecs.getincrementaldecoder("utf-8")("replace")
     sent = ""

@@ -19,12 +19,14 @@ from ensemble.continuation import Continuation
 from ensemble.errors import InputError
 from ensemble.joint import NONE, JointVocabulary
 from ensemble.member import Member
-from ensemble.methods import unite
+from ensemble.methods._token import Combine
 from ensemble.vocabulary import Vocabulary
 
 Ids = tuple[int, ...]
 _MOST_LOGITS = 2**26
 """Logits of a member that are held at a time (256 MiB in float32), unless a single question has more."""
+_PLACES = 64
+"""Places that are combined at a time: a method may need all entries of all vocabularies for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +129,14 @@ class Scorer:
     Args:
         members: The primary first.
         joint: Their joint vocabulary, on the primary's device.
-        k: Candidates that each member brings to the union, at least 1.
-        weights: One for each member, summing to 1.
+        combine: The method's way of combining them.
     """
 
-    def __init__(self, members: Sequence[Member], joint: JointVocabulary, k: int, weights: Sequence[float]) -> None:
+    def __init__(self, members: Sequence[Member], joint: JointVocabulary, combine: Combine) -> None:
         self._members = members
-        self._joint = joint
-        self._k = k
+        self._combine = combine
         self._vocabularies = [member.vocabulary for member in members]
         self._device = members[0].device
-        self._weights = torch.tensor(weights, dtype=torch.float64, device=self._device)
         self._rows = [member.rows() for member in members]
         self._entry_of = joint.members[0].entry_of.tolist()
 
@@ -200,8 +199,10 @@ class Scorer:
             return scores
         logits = [self._logits(member, [questions[n] for n in asked]) for member in range(len(self._members))]
         entries = torch.tensor([[entry] for n in asked for entry in questions[n].entries], device=self._device)
-        step = unite.union(logits, self._joint, self._k, self._weights, also=entries)
-        found = unite.log_mean(step, self._weights)[step.present & (step.entries == entries)].tolist()
+        found = []
+        for wanted, *places in zip(entries.split(_PLACES), *(z.split(_PLACES) for z in logits), strict=True):
+            step = self._combine(places, wanted)
+            found += step.mean[step.present & (step.entries == wanted)].log().tolist()
         owners = [(n, option) for n in asked for option in questions[n].owners]
         for (n, option), value in zip(owners, found, strict=True):
             scores[n][option] += value

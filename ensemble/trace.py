@@ -6,20 +6,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ensemble.distribution import Distribution
 from ensemble.joint import NONE
-from ensemble.methods.unite import Union
+
+SHOWN = 20
+"""Candidates that are kept of a step over whole vocabularies; half of them are taken for a member's top k."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entry of a step's union.
+    """An entry of a step's distribution.
 
     Attributes:
         data: Its bytes; None for EOS.
-        token: The primary's id for it; None where the primary cannot express it.
+        token: The primary's id for it; None where the primary cannot express it, or only with several ids.
         wanted_by: The members that have it among their top k, by number.
-        probabilities: Each member's own probability, renormalised on the union.
-        mean: Their weighted mean.
+        probabilities: Each member's own probability; only the primary's where it decided alone.
+        mean: What they are combined to.
     """
 
     data: bytes | None
@@ -39,9 +42,9 @@ class Step:
     """One step of a generation.
 
     Attributes:
-        candidates: The union, the largest mean first.
+        candidates: The union, the likeliest first; the likeliest entries where whole vocabularies are combined.
         chosen: The number of the candidate that won.
-        data: The bytes that were emitted: those of the primary's id; None for EOS.
+        data: The bytes that were emitted; None for EOS.
     """
 
     candidates: tuple[Candidate, ...]
@@ -73,31 +76,42 @@ def _entropy(probabilities: Sequence[float]) -> float:
 
 
 def explain(
-    union: Union, row: int, winner: int, entry_bytes: Callable[[int], bytes | None], emitted: bytes | None
+    step: Distribution,
+    row: int,
+    winner: int,
+    entry_bytes: Callable[[int], bytes | None],
+    emitted: bytes | None,
+    ids: int,
 ) -> Step:
     """Describe a row of a step.
 
     Args:
-        union: The step.
+        step: What the method made of it.
         row: The row of the batch.
         winner: The index of the chosen entry within the row.
         entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
-        emitted: The bytes of the primary's id that was emitted.
+        emitted: The bytes that were emitted.
+        ids: How many the primary has.
     """
-    entries = union.entries[row].tolist()
-    present = [n for n, there in enumerate(union.present[row].tolist()) if there]
-    order = sorted(present, key=lambda n: -float(union.mean[row, n]))
-    wanted = [set(top[row].tolist()) for top in union.tops]
+    entries = step.entries[row].tolist()
+    if step.tops is None:
+        shown = {winner, *step.mean[row].topk(min(SHOWN, len(entries))).indices.tolist()}
+        best = step.members[:, row].topk(min(SHOWN // 2, len(entries))).indices.tolist()
+        wanted = [{entries[n] for n in indices} for indices in best]
+    else:
+        shown = {*range(len(entries))}
+        wanted = [set(top[row].tolist()) for top in step.tops]
+    order = sorted((n for n in sorted(shown) if bool(step.present[row, n])), key=lambda n: -float(step.mean[row, n]))
     candidates = []
     for n in order:
-        token = int(union.ids[row, n])
+        token = int(step.ids[row, n])
         candidates.append(
             Candidate(
                 data=entry_bytes(entries[n]),
-                token=None if token == NONE else token,
+                token=None if token == NONE or token >= ids else token,
                 wanted_by=tuple(m for m, top in enumerate(wanted) if entries[n] in top),
-                probabilities=tuple(float(p) for p in union.members[:, row, n]),
-                mean=float(union.mean[row, n]),
+                probabilities=tuple(float(p) for p in step.members[:, row, n]),
+                mean=float(step.mean[row, n]),
             )
         )
     return Step(tuple(candidates), order.index(winner), emitted)

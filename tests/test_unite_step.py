@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ensemble.distribution import Distribution, candidate_logits, greedy, sample
 from ensemble.joint import EOS, NONE, JointVocabulary, MemberTables
-from ensemble.methods.unite import Union, candidate_logits, greedy, sample, top_k, union
+from ensemble.methods.unite import top_k, union
 
 quick = settings(max_examples=150, deadline=None, derandomize=True)
 # Few and plain values, so that ties come up; an eighth apart, so that sums of them are exact.
@@ -29,7 +30,7 @@ class Case:
     k: int
     weights: Tensor
 
-    def run(self, also: Tensor | None = None) -> Union:
+    def run(self, also: Tensor | None = None) -> Distribution:
         # A copy, because the step masks logits in place.
         return union([z.clone() for z in self.logits], self.joint, self.k, self.weights, also)
 
@@ -104,7 +105,7 @@ def plain_probabilities(case: Case, member: int, row: int) -> dict[int, float]:
     return {entry: value / sum(exponentials.values()) for entry, value in exponentials.items()}
 
 
-def entries_of(step: Union, row: int) -> list[int]:
+def entries_of(step: Distribution, row: int) -> list[int]:
     """The entries of a row that count."""
     return [entry for entry, there in zip(step.entries[row].tolist(), step.present[row].tolist(), strict=True) if there]
 
@@ -286,14 +287,13 @@ def test_the_winner_has_the_largest_mean_then_the_primarys_favour_then_the_lower
         assert int(step.ids[row, winner]) == ranked[0][2]
 
 
-def made(mean: Sequence[float], own: Sequence[float], ids: Sequence[int]) -> Union:
+def made(mean: Sequence[float], own: Sequence[float], ids: Sequence[int]) -> Distribution:
     """A step of one row with these means, probabilities of the primary and ids."""
     entries = torch.arange(1, len(mean) + 1)[None]
     members = torch.tensor([[own]], dtype=torch.float64)
     present = torch.ones_like(entries, dtype=torch.bool)
-    logits = members.log()
-    return Union(
-        entries, present, torch.tensor([ids]), logits, members, torch.tensor([mean], dtype=torch.float64), (entries,)
+    return Distribution(
+        entries, present, torch.tensor([ids]), members, torch.tensor([mean], dtype=torch.float64), (entries,)
     )
 
 
@@ -349,11 +349,10 @@ def test_a_cold_draw_is_greedy(case: Case, uniform: float) -> None:
 def test_draws_come_as_often_as_they_are_likely(temperature: float, top_p: float, expected: list[float]) -> None:
     one = made([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [4, 5, 6])
     n = 1000
-    step = Union(
+    step = Distribution(
         one.entries.expand(n, -1),
         one.present.expand(n, -1),
         one.ids.expand(n, -1),
-        one.logits.expand(-1, n, -1),
         one.members.expand(-1, n, -1),
         one.mean.expand(n, -1),
         one.tops,

@@ -13,7 +13,7 @@ def tasks() -> None:
 
 def methods() -> None:
     """List the methods of ensembling, a line each."""
-    from ensemble.methods import METHODS
+    from ensemble.methods import list_methods
 
-    for name, summary in METHODS.items():
-        print(f"{name:16} {summary}")
+    for name, method in list_methods().items():
+        print(f"{name:16} {method.level:9} {method.summary}; {method.when}")

@@ -8,50 +8,30 @@ vocabulary lacks ``James``, the logit of the first token of its spelling stands 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ensemble.joint import NONE, JointVocabulary, MemberTables
+from ensemble.distribution import Distribution, candidate_logits
+from ensemble.joint import NONE, JointVocabulary
+from ensemble.methods import Method, NoOptions
+from ensemble.methods._token import Setup, TokenRule
+
+METHOD = Method(
+    level="token",
+    summary="the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)",
+    when="the one to begin with: any vocabularies, and hardly dearer than its members",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
-    """The union of a step, for a batch of B rows, padded to U entries.
+def make(setup: Setup, options: NoOptions) -> TokenRule:  # noqa: ARG001  # the protocol's; it has none
+    """UNITE for some members."""
+    weights = torch.tensor(setup.weights, dtype=torch.float64, device=setup.members[0].device)
 
-    Attributes:
-        entries: [B, U] entries of the joint vocabulary, ascending; a repeated one is padding.
-        present: [B, U] which of them count.
-        ids: [B, U] the primary's id for each, NONE where it cannot express the entry.
-        logits: [members, B, U] each member's logits; minus infinity for padding and for what it cannot express.
-        members: [members, B, U] each member's own probabilities, renormalised on the union; 0 for padding.
-        mean: [B, U] their weighted mean.
-        tops: for each member its own top k [B, k], as entries.
-    """
+    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
+        return union(logits, setup.joint, setup.k, weights, also)
 
-    entries: Tensor
-    present: Tensor
-    ids: Tensor
-    logits: Tensor
-    members: Tensor
-    mean: Tensor
-    tops: tuple[Tensor, ...]
-
-
-def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
-    """Logits [B, V] with EOS's as the largest of its ids', and minus infinity for all that is no candidate.
-
-    Half precision becomes float32. Other logits are changed in place: a copy would cost a third of the search for the
-    top k, and nothing else reads them.
-    """
-    z = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    # A single id of EOS has the logit that it has: moving it costs as much as all else here.
-    eos = z[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
-    z.index_fill_(1, tables.outside, -torch.inf)
-    if eos is not None:
-        z[:, tables.eos_ids[:1]] = eos
-    return z
+    return TokenRule(combine)
 
 
 def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
@@ -66,7 +46,7 @@ def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
 
 def union(
     logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Tensor, also: Tensor | None = None
-) -> Union:
+) -> Distribution:
     """Steps 1 to 6 of a step for a batch.
 
     Args:
@@ -74,7 +54,7 @@ def union(
         joint: The tables, on the logits' device.
         k: Candidates that each member brings.
         weights: [members], summing to 1.
-        also: [B, n] entries that the union holds besides.
+        also: [B, n] entries that the union holds besides; probabilities are in float64 then.
     """
     scores = [candidate_logits(z, tables) for z, tables in zip(logits, joint.members, strict=True)]
     found = top_k(scores, k)
@@ -92,44 +72,10 @@ def union(
             for z, tables in zip(scores, joint.members, strict=True)
         ]
     )
+    if also is not None:
+        on_union = on_union.double()
     members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
     mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
     ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
-    return Union(entries, ~absent, ids, on_union, members, mean, wanted.split([top.shape[1] for top in tops], dim=1))
-
-
-def log_mean(step: Union, weights: Tensor) -> Tensor:
-    """The logarithm of the mean [B, U], exact where a probability is too small for its type."""
-    return (step.logits.log_softmax(dim=2) + weights.to(step.logits).log()[:, None, None]).logsumexp(dim=0)
-
-
-def greedy(step: Union) -> Tensor:
-    """Step 7: the index [B] into the union of the entry that wins, among those that the primary can express.
-
-    Ties go to the larger probability of the primary, then to its lower id.
-    """
-    mean = step.mean.masked_fill(step.ids == NONE, -1)
-    best = mean == mean.amax(dim=1, keepdim=True)
-    own = step.members[0].masked_fill(~best, -1)
-    best &= own == own.amax(dim=1, keepdim=True)
-    return step.ids.masked_fill(~best, torch.iinfo(torch.long).max).argmin(dim=1)
-
-
-def sample(step: Union, temperature: float, top_p: float, uniform: Tensor) -> Tensor:
-    """Step 7 by chance: the index [B] of an entry drawn from the mean, among those that the primary can express.
-
-    Args:
-        step: The union of the step.
-        temperature: Above 0; probabilities are raised to its inverse and renormalised.
-        top_p: In (0, 1]; only the most likely entries that together reach it are drawn from.
-        uniform: [B] numbers in [0, 1), one for each row, which decide the draws.
-    """
-    mean = step.mean.masked_fill(step.ids == NONE, 0)
-    tempered = (mean.log() / temperature).softmax(dim=1)
-    ordered, index = tempered.sort(dim=1, descending=True, stable=True)
-    before = ordered.cumsum(dim=1) - ordered
-    kept = ordered.masked_fill(before >= top_p, 0)
-    cumulative = kept.cumsum(dim=1)
-    drawn = torch.searchsorted(cumulative, (uniform.to(cumulative) * cumulative[:, -1])[:, None], right=True)
-    last = (kept > 0).sum(dim=1, keepdim=True) - 1
-    return index.gather(1, drawn.minimum(last)).squeeze(1)
+    split = wanted.split([top.shape[1] for top in tops], dim=1)
+    return Distribution(entries, ~absent, ids, members, mean, split)

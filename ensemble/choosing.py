@@ -1,0 +1,131 @@
+"""What each row of a step emits: the method's distribution, its gate, the entry that wins, and how it came to that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ensemble.distribution import Distribution, greedy, sample
+from ensemble.joint import NONE, JointVocabulary
+from ensemble.methods._token import EndsTogether, TokenRule
+from ensemble.trace import Step, explain
+from ensemble.vocabulary import Vocabulary
+
+NOT_A_NUMBER = -2
+"""What is chosen where logits are no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a row emits.
+
+    Attributes:
+        token: As in :class:`ensemble.distribution.Distribution`; NOT_A_NUMBER where nothing can be chosen.
+        handled: Entries whose probabilities were looked at.
+        combined: Whether several members decided.
+        step: For the trace; None unless asked for.
+    """
+
+    token: int
+    handled: int
+    combined: bool
+    step: Step | None = None
+
+
+class Spelling:
+    """What the primary emits, as ids and as bytes.
+
+    Args:
+        vocabularies: The members', the primary's first.
+        joint: Their joint vocabulary.
+    """
+
+    def __init__(self, vocabularies: Sequence[Vocabulary], joint: JointVocabulary) -> None:
+        self._vocabularies = vocabularies
+        self._joint = joint
+        ends = joint.members[0].eos_ids
+        self._eos = int(ends[0]) if len(ends) else NONE
+        self.size = vocabularies[0].size
+
+    def ids(self, token: int) -> list[int]:
+        """The primary's ids of a choice: itself, or those of an entry that it spells."""
+        if token < self.size:
+            return [token]
+        return self._vocabularies[0].continue_ids(self.entry_bytes(token - self.size) or b"")
+
+    def data(self, token: int) -> bytes | None:
+        """The bytes that a choice adds to the text; None for EOS."""
+        if token == self._eos:
+            return None
+        return self._vocabularies[0].token_bytes(token) if token < self.size else self.entry_bytes(token - self.size)
+
+    def entry_bytes(self, entry: int) -> bytes | None:
+        """The bytes of an entry of the joint vocabulary; None for EOS."""
+        found = self._joint.representative(entry)
+        return None if found is None else self._vocabularies[found[0]].token_bytes(found[1])
+
+
+class Chooser:
+    """Chooses for the rows of a step.
+
+    Args:
+        rule: The method.
+        members: How many there are.
+        spelling: Of the primary.
+        temperature: 0 for greedy decoding, else the temperature of the draws.
+        top_p: In (0, 1]; see :func:`ensemble.distribution.sample`.
+        trace: Whether choices say how they came about.
+    """
+
+    def __init__(
+        self, rule: TokenRule, members: int, spelling: Spelling, *, temperature: float, top_p: float, trace: bool
+    ) -> None:
+        self._rule = rule
+        self._several = members > 1
+        self._spelling = spelling
+        self._temperature = temperature
+        self._top_p = top_p
+        self._trace = trace
+
+    def __call__(self, logits: Sequence[Tensor], uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
+        """Choose for each row.
+
+        Args:
+            logits: For each member its next-token logits [B, V_i].
+            uniform: [B] numbers in [0, 1) that decide the draws; None for greedy decoding.
+            ends_together: See :class:`ensemble.methods._token.TokenRule`.
+        """
+        step = self._rule.combine(logits)
+        choices = self._pick(step, uniform, combined=self._several)
+        if self._rule.counts is None or self._rule.alone is None or not self._several:
+            return choices
+        shut = [row for row, counts in enumerate(self._rule.counts(step, ends_together)) if not counts]
+        if shut:
+            alone = self._rule.alone([logits[0][shut]])
+            found = self._pick(alone, None if uniform is None else uniform[shut], combined=False)
+            for row, choice in zip(shut, found, strict=True):
+                choices[row] = choice
+        return choices
+
+    def _pick(self, step: Distribution, uniform: Tensor | None, *, combined: bool) -> list[Choice]:
+        winners = greedy(step) if uniform is None else sample(step, self._temperature, self._top_p, uniform)
+        ids = step.ids.gather(1, winners[:, None]).squeeze(1)
+        tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NOT_A_NUMBER)
+        # One copy to the host for both.
+        found = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
+        if not self._trace:
+            return [Choice(token, handled, combined) for token, handled in found]
+        return [
+            Choice(token, handled, combined, self._explain(step, row, winner, token))
+            for row, ((token, handled), winner) in enumerate(zip(found, winners.tolist(), strict=True))
+        ]
+
+    def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step | None:
+        """None where there is nothing to tell, because nothing can be chosen."""
+        if token == NOT_A_NUMBER:
+            return None
+        spelling = self._spelling
+        return explain(step, row, winner, spelling.entry_bytes, spelling.data(token), spelling.size)

@@ -1,0 +1,61 @@
+"""The registry of methods: what is declared, and what is refused before anything is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import tiny_model, tokenizer_named
+
+from ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.member import Member, member_of
+from ensemble.methods import DEFAULT, get_method, get_module, list_methods
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@cache
+def member(name: str, seed: int = 0) -> Member:
+    return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=f"{name}-{seed}")
+
+
+def test_listing_the_methods_loads_no_torch() -> None:
+    code = "import sys; from ensemble.methods import list_methods; list_methods(); print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_what_is_listed_is_what_the_module_says(name: str) -> None:
+    assert list_methods()[name] == get_module(name).METHOD
+    assert callable(get_module(name).make)
+
+
+def test_the_default_method_comes_first() -> None:
+    assert next(iter(list_methods())) == DEFAULT
+
+
+def test_a_method_of_another_level_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"^method unite: it works at token level; use one of "):
+        get_method("unite", ["response"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "nothing"}, "method 'nothing': not one of unite"),
+        ({"nonsense": 1}, "method unite has no option nonsense; it has none"),
+    ],
+)
+def test_what_a_method_cannot_use_is_refused(given: dict[str, Any], message: str, tables: Path) -> None:
+    with pytest.raises(InputError, match="^" + re.escape(message)):
+        Ensemble([member("bytes"), member("unigram", 1)], cache_dir=tables, **given)
