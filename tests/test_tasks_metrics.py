@@ -118,6 +118,39 @@ def test_answers_that_normalisation_would_empty_stay_apart(right: str, wrong: st
     assert score("exact_match", "", right) == 0
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("-5", "5"), ("\u22125", "5"), ("1.5", "15"), ("-$1,000.50.", "1000.50"), ("vitamin A", "vitamin")],
+)
+def test_a_minus_a_decimal_point_and_a_last_letter_are_part_of_an_answer(right: str, wrong: str) -> None:
+    assert score("exact_match", right, right) == 1
+    assert score("exact_match", wrong, right) == score("exact_match", right, wrong) == 0
+    assert score("contains", f"It is {right}, then.", wrong) == float(wrong == "vitamin")
+
+
+@pytest.mark.parametrize("same", ["-1000.5", "\u22121,000.5", "-$1,000.5.", "(-1000.5)"])
+def test_exact_match_reads_spellings_of_one_number_alike(same: str) -> None:
+    assert score("exact_match", same, "-1000.5") == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("4.10.1957", "4/10/1957"), ("1914-18", "1914/18"), ("COVID-19", "covid19")]
+)
+def test_what_only_looks_like_a_number_loses_its_punctuation(one: str, other: str) -> None:
+    assert score("exact_match", one, other) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("C", "NO_2", "O_2", "CO"), ("-1", "+1", "-2", "+2"), ("R", "rr", "Rr", "RR"), ("156", "15.6", "1.56", "2")],
+)
+def test_the_text_of_an_option_is_that_option_though_others_look_like_it(options: tuple[str, ...]) -> None:
+    # Real ones, of ARC-Challenge and MMLU. A reference that is a letter stays one.
+    for letter, option in zip("ABCD", options, strict=True):
+        assert read("choice", option, choices=options) == letter
+        assert score("choice", option, letter, choices=options) == 1
+
+
 def test_contains_wants_whole_words_of_ascii() -> None:
     assert score("contains", "It has 112 rooms.", "12") == 0
     assert score("contains", "It has 12 rooms.", "12") == 1

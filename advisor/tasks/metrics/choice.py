@@ -6,7 +6,7 @@
     (1.0, 'B')
 
 Readings are tried from the plainest to the loosest, and the first that yields an option counts. Not covered: likelihood
-(the profiler gives the letter of the likeliest option here), several options at once, options beyond Z.
+(the profiler gives the text of the likeliest option here), several options at once, options beyond Z.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
     bare = text.strip(string.whitespace + "().:*`'\"").upper()
     if len(bare) == 1 and bare in _letters(choices):
         return bare
+    if text in choices:
+        return _letters(choices)[choices.index(text)]
     wanted = normal(text)
-    same = [
-        letter for letter, choice in zip(_letters(choices), choices, strict=True) if wanted and normal(choice) == wanted
-    ]
-    return same[0] if same else None
+    same = [letter for letter, choice in zip(_letters(choices), choices, strict=True) if normal(choice) == wanted]
+    return same[0] if wanted and len(same) == 1 else None
 
 
 def _read(text: str, choices: tuple[str, ...]) -> str | None:
-    named = _named(text, choices)
+    # The profiler gives an option's own text, and that goes first: an option may be "C", and not the third; others
+    # differ in punctuation or case alone ("+1" and "-1", "Rr" and "RR").
+    named = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
     if named is not None:
         return named
     stated = [parenthesised or bare for parenthesised, bare in _STATED.findall(text)]

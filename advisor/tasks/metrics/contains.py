@@ -35,7 +35,8 @@ class Contains:
 def _occurs(answer: str, response: str) -> bool:
     if not answer.isascii():
         return answer in response
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", response) is not None
+    # A minus and a point are left in numbers alone: "5" is neither in "-5" nor in "1.5".
+    return re.search(rf"(?<![\w.-]){re.escape(answer)}(?!\w|\.\d)", response) is not None
 
 
 METRIC = Contains()

@@ -1,0 +1,257 @@
+"""Our scores beside lm-eval's, for the same question and the same response, on the real references.
+
+Where the two differ, it is one of QUIRKS, and advisor/tasks/README.md says so too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from advisor.tasks import load_task
+from advisor.tasks.metrics import get_metric
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+DATA = Path(__file__).parents[2] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
+README = Path(__file__).parents[1] / "advisor" / "tasks" / "README.md"
+EVERY = 25  # references of a task that are tried in all wordings
+
+
+class Pair(NamedTuple):
+    """A task of ours and one of lm-eval's.
+
+    Attributes:
+        split: Of ours, with the data in `file`.
+        file: Of ../shared/data.
+        config: Of lm-eval.
+        record: From a record of the file to lm-eval's.
+        filter: Of lm-eval.
+    """
+
+    split: str
+    file: str
+    config: str
+    record: Callable[[dict[str, Any]], dict[str, Any]]
+    filter: str
+
+
+def same(record: dict[str, Any]) -> dict[str, Any]:
+    return record
+
+
+PAIRS = {
+    "gsm8k": Pair("test", "gsm8k/test.jsonl", "gsm8k/gsm8k.yaml", same, "flexible-extract"),
+    "triviaqa": Pair(
+        "test",
+        "triviaqa/test_wikipedia_6000.jsonl",
+        "triviaqa/default.yaml",
+        lambda record: {**record, "answer": {"aliases": record["answer"]}},
+        "remove_whitespace",
+    ),
+    "nq_open": Pair("validation", "nq_open/test_NQ-open.dev.jsonl", "nq_open/nq_open.yaml", same, "remove_whitespace"),
+    **{
+        f"bbh:{name}": Pair("test", f"bbh/tasks/{name}.json", f"bbh/fewshot/{name}.yaml", same, "none")
+        for name in ("boolean_expressions", "dyck_languages", "multistep_arithmetic_two", "snarks", "word_sorting")
+    },
+}
+NUMBERS = (
+    "{a}", " {a}", "The answer is {a}.", "#### {a}", "#### {a}.\n", "#### {a}\nSo.", "so ${a}", "(${a})",
+    "= {a} dollars", "{a} apples.", "€{a}", "It costs ${a:,}.", "**{a}**", "\\boxed{{{a}}}", "{a}%",
+    "12 - {a}", "-{a}", "-${a}", "#### -{a}", "3, 4, {a}", "5 + 2? No, {a}!", "答案是{a}。", "x={a}", "{a},",
+    "{a}\u202f", "{a}/7", "half of it is {a}.5", "{a} or 4", "The answer is {a}.\n\nQuestion: Another 3?", "",
+    "none", "\u3000",
+)  # fmt: skip
+WORDS = (
+    "{a}", " {a}", "{a}.", "{a}\n", '"{a}"', "{a}!", "({a})", "{a},", " {a}\u00a0", "\t{a}?", "It is {a}",
+    "{a} or so", "“{a}”", "{a} a", "", "?!", "{a}, or not", "{a} {a}", "never 1 of 2", "Ünïcödé 東京",
+)  # fmt: skip
+LETTERS = ("{a}",)
+"""BBH's answers are compared as they stand by lm-eval, so any other wording of a right one is a quirk."""
+WRONG = ("It is {a}", "{a} or so", "", "?!", "{a}, or not", "no")
+
+
+class Quirk(NamedTuple):
+    """A response that lm-eval scores otherwise, on purpose."""
+
+    task: str
+    reference: str
+    response: str
+    theirs: float
+    ours: float
+    why: str
+
+
+EQUAL = "numbers are compared as numbers"
+PUNCTUATION = "punctuation behind or between numbers is no part of them"
+MINUS = "a minus counts where it is one"
+DECIMALS = "a decimal point is no punctuation"
+ARTICLES = "articles are no part of an answer, in capitals neither"
+SPACES = "white space does not count"
+NOTHING = "an answer of nothing but punctuation is one"
+CURRENCY = "signs of currency do not count"
+SPELLING = "case, full stops and brackets do not count"
+LENGTHENING = "letters whose lower case is longer are not cut off"
+SCRIPTS = "digits of any script are digits"
+ZERO = "a character NUL at the end counts"
+
+QUIRKS = (
+    Quirk("gsm8k", "18", "so $18.00", 0, 1, EQUAL),
+    Quirk("gsm8k", "18", "18.0", 0, 1, EQUAL),
+    Quirk("gsm8k", "7", "007", 0, 1, EQUAL),
+    Quirk("gsm8k", "18", "The answer is 18...", 0, 1, PUNCTUATION),
+    Quirk("gsm8k", "18", "The answer is 18. So...", 0, 1, PUNCTUATION),
+    Quirk("gsm8k", "125", "1, or 12,5", 1, 0, PUNCTUATION),
+    Quirk("gsm8k", "8", "10-8", 0, 1, MINUS),
+    Quirk("gsm8k", "18", "\u221218", 1, 0, MINUS),
+    Quirk("gsm8k", "18", "１８", 0, 1, SCRIPTS),
+    Quirk("triviaqa", "Beatles", "The Beatles", 0, 1, ARTICLES),
+    Quirk("triviaqa", "Sunset Boulevard", "Sunset  Boulevard", 0, 1, SPACES),
+    Quirk("triviaqa", "+-*/", "", 1, 0, NOTHING),
+    Quirk("triviaqa", "+-*/", "?", 1, 0, NOTHING),
+    Quirk("triviaqa", "61", "-61", 1, 0, MINUS),
+    Quirk("triviaqa", "1.5", "15", 1, 0, DECIMALS),
+    Quirk("triviaqa", "50", "£50", 0, 1, CURRENCY),
+    Quirk("triviaqa", "İstanbul", "İstanbul", 0, 1, LENGTHENING),
+    Quirk("triviaqa", "Beatles", "Beatles\0", 1, 0, ZERO),
+    Quirk("nq_open", "The Impalas", "THE IMPALAS", 0, 1, ARTICLES),
+    Quirk("nq_open", "Bobby Scott", "Bobby  Scott", 0, 1, SPACES),
+    Quirk("nq_open", "---", "", 1, 0, NOTHING),
+    Quirk("nq_open", "2017", "-2017", 1, 0, MINUS),
+    Quirk("nq_open", "1.5", "15", 1, 0, DECIMALS),
+    Quirk("bbh:snarks", "(A)", " (A)", 0, 1, SPACES),
+    Quirk("bbh:snarks", "(A)", "A.", 0, 1, SPELLING),
+    Quirk("bbh:boolean_expressions", "True", "true.", 0, 1, SPELLING),
+    Quirk("bbh:word_sorting", "ann bob", " ann bob\n", 0, 1, SPACES),
+)
+
+
+@cache
+def records(name: str) -> list[dict[str, Any]]:
+    text = (DATA / PAIRS[name].file).read_text(encoding="utf-8")
+    if name.startswith("bbh:"):
+        return list(json.loads(text)["examples"])
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def built(config: str, record: dict[str, Any]) -> Any:
+    """A task of lm-eval as its file says, over one record of ours instead of the hub's."""
+    import lm_eval.tasks
+    from datasets import Dataset
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    content = load_yaml(Path(lm_eval.tasks.__file__).parent / config)
+    names = {content.get(key) for key in ("training_split", "validation_split", "test_split", "fewshot_split")} - {None}
+    data = dict.fromkeys(names, Dataset.from_list([record]))
+    return ConfigurableTask(config={**content, "metadata": None, "custom_dataset": lambda **_: data})
+
+
+@cache
+def their_task(name: str) -> Any:
+    return built(PAIRS[name].config, PAIRS[name].record(records(name)[0]))
+
+
+def their_score(name: str, record: dict[str, Any], response: str) -> float:
+    from lm_eval.api.instance import Instance
+
+    pair, task = PAIRS[name], their_task(name)
+    instance = Instance("generate_until", record, ("", {}), 0, (name, 0, 1), [response])
+    next(one for one in task._filters if one.name == pair.filter).apply([instance])
+    return float(task.process_results(record, [instance.filtered_resps[pair.filter]])["exact_match"])
+
+
+def wordings(name: str, answer: str) -> list[str]:
+    if name == "gsm8k":
+        return [form.format(a=int(answer.replace(",", ""))) for form in NUMBERS]
+    return [form.format(a=answer) for form in (LETTERS + WRONG if name.startswith("bbh:") else WORDS)]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_same_response_has_the_score_that_lm_eval_gives_it(name: str) -> None:
+    task = load_task(name, split=PAIRS[name].split, data_dir=DATA, shots=0)
+    pairs = list(zip(task.examples, records(name), strict=True))
+    right = tried = 0
+    for example, record in pairs[:: len(pairs) // EVERY]:
+        theirs = PAIRS[name].record(record)
+        for response in [form for answer in example.accepted[:3] for form in wordings(name, answer)]:
+            score = task.score(example, response).value
+            assert score == their_score(name, theirs, response), (example.accepted, response)
+            right, tried = right + int(score), tried + 1
+    assert 0.1 < right / tried < 0.9
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if not name.startswith("bbh:")])
+def test_every_real_reference_is_right_for_both(name: str) -> None:
+    task = load_task(name, split=PAIRS[name].split, data_dir=DATA, shots=0)
+    for example, record in zip(task.examples[::4], records(name)[::4], strict=True):
+        answer = example.accepted[0]
+        assert task.score(example, answer).value == 1
+        if len(answer.lower()) == len(answer):  # the others are a quirk; here it is İsrail
+            assert their_score(name, PAIRS[name].record(record), answer) == 1
+
+
+@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: f"{quirk.task}-{quirk.response.strip()!a}")
+def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_told(quirk: Quirk) -> None:
+    form = {
+        "gsm8k": {"question": "?", "answer": f"So.\n#### {quirk.reference}"},
+        "triviaqa": {"question": "?", "answer": {"aliases": [quirk.reference, "some longer alias"]}},
+        "nq_open": {"question": "?", "answer": [quirk.reference]},
+    }
+    record = form.get(quirk.task, {"input": "?", "target": quirk.reference})
+    metric = "number" if quirk.task == "gsm8k" else "exact_match"
+    ours = get_metric(metric).score(quirk.response, (quirk.reference,), ())[0]
+    assert (their_score(quirk.task, record, quirk.response), ours) == (quirk.theirs, quirk.ours)
+    assert quirk.why in README.read_text(encoding="utf-8")
+
+
+CHOICES: dict[str, tuple[str, str, Callable[[tuple[str, ...], int], dict[str, Any]]]] = {
+    "arc_challenge": (
+        "test",
+        "arc/arc_challenge.yaml",
+        lambda options, gold: {
+            "question": "?",
+            "choices": {"text": list(options), "label": list("ABCDE"[: len(options)])},
+            "answerKey": "ABCDE"[gold],
+        },
+    ),
+    "piqa": (
+        "validation",
+        "piqa/piqa.yaml",
+        lambda options, gold: {"goal": "?", "sol1": options[0], "sol2": options[1], "label": gold},
+    ),
+    "mmlu": (
+        "test",
+        "mmlu/default/mmlu_anatomy.yaml",
+        lambda options, gold: {"question": "?", "choices": list(options), "answer": gold},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_likeliest_option_is_right_where_lm_eval_counts_it(name: str) -> None:
+    split, config, made = CHOICES[name]
+    task = load_task(name, split=split, data_dir=DATA, shots=0)
+    theirs: Any = None
+    for n, example in enumerate(task.examples):
+        gold = "ABCDE".index(example.accepted[0])
+        # All that look alike without case and punctuation, and some of the others: lm-eval takes its time.
+        plain = {"".join(filter(str.isalnum, choice)).lower() for choice in example.choices}
+        if n % 100 and len(plain) == len(example.choices) and min(map(len, example.choices)) > 1:
+            continue
+        record = made(example.choices, gold)
+        theirs = theirs or built(config, record)
+        for best, choice in enumerate(example.choices):
+            if example.choices.index(choice) < best:
+                continue  # the same text is as likely, and the first is taken
+            with np.errstate(all="ignore"):
+                acc = theirs.process_results(record, [(-float(k != best), False) for k in range(len(example.choices))])
+            assert task.score(example, choice).value == acc["acc"], (example.choices, example.accepted, choice)
