@@ -43,6 +43,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     limit: int | None,
     shots: int | None,
     seed: int,
+    allow_code_execution: bool,
     rules: Rules,
     setting: Setting,
     method: str,
@@ -67,7 +68,17 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     candidates = read_pool(pool)
 
     def load(name: str) -> Task:
-        return load_task(task, split=name, data_dir=data, shots=shots, limit=limit, seed=seed)
+        loaded = load_task(
+            task,
+            split=name,
+            data_dir=data,
+            shots=shots,
+            limit=limit,
+            seed=seed,
+            allow_code_execution=allow_code_execution,
+        )
+        loaded.check_allowed()
+        return loaded
 
     dev, held_out = load(split), load("held_out") if verify else None
     if held_out is not None:

@@ -7,7 +7,7 @@ loaded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from advisor.loading import Model
 from advisor.pool import Candidate
 from advisor.records import Answer, Profile
 from advisor.store import Response, Store, key_of
-from advisor.tasks.values import Example, Task
+from advisor.tasks.values import Example, Score, Task
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
 from ensemble.errors import InputError, MemberError
 
@@ -159,9 +159,11 @@ def profile(
         advance: Called with the number of questions that are done.
 
     Raises:
+        InputError: The task runs programs that models wrote, and the user has not allowed that.
         MemberError: Loading failed, or no question could be answered.
         UniteError: The store failed.
     """
+    task.check_allowed()
     limit = setting.max_new_tokens or task.max_new_tokens
     keys = [_question_key(key, example, task, limit) for example in task.examples]
     kept = store.get(keys)
@@ -178,8 +180,9 @@ def profile(
     complete = [responses[n] for n in range(len(keys))]
     if all(response.error is not None for response in complete):
         raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")
-    graded = tuple(_grade(task, *pair) for pair in zip(task.examples, complete, strict=True))
-    return Profile(name, graded), Cost(sum(r.seconds for r in complete), sum(r.tokens for r in complete))
+    return Profile(name, _graded(task, complete)), Cost(
+        sum(r.seconds for r in complete), sum(r.tokens for r in complete)
+    )
 
 
 def _question_key(key: Mapping[str, Any], example: Example, task: Task, limit: int) -> str:
@@ -189,8 +192,13 @@ def _question_key(key: Mapping[str, Any], example: Example, task: Task, limit: i
     return key_of({**question, "max_new_tokens": limit, "stop": list(task.stop)})
 
 
-def _grade(task: Task, example: Example, response: Response) -> Answer:
-    if response.error is not None:
+def _graded(task: Task, responses: Sequence[Response]) -> tuple[Answer, ...]:
+    pairs = list(zip(task.examples, responses, strict=True))
+    scores = iter(task.score_all([(example, one.text) for example, one in pairs if one.error is None]))
+    return tuple(_answer(example, one, next(scores) if one.error is None else None) for example, one in pairs)
+
+
+def _answer(example: Example, response: Response, score: Score | None) -> Answer:
+    if score is None:
         return Answer(example.id, "", None, 0.0, "error", response.error)
-    score = task.score(example, response.text)
     return Answer(example.id, response.text, score.extracted, score.value, response.finish_reason)

@@ -26,6 +26,17 @@ LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
 # --- Options, lines of the pool, models ---
 
 
+def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(place: Place, models: Path) -> None:
+    place.job(models)
+    place.task(metric="pass_at_1", reference="assert answer == '{{answer}}'")
+    for command in ("select", "profile"):
+        line = place.refused(command, *SELECT[1:])
+        assert "sums runs programs that models wrote" in line
+        assert "cannot stop for certain; give --allow-code-execution to take that risk" in line
+    ran = place.advisor("profile", *SELECT[1:], "--allow-code-execution", "--quiet")
+    assert (ran.status, ran.out.count("points")) == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

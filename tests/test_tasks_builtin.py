@@ -95,11 +95,11 @@ PAPERS = ["arc_challenge", "bbh", "flores", "flores_bleu", "gsm8k", "mmlu", "nq_
 
 
 def test_the_papers_tasks_are_all_there() -> None:
-    assert {task.name for task in list_tasks()} == {*PAPERS, "word_problems"}
+    assert {task.name for task in list_tasks()} == {*PAPERS, "mbpp", "word_problems"}
 
 
 @needs_data
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [*PAPERS, "mbpp"])
 def test_dev_and_held_out_share_no_question_and_no_shot(name: str) -> None:
     dev, held_out = (load_task(name, split=split, data_dir=DATA) for split in ("dev", "held_out"))
     asked = {example.question for example in dev.examples}
@@ -240,6 +240,12 @@ HUB_RECORDS: list[tuple[str, dict[str, object], tuple[str, ...], tuple[str, ...]
     ("nq_open", {"question": "q", "answer": ["x", "y"]}, (), ("x", "y")),
     ("gsm8k", {"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}, (), ("2",)),
     ("bbh", {"input": "q", "target": "(A)"}, (), ("(A)",)),
+    (
+        "mbpp",
+        {"task_id": 11, "text": "q", "code": "", "test_setup_code": "", "test_list": ["x", "y"]},
+        (),
+        ("x", "y"),
+    ),
 ]
 
 

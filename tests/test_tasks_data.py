@@ -247,3 +247,20 @@ def test_a_hub_that_cannot_be_reached_is_one_line_that_tells_of_local_files(
     message = refusal(exported, HUB)
     assert "nobody/nothing cannot be loaded: Couldn't reach" in message
     assert "check the network and the name, or give --data DIR" in message
+
+
+def test_conditions_divide_a_file_among_splits(tmp_path: Path) -> None:
+    lines = "".join(f'{{"question": "{n}", "answer": "{n}"}}\n' for n in range(10))
+    (tmp_path / "all.jsonl").write_text(lines, encoding="utf-8")
+    where = {"dev": "{{question | int < 4}}", "held_out": "{{question | int >= 4}}"}
+    data = {"dev": "all.jsonl", "held_out": "all.jsonl", "where": where}
+    dev, held_out = (load(tmp_path, data, options={"split": split}) for split in ("dev", "held_out"))
+    assert [example.reference for example in dev.examples] == ["0", "1", "2", "3"]
+    assert [example.reference for example in held_out.examples] == ["4", "5", "6", "7", "8", "9"]
+    assert dev.notes == held_out.notes == ()
+
+
+def test_a_condition_that_is_neither_true_nor_false_is_refused_with_its_record(tmp_path: Path) -> None:
+    (tmp_path / "all.jsonl").write_text('{"question": "1", "answer": "1"}\n', encoding="utf-8")
+    message = refusal(tmp_path, {"dev": "all.jsonl", "held_out": "all.jsonl", "where": {"dev": "question < 4"}})
+    assert "all.jsonl:1: its condition under where gives 'question < 4'; make it one that is true or false" in message

@@ -121,6 +121,13 @@ def test_shots_from_a_file_of_their_own_are_taken_out_of_every_split(tmp_path: P
     assert asked(load_task(path, split="held_out")) == {"q4"}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_shots_that_are_all_there_are_keep_their_order(tmp_path: Path, seed: int) -> None:
+    data = {"dev": "dev.jsonl", "held_out": "held_out.jsonl", "shots": "demos.jsonl"}
+    path = task_file(tmp_path, {"dev": [1], "held_out": [2], "demos": [9, 7, 8]}, data=data, shots=3)
+    assert [shot.split(" ")[0] for shot in load_task(path, seed=seed).prefix.split("\n\n")[:-1]] == ["q9", "q7", "q8"]
+
+
 def test_limits_grow_and_seeds_decide(tmp_path: Path) -> None:
     path = task_file(tmp_path, {"dev": list(range(40)), "held_out": [100]})
     fifty, five = load_task(path, limit=30), load_task(path, limit=5)

@@ -14,6 +14,9 @@ Split = Annotated[str, typer.Option("--split", help="The split to profile on.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="Questions of each split.")]
 Shots = Annotated[int | None, typer.Option("--shots", help="Demonstrations before each question.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of every draw.")]
+Code = Annotated[
+    bool, typer.Option("--allow-code-execution", help="Run programs that models wrote, as mbpp does, in a sandbox.")
+]
 Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be behind the best.")]
 Ratio = Annotated[float, typer.Option("--max-length-ratio", help="How many times as long, or as short.")]
 Models = Annotated[int, typer.Option("--max-models", help="Members at the most.")]

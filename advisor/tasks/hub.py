@@ -46,7 +46,10 @@ class HubSource:
         return self.split_of(first) == self.split_of(second)
 
     def records(self, split: str) -> list[Record]:
-        """Load the split, of all configurations where the task file says ``*``."""
+        """Load the split, of all configurations where the task file says ``*``, without what does not belong to it."""
+        return self._spec.belonging(split, self._read(split))
+
+    def _read(self, split: str) -> list[Record]:
         import datasets
 
         if not Path(self._hub).is_dir():

@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.tasks import lmeval, splits
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.definition import TaskDefinition, read_definition
-from advisor.tasks.metrics import get_metric
+from advisor.tasks.metrics import get_metric, runs_code
 from advisor.tasks.questions import Question, QuestionBank
 from advisor.tasks.sources import Source, open_source
 from advisor.tasks.values import Example, Signature, Task
@@ -24,6 +24,8 @@ def load_task(
     shots: int | None = None,
     limit: int | None = None,
     seed: int = 0,
+    *,
+    allow_code_execution: bool = False,
 ) -> Task:
     """Load one split of a task.
 
@@ -37,9 +39,12 @@ def load_task(
         limit: Questions, at least 1; the first of a seeded order, so that 20 are the start of 50. More than there are
             takes all of them.
         seed: Of every draw: the shots, the dev sample, the limit.
+        allow_code_execution: Whether programs that models wrote may be run; scores of a task that does so are refused
+            without.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
+        UniteError: Programs may be run, but this system cannot.
     """
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: give at least 1 question")
@@ -57,6 +62,10 @@ def load_task(
     questions = _questions(definition, source, bank, split, demonstrations, seed)
     if limit is not None and limit > len(questions):
         bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+    if allow_code_execution and runs_code(definition.metric):
+        from advisor import sandbox
+
+        bank.notes.extend(sandbox.gaps())
     parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
     prefix = "".join(f"{part}\n\n" for part in parts if part)
     examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
@@ -83,6 +92,7 @@ def load_task(
             prompt=_sha256(definition.prompt_digest, prefix)[:12],
             versions=_versions(("unite-advisor", *get_metric(definition.metric).packages, *source.packages)),
         ),
+        allow_code_execution=allow_code_execution,
     )
 
 

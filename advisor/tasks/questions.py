@@ -88,10 +88,10 @@ class QuestionBank:
             InputError: A template fails.
         """
         template = self._definition.shot_response
-        if template is not None:
-            return f"{question.text} {template.text(question.record)}"
-        reference = self._reference(question)
-        return f"{question.text} {reference if isinstance(reference, str) else reference[0]}"
+        reference = self._reference(question) if template is None else template.text(question.record)
+        response = reference if isinstance(reference, str) else reference[0]
+        # A prompt that ends in white space, such as a line end, has all that stands between it and the response.
+        return question.text + ("" if question.text[-1:].isspace() else " ") + response
 
     def _read(self, split: str) -> list[Question]:
         records = self._source.records(split)

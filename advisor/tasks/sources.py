@@ -42,35 +42,40 @@ class FileSource:
     """Splits that are files.
 
     Args:
+        spec: The task's ``data``, for which split serves as what, unless a split has the role's own name.
         file: The task file, for messages.
         base: The folder that the paths are relative to.
         splits: Files of each split; a path may be a pattern such as ``val/*.jsonl``.
-        roles: Which split serves as what, unless a split has the role's own name.
         hint: What the user can do where a file is not there.
     """
 
     packages: tuple[str, ...] = ()
 
-    def __init__(
-        self, file: Path, base: Path, splits: Mapping[str, Files], roles: Mapping[str, str], *, hint: str
-    ) -> None:
-        self._file, self._base, self._splits, self._roles, self._hint = file, base, splits, roles, hint
+    def __init__(self, spec: DataSpec, file: Path, base: Path, splits: Mapping[str, Files], *, hint: str) -> None:
+        self._spec, self._file, self._base, self._splits, self._hint = spec, file, base, splits, hint
 
     def split_of(self, role: str) -> str:
         """A split of the role's own name goes first, so that local data may be divided otherwise than the hub's."""
         if role in self._splits:
             return role
-        if role == "shots" and role not in self._roles:
+        if role == "shots" and role not in self._spec.roles:
             return self.split_of("dev")
-        return self._roles.get(role, role)
+        return self._spec.roles.get(role, role)
 
     def is_same(self, first: str, second: str) -> bool:
         """Whether two roles are served by the same files, under whatever names."""
-        one, other = (self._splits.get(self.split_of(role)) for role in (first, second))
-        return one is not None and one == other
+        one, other = self.split_of(first), self.split_of(second)
+        if one == other:
+            return True
+        # Conditions divide a file; those of two splits are taken to exclude each other.
+        conditional = one in self._spec.where or other in self._spec.where
+        return not conditional and one in self._splits and self._splits[one] == self._splits.get(other)
 
     def records(self, split: str) -> list[Record]:
-        """Read the split's files."""
+        """Read the split's files, and leave out what does not belong to it."""
+        return self._spec.belonging(split, self._read(split))
+
+    def _read(self, split: str) -> list[Record]:
         files = self._splits.get(split)
         if files is None:
             raise InputError(f"{self._file}: there is no split '{split}'; choose among {_listed(self._splits)}")
@@ -102,7 +107,7 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> Source:
         InputError: The task wants a data folder and there is none, or it cannot use one.
     """
     if spec.files:
-        return FileSource(file, file.parent, spec.files, {}, hint=f"correct the path in {file}")
+        return FileSource(spec, file, file.parent, spec.files, hint=f"correct the path in {file}")
     if data_dir is not None:
         if not data_dir.is_dir():
             raise InputError(f"{data_dir} is no folder; give --data the folder that holds {_first_path(spec.local)}")
@@ -111,7 +116,7 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> Source:
         hint = "give --data the folder that the task's files are in" + (
             ", or leave it out to use the hub" if spec.hub else ""
         )
-        return FileSource(file, data_dir, spec.local, spec.roles, hint=hint)
+        return FileSource(spec, file, data_dir, spec.local, hint=hint)
     if spec.hub is None:
         raise InputError(
             f"{file}: this data is not on the hub; give --data the folder that holds {_first_path(spec.local)}"

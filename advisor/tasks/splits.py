@@ -32,7 +32,15 @@ def seeded(questions: Sequence[T], seed: int) -> list[T]:
 
 
 def draw_shots(questions: Sequence[T], count: int, seed: int) -> list[T]:
-    """``count`` different questions from the back of the order; fewer where there are no more."""
+    """``count`` different questions from the back of the order; fewer where there are no more.
+
+    Where there are just as many, nothing is drawn: they keep the order in which somebody has chosen them.
+    """
+    different: dict[str, T] = {}
+    for question in questions:
+        different.setdefault(question.text, question)
+    if len(different) <= count:
+        return list(different.values())
     drawn: dict[str, T] = {}
     for question in reversed(seeded(questions, seed)):
         if len(drawn) == count:

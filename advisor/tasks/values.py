@@ -10,10 +10,14 @@ Not covered: generation (the profiler's), averages over a split (the profile's),
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 from advisor.tasks import metrics, patterns
+from ensemble.errors import InputError
 
 READ_AT_MOST = 100_000  # characters: far above what max_new_tokens lets a model write, and little enough for any metric
 
@@ -123,6 +127,7 @@ class Task:
         signature: How numbers on this task came about.
         delimiter: What stands between a prompt and an option whose likelihood is asked for.
         scorer: Scores responses in place of ``metric`` and ``extract``; None for tasks of our own format.
+        allow_code_execution: Whether the user has allowed to run programs that models wrote.
     """
 
     name: str
@@ -140,20 +145,55 @@ class Task:
     signature: Signature
     delimiter: str = " "
     scorer: Scorer | None = None
+    allow_code_execution: bool = False
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether scoring runs programs that models wrote."""
+        return self.scorer is None and metrics.runs_code(self.metric)
+
+    def check_allowed(self) -> None:
+        """Make sure, before anything is run, that responses may be scored.
+
+        Raises:
+            InputError: Scoring runs programs that models wrote, and the user has not allowed that.
+        """
+        if self.runs_code and not self.allow_code_execution:
+            raise InputError(
+                f"{self.name} runs programs that models wrote, which a sandbox hinders from doing harm but cannot stop "
+                "for certain; give --allow-code-execution to take that risk, or choose another task"
+            )
 
     def score(self, example: Example, response: str) -> Score:
-        """Score one response. Never raises, whatever the text.
+        """Score one response, whatever the text.
 
         Args:
             example: A question of this task.
             response: What the model wrote after the prompt; the part beyond 100,000 characters is not read.
+
+        Raises:
+            InputError: Scoring runs programs that models wrote, and the user has not allowed that.
+            UniteError: Programs cannot be run here.
         """
         if self.scorer is not None:
             return self.scorer.score(example, response[:READ_AT_MOST])
+        self.check_allowed()
         text: str | None = response[:READ_AT_MOST]
         if self.extract is not None:
             text = patterns.find(self.extract, response[:READ_AT_MOST])
         if text is None:
             return Score(0.0, None)
-        value, extracted = metrics.get_metric(self.metric).score(text, example.accepted, example.choices)
+        metric = metrics.get_metric(self.metric, allow_code_execution=self.allow_code_execution)
+        value, extracted = metric.score(text, example.accepted, example.choices)
         return Score(value, extracted)
+
+    def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
+        """Score many responses, each as ``score`` does; programs are run on all cores.
+
+        Args:
+            responses: Questions of this task, and what a model wrote.
+        """
+        if not self.runs_code:
+            return [self.score(example, response) for example, response in responses]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda pair: self.score(*pair), responses))

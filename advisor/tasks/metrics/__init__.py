@@ -1,6 +1,7 @@
 """The metrics: one module each, whose ``METRIC`` reads an answer from a response and compares it with the reference.
 
-Adding one is adding a module here; its name is what a task file says under ``metric``.
+Adding one is adding a module here; its name is what a task file says under ``metric``. A metric that runs code which a
+model wrote has two of them: its ``METRIC`` refuses, and its ``EXECUTING`` is used where the user has allowed that.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
-
-PLANNED = ("pass_at_1",)  # in the task file format, but not built yet
 
 
 class Metric(Protocol):
@@ -39,6 +38,13 @@ def metric_names() -> tuple[str, ...]:
 
 
 @cache
-def get_metric(name: str) -> Metric:
-    """The metric of that name, one of ``metric_names()``."""
-    return cast(Metric, import_module(f"{__name__}.{name}").METRIC)
+def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
+    """The metric of that name, one of ``metric_names()``; one that runs code refuses to score unless it is allowed."""
+    module = import_module(f"{__name__}.{name}")
+    return cast(Metric, module.EXECUTING if allow_code_execution and runs_code(name) else module.METRIC)
+
+
+@cache
+def runs_code(name: str) -> bool:
+    """Whether the metric of that name runs code that a model wrote."""
+    return hasattr(import_module(f"{__name__}.{name}"), "EXECUTING")
