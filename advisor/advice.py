@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.evidence import LEVEL, Comparison, Interval, paired_intervals, questions_needed
-from advisor.records import Profile, Rules, Selection, Verdict
+from advisor.evidence import Comparison, Interval, paired_intervals, questions_needed
+from advisor.records import LEVEL, Profile, Rules, Selection, Verdict
 from advisor.selection import gap, length_ratio, within
 
 FEW_QUESTIONS = 30
@@ -79,7 +79,7 @@ def advise(
         return Advice("cannot_tell", _not_verified(selection.selected))
     names, best = _join(selection.selected), comparison.best_single
     p_value = min(1.0, comparison.p_value * tries)
-    figures, notes = _figures(comparison, p_value, tries), _notes(comparison)
+    figures, notes = _figures(comparison, p_value, tries, level), _notes(comparison)
     if p_value <= level and comparison.delta > 0:
         return Advice("ensemble", f"Ensemble {names}, in this order: {figures}.{notes}")
     if p_value <= level and comparison.delta < 0:
@@ -138,12 +138,13 @@ def _margin(
     return Margin(candidate.model, (low, high), (shortest, longest), order_flips, gap_flips, length_flips, text)
 
 
-def _figures(comparison: Comparison, p_value: float, tries: int) -> str:
+def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -> str:
     points = abs(comparison.delta)
     difference = "as many as" if points < 1e-9 else f"{points:.1f} {'more' if comparison.delta > 0 else 'fewer'} than"
     low, high = comparison.delta_ci
     p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
     tried = f" after correction for {tries} sets tried" if tries > 1 else ""
+    tried += f", tested at the level {level:g}" if level != LEVEL else ""
     return (
         f"on {comparison.n:,} held-out questions {comparison.method} scores {comparison.accuracy:.1f} points, "
         f"{difference} the best single model, {comparison.best_single} with {comparison.best_single_accuracy:.1f} "

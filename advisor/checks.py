@@ -59,6 +59,12 @@ def check_race(level: float | None) -> None:
         raise InputError(f"--race-level {level:g}: give a chance above 0, below 1")
 
 
+def check_level(level: float) -> None:
+    """Make sure that a level is one at which anything can be significant, and not everything is."""
+    if not 0 < level < 1:
+        raise InputError(f"--level {level:g}: give a chance above 0 and below 1, as 0.05")
+
+
 def check_sampling(temperature: float, top_p: float) -> None:
     """Make sure that tokens can be drawn like this."""
     if not (math.isfinite(temperature) and temperature >= 0):

@@ -14,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.records import Profile
+from advisor.records import LEVEL, Profile
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
-
-LEVEL = 0.05
-"""Chance of a false alarm that is accepted by default; intervals have the confidence 1 - LEVEL."""
 
 RESAMPLES = 10_000  # the 250th from each end bounds 95%: a bound moves little from seed to seed
 CHUNK = 2**22  # resampling counts that are held at once: 32 MB

@@ -33,7 +33,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
     """
     profiler = Profiler(plan, store, watcher)
     pool, selection, verified, trouble = _choose(plan, gather(plan, profiler, watcher), profiler, watcher)
-    advice = advise(selection, verified.comparison if verified else None)
+    advice = advise(selection, verified.comparison if verified else None, level=plan.level)
     if trouble:
         advice = replace(advice, text=f"{advice.text} Running it was tried, and failed: {trouble}.")
     profiles = [pool.complete[d.model].profile for d in selection.decisions if d.model in pool.complete]

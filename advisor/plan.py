@@ -7,7 +7,7 @@ from pathlib import Path
 
 from advisor.pool import Candidate
 from advisor.profiling import Setting
-from advisor.records import Rules
+from advisor.records import LEVEL, Rules
 from advisor.tasks.values import Task
 
 
@@ -27,6 +27,7 @@ class Plan:
         cache_dir: Where responses and tables are kept.
         command: The command line, for the record.
         race: Accepted chance that a race changes the selection, between 0 and 1; None to ask everybody everything.
+        level: Accepted chance of advising an ensemble that gains nothing, between 0 and 1.
     """
 
     candidates: tuple[Candidate, ...]
@@ -40,3 +41,4 @@ class Plan:
     cache_dir: Path
     command: str
     race: float | None = None
+    level: float = LEVEL

@@ -12,7 +12,7 @@ from advisor.loading import hush
 from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiling import Setting
-from advisor.records import Rules
+from advisor.records import LEVEL, Rules
 from advisor.store import Store
 from advisor.tasks import Task, load_task
 from ensemble.cachefolder import default_cache_dir
@@ -52,6 +52,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     cache_dir: Path | None,
     command: str,
     race: float | None = None,
+    level: float = LEVEL,
 ) -> Plan:
     """Read and check all that a run is asked to do, but for the models themselves.
 
@@ -65,6 +66,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     checks.check_method(method, k)
     checks.check_seed(seed)
     checks.check_race(race)
+    checks.check_level(level)
     candidates = read_pool(pool)
 
     def load(name: str) -> Task:
@@ -96,6 +98,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         cache_dir=cache_dir or default_cache_dir(),
         command=command,
         race=race,
+        level=level,
     )
 
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.evidence import LEVEL, Floats
-from advisor.records import Rules
+from advisor.evidence import Floats
+from advisor.records import LEVEL, Rules
 from advisor.selection import TOLERANCE
 
 FIRST_ROUND = 16

@@ -10,6 +10,9 @@ FinishReason = Literal["eos", "stop", "length", "error"]
 Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
 
+LEVEL = 0.05
+"""Chance of a false alarm that is accepted by default; intervals have the confidence 1 - LEVEL."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -85,6 +85,8 @@ def test_the_level_is_an_option() -> None:
     comparison = compared(gained=60, lost=34, both=361, n=500)
     assert advise(FITTING, comparison, level=0.001).verdict == "cannot_tell"
     assert advise(FITTING, comparison, level=0.01).verdict == "ensemble"
+    assert "tested at the level 0.01)" in advise(FITTING, comparison, level=0.01).text
+    assert "level" not in advise(FITTING, comparison).text
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60), st.integers(1, 5))

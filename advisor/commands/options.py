@@ -20,6 +20,7 @@ Code = Annotated[
 Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be behind the best.")]
 Ratio = Annotated[float, typer.Option("--max-length-ratio", help="How many times as long, or as short.")]
 Models = Annotated[int, typer.Option("--max-models", help="Members at the most.")]
+Level = Annotated[float, typer.Option("--level", help="Accepted chance of advising an ensemble that gains nothing.")]
 Method = Annotated[str, typer.Option("--method", help="How the set decodes; see: advisor methods.")]
 K = Annotated[int, typer.Option("--k", help="Candidates that each member brings to the union.")]
 Tokens = Annotated[int | None, typer.Option("--max-new-tokens", help="Where a response is cut off.")]

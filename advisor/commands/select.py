@@ -25,6 +25,7 @@ def select(
     max_gap: opt.Gap = 10.0,
     max_length_ratio: opt.Ratio = 2.0,
     max_models: opt.Models = 3,
+    level: opt.Level = 0.05,
     method: opt.Method = "unite",
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
@@ -80,6 +81,7 @@ def select(
             cache_dir=cache_dir,
             command=command_line(),
             race=race_level if race else None,
+            level=level,
         )
         folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)
