@@ -6,14 +6,14 @@ answered gets an error in place of a response, and the others go on.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import logging
 import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from advisor.store import Response
 from advisor.tasks.values import Example, Task
@@ -22,9 +22,12 @@ from ensemble.errors import InputError, MemberError, UniteError
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
+    from ensemble.scoring import Question
 
 Prompt: TypeAlias = list[list[int]]
 """A prompt's ids in every member."""
+Answer: TypeAlias = Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]]
+"""Answers questions as they were encoded, so many at a time."""
 _LOG = logging.getLogger(__name__)
 _BATCH = 64
 """Prompts at a time where the run leaves it open; halved when memory runs out."""
@@ -80,63 +83,74 @@ def free_memory() -> None:
 def _respond(
     name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, limit: int, size: int
 ) -> Iterator[tuple[int, Response]]:
-    encoded: dict[int, Prompt] = {}
+    encode: Callable[[Example], Any]
+    answer: Answer
+    if task.metric == "choice":
+        encode, answer = partial(_encode_choice, ensemble, task.delimiter), partial(_choices, ensemble, asked)
+    else:
+        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task.stop, limit)
+    encoded: dict[int, Any] = {}
     for n, example in asked.items():
         try:
-            encoded[n] = ensemble.encode(example.prompt)
-        except InputError as error:
-            # The prompt is too long for the model, today as tomorrow.
-            yield n, dataclasses.replace(_failure(name, error), settled=True)
+            encoded[n] = encode(example)
         except Exception as error:  # noqa: BLE001  # of a chat template, say
             yield n, _failure(name, error)
-    if task.metric == "choice":
-        for n in encoded:
-            yield n, _choose(name, ensemble, asked[n], task.delimiter)
-    else:
-        yield from _generate(name, ensemble, encoded, task.stop, limit, size)
+    yield from _in_batches(name, encoded, answer, size)
 
 
-def _generate(
-    name: str, ensemble: Ensemble, encoded: Mapping[int, Prompt], stop: tuple[str, ...], limit: int, size: int
-) -> Iterator[tuple[int, Response]]:
-    """Generate in batches.
+def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int) -> Iterator[tuple[int, Response]]:
+    """Answer in batches.
 
-    Where memory runs out, fewer prompts are decoded at a time. Where something else fails, what was asked together is
-    asked again in halves, until the question that it fails on stands alone.
+    Where memory runs out, fewer are answered at a time. Where something else fails, what was asked together is asked
+    again in halves, until the question that it fails on stands alone; that one is asked once more, behind all others.
     """
     answered = failed = 0
     groups = [list(encoded)]
+    again: set[int] = set()
     while groups:
         left = dict.fromkeys(groups.pop())
         failure = None
         try:
-            for n, response in _batches(ensemble, {n: encoded[n] for n in left}, stop, limit, size):
+            for n, response in answer({n: encoded[n] for n in left}, size):
                 yield n, response
                 answered += 1
                 del left[n]
         except Exception as error:  # noqa: BLE001  # of torch, or of code that came with the model
             failure, memory = _failure(name, error), _is_out_of_memory(error)
-        if failure is None:
+        if failure is None or not left:
             continue
+        # Only here, behind the handler, nothing refers to the failed batch any more.
         numbers = list(left)
-        if memory and min(size, len(numbers)) > 1:
-            # Only here, behind the handler, nothing refers to the failed batch any more.
+        if memory:
             free_memory()
+        if memory and min(size, len(numbers)) > 1:
             size = min(size, len(numbers)) // 2
             groups.append(numbers)
         elif len(numbers) > 1:
             middle = len(numbers) // 2
             groups += [numbers[middle:], numbers[:middle]]
+        elif failure.settled or numbers[0] in again:
+            yield numbers[0], failure
         else:
             failed += 1
             if failed == _HOPELESS and not answered:
                 raise MemberError(f"{name}: {failure.error}")
-            yield numbers[0], failure
+            again.add(numbers[0])
+            groups.insert(0, numbers)
 
 
-def _batches(
-    ensemble: Ensemble, encoded: Mapping[int, Prompt], stop: tuple[str, ...], limit: int, size: int
+def _encode(ensemble: Ensemble, example: Example) -> Prompt:
+    return ensemble.encode(example.prompt)
+
+
+def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Question:
+    return ensemble.encode_options(example.prompt, [f"{delimiter}{choice}" for choice in example.choices])
+
+
+def _texts(
+    ensemble: Ensemble, stop: tuple[str, ...], limit: int, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
+    """Generate, so many prompts at a time."""
     from ensemble.decoder import Settings
 
     numbers = list(encoded)
@@ -149,24 +163,31 @@ def _batches(
         last = now
 
 
-def _choose(name: str, ensemble: Ensemble, example: Example, delimiter: str) -> Response:
-    """The likeliest of a question's options."""
-    start = time.perf_counter()
-    try:
-        scores = ensemble.score(example.prompt, [f"{delimiter}{choice}" for choice in example.choices])
-    except Exception as error:  # noqa: BLE001  # see _generate
-        return _failure(name, error)
-    if any(math.isnan(score) for score in scores) or max(scores) == -math.inf:
-        return _failure(name, MemberError("none of the options has a probability; its logits may be no numbers"))
-    best = max(range(len(scores)), key=scores.__getitem__)
-    return Response(example.choices[best], 0, "eos", time.perf_counter() - start)
+def _choices(
+    ensemble: Ensemble, asked: Mapping[int, Example], encoded: Mapping[int, Question], size: int
+) -> Iterator[tuple[int, Response]]:
+    """Choose the likeliest of each question's options, so many rows at a time."""
+    numbers = list(encoded)
+    last = time.perf_counter()
+    for place, scores in ensemble.score_each(list(encoded.values()), size):
+        now = time.perf_counter()
+        n = numbers[place]
+        if any(math.isnan(score) for score in scores):
+            raise MemberError("its logits are not numbers (NaN)")
+        if max(scores) == -math.inf:
+            raise InputError("none of the options can be written in its tokens")
+        likeliest = asked[n].choices[max(range(len(scores)), key=scores.__getitem__)]
+        # JSON has no infinity.
+        kept = tuple(None if score == -math.inf else score for score in scores)
+        yield n, Response(likeliest, 0, "eos", now - last, options=kept)
+        last = now
 
 
 def _failure(name: str, error: Exception) -> Response:
-    """No response, and why; another try may have one."""
+    """No response, and why. What cannot be asked cannot be asked tomorrow either; all else another try may answer."""
     _LOG.debug("%s cannot answer", name, exc_info=error)
     # The name stands beside it anyway, and in another pool it is another one.
-    return Response("", 0, "error", 0.0, _reason(error).removeprefix(f"{name}: "), settled=False)
+    return Response("", 0, "error", 0.0, _reason(error).removeprefix(f"{name}: "), isinstance(error, InputError))
 
 
 def _reason(error: Exception) -> str:

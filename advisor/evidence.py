@@ -150,8 +150,11 @@ def paired_intervals(
     for other in others:
         check_same_questions(primary, other)
     everyone = (primary, *others)
-    measured = [100 * scores(profile) for profile in everyone] + [_lengths(profile) for profile in everyone]
-    accuracy, length = np.split(resampled_means(np.column_stack(measured), seed), 2, axis=1)
+    measured = [f(profile) for f in (scores, _lengths, _answered) for profile in everyone]
+    accuracy, length, answered = np.split(resampled_means(np.column_stack(measured), seed), 3, axis=1)
+    accuracy *= 100
+    # Questions without a response have no length. Where a resample holds nothing else, its length is taken for 0.
+    length = np.divide(length, answered, out=np.zeros_like(length), where=answered > 0)
     intervals = []
     for column, other in enumerate(others, start=1):
         # Which of the two is the longer one is settled once: a ratio that is turned round in some resamples never goes
@@ -282,6 +285,10 @@ def is_binary(values: Floats) -> bool:
 
 def _lengths(profile: Profile) -> Floats:
     return np.array([answer.length for answer in profile.answers], dtype=np.float64)
+
+
+def _answered(profile: Profile) -> Floats:
+    return np.array([answer.error is None for answer in profile.answers], dtype=np.float64)
 
 
 def _ratios(longer: Floats, shorter: Floats) -> Floats:

@@ -105,6 +105,6 @@ class Profiler:
         errors = [answer.error for answer in profile.answers if answer.error is not None]
         if errors:
             self._watcher.say(
-                f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered, and count "
-                f"as wrong; the first: {errors[0]}"
+                f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
+                f"as wrong, and not for its mean length; the first: {errors[0]}"
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 _DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
-_DECODING = 1
+_DECODING = 2
 """Part of every key; raised by a change of the decoder after which the same models write something else."""
 
 
@@ -200,5 +200,13 @@ def _graded(task: Task, responses: Sequence[Response]) -> tuple[Answer, ...]:
 
 def _answer(example: Example, response: Response, score: Score | None) -> Answer:
     if score is None:
-        return Answer(example.id, "", None, 0.0, "error", response.error)
-    return Answer(example.id, response.text, score.extracted, score.value, response.finish_reason)
+        return Answer(example.id, "", None, 0.0, "error", response.error, group=example.group)
+    return Answer(
+        example.id,
+        response.text,
+        score.extracted,
+        score.value,
+        response.finish_reason,
+        options=response.options,
+        group=example.group,
+    )

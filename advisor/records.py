@@ -25,6 +25,8 @@ class Answer:
         score: Between 0 and 1.
         finish_reason: Why generation ended; ``length`` means it was cut off, ``error`` that there is no response.
         error: One line of what went wrong, where ``finish_reason`` is ``error``.
+        options: Of a choice task: the log-probability of each option, None where it cannot be written.
+        group: The part of the task that the question belongs to.
     """
 
     id: str
@@ -33,6 +35,8 @@ class Answer:
     score: float
     finish_reason: FinishReason
     error: str | None = None
+    options: tuple[float | None, ...] = ()
+    group: str | None = None
 
     @property
     def length(self) -> int:
@@ -54,8 +58,22 @@ class Profile:
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the responses, in characters."""
-        return _mean([answer.length for answer in self.answers])
+        """Mean length of the responses, in characters; questions without one do not count. 0 where there is none."""
+        return _mean([answer.length for answer in self.answers if answer.error is None] or [0])
+
+    @property
+    def errors(self) -> int:
+        """Questions that could not be answered: they count as wrong, and have no length."""
+        return sum(answer.error is not None for answer in self.answers)
+
+    @property
+    def groups(self) -> dict[str, tuple[int, float]]:
+        """Questions and accuracy (in points) of each part of the task, in the order of their names."""
+        scores: dict[str, list[float]] = {}
+        for answer in self.answers:
+            if answer.group is not None:
+                scores.setdefault(answer.group, []).append(answer.score)
+        return {name: (len(scores[name]), 100 * _mean(scores[name])) for name in sorted(scores)}
 
     @property
     def truncated(self) -> int:

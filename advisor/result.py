@@ -15,11 +15,13 @@ from typing import Any
 from advisor.advice import Advice, Margin
 from advisor.compatibility import Pair
 from advisor.evidence import Comparison, Interval
+from advisor.likelihoods import accuracy_by_bytes, calibration_error
 from advisor.profiling import Cost
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.tasks.values import Task
 
 SCHEMA_VERSION = 1
+_DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "n": len(profile.answers) if profile else None,
         "mean_length": standing.mean_length,
         "truncated": profile.truncated if profile else None,
-        "errors": _errors(profile) if profile else None,
+        "errors": profile.errors if profile else None,
+        **_details(profile, outcome.task),
         "status": decision.status,
         "reason": decision.reason,
         "fragile": margin.text if margin is not None and doubtful else None,
@@ -181,8 +184,18 @@ def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
     return {"level": level, "responses": sum(asked), "of": len(asked) * max(asked)}
 
 
-def _errors(profile: Profile) -> int:
-    return sum(answer.error is not None for answer in profile.answers)
+def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
+    """What only some tasks have: figures of their parts (a subject of MMLU), and of the likelihoods of options."""
+    if profile is None or task is None:
+        return dict.fromkeys(_DETAILS)
+    groups = profile.groups
+    return {
+        "accuracy_bytes": accuracy_by_bytes(profile, task),
+        "ece": calibration_error(profile),
+        # ``accuracy`` is the mean over the questions (micro); this is the mean over the groups (macro).
+        "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
+        "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
+    }
 
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
@@ -193,7 +206,15 @@ def _cost(cost: Cost | None) -> dict[str, Any]:
 
 def _failed(model: str, reason: str) -> dict[str, Any]:
     empty = dict.fromkeys(("accuracy", "accuracy_ci", "n", "mean_length", "truncated", "errors"))
-    return {"model": model, **empty, "status": "failed", "reason": reason, "fragile": None, **_cost(None)}
+    return {
+        "model": model,
+        **empty,
+        **_details(None, None),
+        "status": "failed",
+        "reason": reason,
+        "fragile": None,
+        **_cost(None),
+    }
 
 
 def _ensemble(verified: Verified) -> dict[str, Any]:
@@ -217,7 +238,8 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
         "lost": comparison.lost,
         "mean_length": verified.ensemble.mean_length,
         "truncated": verified.ensemble.truncated,
-        "errors": _errors(verified.ensemble),
+        "errors": verified.ensemble.errors,
+        **_details(verified.ensemble, verified.task),
         **_cost(verified.cost),
         "members": [
             {
@@ -226,7 +248,8 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
                 "accuracy_ci": list(interval),
                 "mean_length": member.mean_length,
                 "truncated": member.truncated,
-                "errors": _errors(member),
+                "errors": member.errors,
+                **_details(member, verified.task),
                 **_cost(cost),
             }
             for member, interval, cost in zip(verified.members, verified.intervals, verified.member_costs, strict=True)

@@ -41,6 +41,7 @@ class Response:
         seconds: Its share of the time that its batch took.
         error: One line of what went wrong, where there is no response.
         settled: Whether asking again would bring the same; what is not is never kept.
+        options: Of a choice task: the log-probability of each option, None where it cannot be written.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Response:
     seconds: float
     error: str | None = None
     settled: bool = True
+    options: tuple[float | None, ...] = ()
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -179,8 +181,9 @@ def _transact(connection: sqlite3.Connection, sql: str, values: Sequence[object]
 def _read(value: str) -> Response | None:
     """A response as it was kept; None where it cannot be read."""
     try:
-        return Response(**json.loads(value))
-    except (TypeError, ValueError):
+        kept = json.loads(value)
+        return Response(**{**kept, "options": tuple(kept["options"])})
+    except (KeyError, TypeError, ValueError):
         return None
 
 

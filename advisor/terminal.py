@@ -24,6 +24,8 @@ from rich.text import Text
 
 from reports.visible import visible
 
+_DETAILS = {"accuracy_macro": ("macro", ".1f"), "ece": ("ECE", ".3f")}
+"""Columns that only some tasks have: mean accuracy over the task's groups, and calibration of its choices."""
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
 
 
@@ -63,6 +65,11 @@ class Terminal:
             self.console.print(
                 Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}")
             )
+        if groups := next((one["groups"] for one in result["candidates"] if one.get("groups")), None):
+            self.console.print(
+                f"Points are the mean over all questions (micro), macro is the mean over {len(groups)} groups of them; "
+                "result.json has each group's."
+            )
         if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
             self.console.print(_plain(f"Close calls, which other questions could turn round: {', '.join(close)}."))
         if result["ensemble"]:
@@ -82,6 +89,9 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     task = result["task"]
     asked = f", {task['n']} {task['split']} questions" if task["n"] else ""
     table = _table(f"{task['name']}{asked}")
+    details = [one for one in _DETAILS if any(candidate.get(one) is not None for candidate in result["candidates"])]
+    for detail in details:
+        table.add_column(_DETAILS[detail][0], justify="right")
     table.add_column("length", justify="right")
     table.add_column("cut off", justify="right")
     table.add_column("")
@@ -91,6 +101,7 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
             _plain(candidate["model"]),
             _number(candidate["accuracy"], ".1f"),
             _interval(candidate["accuracy_ci"]),
+            *(_number(candidate.get(detail), _DETAILS[detail][1]) for detail in details),
             _number(candidate["mean_length"], ".0f"),
             _number(candidate["truncated"], "d"),
             f"[{_MARKS[status]}]{status}",

@@ -17,7 +17,7 @@ from ensemble.member import Member, Prompt, load_member, parse_device
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
-from ensemble.scoring import Scorer
+from ensemble.scoring import Question, Scorer, read
 
 
 class Ensemble:
@@ -167,29 +167,27 @@ class Ensemble:
             InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
                 method scores no tokens.
         """
-        ((_, scores),) = self.score_each([self.encode(prompt)], [options])
+        ((_, scores),) = self.score_each([self.encode_options(prompt, options)])
         return scores
 
-    def score_each(
-        self, prompts: Sequence[list[list[int]]], options: Sequence[Sequence[str]], batch_size: int = 32
-    ) -> Iterator[tuple[int, list[float]]]:
-        """Score the options of many prompts that :meth:`encode` made, yielding each one's number and scores.
+    def score_each(self, questions: Sequence[Question], batch_size: int = 32) -> Iterator[tuple[int, list[float]]]:
+        """Score questions that :meth:`encode_options` made, yielding each one's number and scores, batch by batch.
 
         Args:
-            prompts: For each question the prompt's ids in every member.
-            options: For each question its options, at least one, none of them empty.
+            questions: In any order; those of like length are run together.
             batch_size: Rows at a time, at least 1. A question has a row for each way in which its options part, and is
                 never divided.
+        """
+        return Scorer(self.members, self._rule().combine).run(questions, batch_size)
+
+    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
+        """A prompt and options that may follow it, as the members read them.
 
         Raises:
-            InputError: See :meth:`score`; before anything is run.
+            InputError: See :meth:`score`.
         """
-        if not isinstance(self._made, TokenRule):
-            raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
-        if not all(each and all(each) for each in options):
-            raise InputError("score needs at least one option, and none of them empty")
-        scorer = Scorer(self.members, self._joint, self._made.combine)
-        return scorer.run([scorer.read(*question) for question in zip(prompts, options, strict=True)], batch_size)
+        self._rule()
+        return read(self.members, self._joint, self.encode(prompt), options)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.
@@ -198,6 +196,12 @@ class Ensemble:
             InputError: It is empty, or too long for a member's context.
         """
         return [member.encode_prompt(prompt) for member in self.members]
+
+    def _rule(self) -> TokenRule:
+        """The method, which must be one that gives tokens probabilities."""
+        if not isinstance(self._made, TokenRule):
+            raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
+        return self._made
 
     def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Decoding:
         if isinstance(self._made, TokenRule):

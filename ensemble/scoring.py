@@ -123,72 +123,71 @@ def batches(questions: Sequence[Question], most_rows: int, most_places: int) -> 
         yield batch
 
 
+def read(
+    members: Sequence[Member], joint: JointVocabulary, prompts: Sequence[list[int]], options: Sequence[str]
+) -> Question:
+    """Work out what the members have to read for a question.
+
+    Args:
+        members: The primary first.
+        joint: Their joint vocabulary.
+        prompts: The prompt's ids in each member.
+        options: The texts to score.
+
+    Raises:
+        InputError: There is no option, one is empty, or a member's context cannot hold one.
+    """
+    if not options or not all(options):
+        raise InputError("score needs at least one option, and none of them empty")
+    vocabularies = [member.vocabulary for member in members]
+    known = [0.0] * len(options)
+    owners: list[int] = []
+    wanted: list[int] = []
+    reached: list[list[Ids]] = [[] for _ in members]
+    for n, option in enumerate(options):
+        tokens = vocabularies[0].continue_ids(option.encode())
+        found = _entries(vocabularies[0], joint, tokens)
+        if not tokens or NONE in found:
+            known[n] = -math.inf
+            continue
+        owners += [n] * len(tokens)
+        wanted += found
+        for own, more in zip(reached, states(vocabularies, tokens), strict=True):
+            own.extend(more)
+    for member, prompt, own in zip(members, prompts, reached, strict=True):
+        length = len(prompt) + max(map(len, own), default=0)
+        if member.context is not None and length > member.context:
+            raise InputError(
+                f"{member.name}: a prompt and an option of {length} tokens together do not fit its context of "
+                f"{member.context}"
+            )
+    return Question(prompts, known, owners, wanted, reached, [paths(own) for own in reached])
+
+
 class Scorer:
     """Scores options with some members.
 
     Args:
         members: The primary first.
-        joint: Their joint vocabulary, on the primary's device.
         combine: The method's way of combining them.
     """
 
-    def __init__(self, members: Sequence[Member], joint: JointVocabulary, combine: Combine) -> None:
+    def __init__(self, members: Sequence[Member], combine: Combine) -> None:
         self._members = members
         self._combine = combine
-        self._vocabularies = [member.vocabulary for member in members]
         self._device = members[0].device
         self._rows = [member.rows() for member in members]
-        self._entry_of = joint.members[0].entry_of.tolist()
 
     def run(self, questions: Sequence[Question], batch_size: int) -> Iterator[tuple[int, list[float]]]:
         """Score questions, yielding each one's number and the log-probabilities of its options, batch by batch.
 
         Args:
-            questions: As :meth:`read` made them.
+            questions: As :func:`read` made them.
             batch_size: Rows at a time, at least 1; a question has one for each way in which its options part.
         """
-        places = _MOST_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
+        places = _MOST_LOGITS // max(member.vocabulary.size for member in self._members)
         for batch in batches(questions, batch_size, places):
             yield from zip(batch, self._score([questions[n] for n in batch]), strict=True)
-
-    def read(self, prompts: Sequence[list[int]], options: Sequence[str]) -> Question:
-        """Work out what the members have to read for a question.
-
-        Args:
-            prompts: The prompt's ids in each member.
-            options: At least one, and none of them empty.
-
-        Raises:
-            InputError: A member's context cannot hold an option.
-        """
-        known = [0.0] * len(options)
-        owners: list[int] = []
-        entries: list[int] = []
-        read: list[list[Ids]] = [[] for _ in self._members]
-        for n, option in enumerate(options):
-            tokens = self._vocabularies[0].continue_ids(option.encode())
-            found = [self._entry(token) for token in tokens]
-            if not tokens or NONE in found:
-                known[n] = -math.inf
-                continue
-            owners += [n] * len(tokens)
-            entries += found
-            for own, more in zip(read, states(self._vocabularies, tokens), strict=True):
-                own.extend(more)
-        for member, prompt, own in zip(self._members, prompts, read, strict=True):
-            length = len(prompt) + max(map(len, own), default=0)
-            if member.context is not None and length > member.context:
-                raise InputError(
-                    f"{member.name}: a prompt and an option of {length} tokens together do not fit its context of "
-                    f"{member.context}"
-                )
-        return Question(prompts, known, owners, entries, read, [paths(own) for own in read])
-
-    def _entry(self, token: int) -> int:
-        """The entry of one of the primary's ids; NONE where it is unused, or no text."""
-        vocabulary = self._vocabularies[0]
-        representative = vocabulary.representatives.get(vocabulary.token_bytes(token) or b"")
-        return NONE if representative is None else self._entry_of[representative]
 
     @torch.inference_mode()
     def _score(self, questions: Sequence[Question]) -> list[list[float]]:
@@ -229,3 +228,11 @@ class Scorer:
             first += len(own.rows)
         index = torch.tensor(places, device=logits.device)
         return logits[index[:, 0], index[:, 1]].to(self._device)
+
+
+def _entries(primary: Vocabulary, joint: JointVocabulary, tokens: Sequence[int]) -> list[int]:
+    """The entries of some of the primary's ids; NONE for those that are unused, or no text."""
+    texts = [primary.token_bytes(token) or b"" for token in tokens]
+    representatives = torch.tensor([primary.representatives.get(data, NONE) for data in texts], dtype=torch.long)
+    found = joint.members[0].entry_of[representatives.to(joint.members[0].entry_of.device)].tolist()
+    return [NONE if index == NONE else entry for index, entry in zip(representatives.tolist(), found, strict=True)]

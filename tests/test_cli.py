@@ -157,7 +157,7 @@ def test_questions_that_cannot_be_answered_are_noted(place: Place, models: Path)
     place.pool(str(models / "alpha"))
     ran = place.advisor(*SELECT, "--no-verify", "--out", "run")
     assert ran.status == 0
-    assert "note alpha: 1 of 3 questions could not be answered, and count as wrong; the first: a prompt of" in ran.err
+    assert "note alpha: 1 of 3 questions could not be answered; they count as wrong, and not for its mean" in ran.err
     (candidate,) = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))["candidates"]
     assert candidate["errors"] == 1
 

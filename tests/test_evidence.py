@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -268,3 +269,12 @@ def test_nothing_to_compare_is_an_error() -> None:
         compare(profile("unite", [1]), [])
     with pytest.raises(UniteError, match="no held-out question"):
         compare(profile("unite", []), [profile("a", [])])
+
+
+def test_questions_that_failed_do_not_bend_the_length_ratio() -> None:
+    whole = profile("a", [1] * 40, [10] * 40)
+    failed = [dataclasses.replace(answer, text="", error="too long") for answer in whole.answers[:20]]
+    half = Profile("b", (*failed, *whole.answers[20:]))
+    assert half.mean_length == 10
+    ((_, ratio),) = paired_intervals(whole, [half])
+    assert ratio == (1, 1)

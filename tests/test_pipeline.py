@@ -260,6 +260,27 @@ def test_a_line_of_the_samples_has_the_keys_of_the_interface(place: Place, model
     assert {"text", "extracted", "score", "length", "finish_reason"} <= samples[-1]["ensemble"].keys()
 
 
+def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", "beta")
+    records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
+    place.task(records, metric="choice", choices=["yes", "no no"], group="{{part}}")
+    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
+    result = without_nan(json.dumps(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
+        groups = found["groups"]
+        assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
+        assert found["accuracy_macro"] == pytest.approx((groups["x"]["accuracy"] + groups["y"]["accuracy"]) / 2)
+        assert found["accuracy"] == pytest.approx((4 * groups["x"]["accuracy"] + 2 * groups["y"]["accuracy"]) / 6)
+        assert 0 <= found["ece"] <= 1
+        assert 0 <= found["accuracy_bytes"] <= 100
+
+
+def test_other_tasks_have_no_such_figures(place: Place, models: Path) -> None:
+    result = result_of(run(plan_of(place, models, "alpha", "beta")))
+    for found in (*result["candidates"], result["ensemble"]):
+        assert [found[name] for name in ("groups", "accuracy_macro", "ece", "accuracy_bytes")] == [None] * 4
+
+
 def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path) -> None:
     plan = plan_of(place, models, "alpha", "beta", "gamma")
     place.task(stop=[chr(code) for code in range(1, 256)])  # every text ends before its first character

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tiny import byte_tokenizer, tiny_model
+from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor import answering, profiling
 from advisor.pool import Candidate
@@ -392,30 +392,133 @@ def test_the_likeliest_option_is_the_answer(choices: Task, store: Store, alone: 
     for example, answer in zip(choices.examples, found.answers, strict=True):
         scores = alone.score(example.prompt, [f" {choice}" for choice in example.choices])
         assert answer.text == example.choices[scores.index(max(scores))]
+        assert answer.options == pytest.approx(scores, abs=1e-9)
     assert profile(choices, store, never) == found
+
+
+def test_letters_are_scored_where_they_are_the_choices(place: Place, store: Store, alone: Ensemble) -> None:
+    records = [{"question": f"{n}?", "answer": "B", "yes": "y", "no": f"no {n}"} for n in range(4)]
+    place.task(records, prompt="{{question}}\nA. {{yes}}\nB. {{no}}\nAnswer:", choices=["A", "B"], metric="choice")
+    task = load_task("task.yaml")
+    for example, answer in zip(task.examples, profile(task, store, lambda: alone).answers, strict=True):
+        assert answer.options == pytest.approx(alone.score(example.prompt, [" A", " B"]), abs=1e-9)
+        assert answer.extracted == "AB"[answer.options[1] > answer.options[0]]  # type: ignore[operator]  # no None
+
+
+def test_many_questions_are_chosen_in_few_passes(
+    choices: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = spoil(monkeypatch, alone, lambda _: None)
+    profile(choices, store, lambda: alone)
+    # Four prompts; then two options of each behind them.
+    assert sizes == [4, 8]
+
+
+def test_an_option_that_cannot_be_written_is_kept_as_such(place: Place, store: Store) -> None:
+    tokenizer = unigram_tokenizer()
+    small = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="alpha")])
+    records = [{"question": "the", "answer": "A", "A": "the cat", "B": "🙂"}] * 2
+    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
+    task = load_task("task.yaml")
+    found = profile(task, store, lambda: small)
+    assert found.answers[0].text == "the cat"
+    assert found.answers[0].options[1] is None
+    assert profile(task, store, never) == found
 
 
 def test_a_model_without_numbers_chooses_nothing(choices: Task, store: Store, alone: Ensemble) -> None:
     with torch.no_grad():
         alone.members[0].model.get_output_embeddings().weight.fill_(torch.nan)
-    with pytest.raises(MemberError, match="none of the options has a probability"):
+    with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):
         profile(choices, store, lambda: alone)
+
+
+def test_options_that_do_not_fit_a_context_are_an_error_alone(place: Place, store: Store, alone: Ensemble) -> None:
+    records = [{"question": "?", "answer": "A", "A": "yes", "B": "no " * n} for n in (1, 200, 2)] * 2
+    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
+    task = load_task("task.yaml")
+    found = profile(task, store, lambda: alone)
+    assert errors(found)[::2] == [None, None]
+    assert "a prompt and an option of" in str(errors(found)[1])
+    assert profile(task, store, never) == found
+
+
+@pytest.mark.parametrize("room", [2, 4])
+def test_where_memory_runs_out_fewer_options_go_at_a_time(
+    choices: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    expected = undisturbed(choices, alone, tmp_path)
+
+    def limit(ids: torch.Tensor) -> None:
+        if len(ids) > room:
+            fake_cuda(len(ids))
+
+    spoil(monkeypatch, alone, limit)
+    found = profile(choices, store, lambda: alone)
+    assert [answer.text for answer in found.answers] == [answer.text for answer in expected.answers]
 
 
 def test_a_choice_that_the_model_fails_on_is_an_error_alone(
     choices: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score = alone.score
+    (two,) = (ids for ids in alone.encode("2"))
 
-    def fail_once(prompt: str, options: list[str]) -> list[float]:
-        if prompt.startswith("2?"):
+    def fail(ids: torch.Tensor) -> None:
+        if (ids == two[0]).any():
             raise IndexError("beyond the last position")
-        return score(prompt, options)
 
-    monkeypatch.setattr(alone, "score", fail_once)
-    assert errors(profile(choices, store, lambda: alone)) == [
-        None,
-        None,
-        "IndexError: beyond the last position",
-        None,
-    ]
+    with monkeypatch.context() as spoilt:
+        spoil(spoilt, alone, fail)
+        found = profile(choices, store, lambda: alone)
+    assert errors(found) == [None, None, "IndexError: beyond the last position", None]
+
+
+# --- Once more ---
+
+
+@pytest.mark.parametrize("metric", ["contains", "choice"])
+def test_a_question_that_fails_on_its_own_is_asked_once_more(
+    place: Place, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    choices = {"choices": ["yes", "no"]} if metric == "choice" else {}
+    place.task([{"question": "what?", "answer": "yes"}], metric=metric, **choices)
+    task = load_task("task.yaml")
+    expected = undisturbed(task, alone, tmp_path)
+    failures = iter([True])
+
+    def fail_once(_: torch.Tensor) -> None:
+        if next(failures, False):
+            raise RuntimeError("a hiccup")
+
+    spoil(monkeypatch, alone, fail_once)
+    assert profile(task, store, lambda: alone) == expected
+    assert errors(expected) == [None]
+
+
+def test_a_question_that_fails_twice_is_an_error_and_not_asked_a_third_time(
+    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone_and_failed: list[int] = []
+
+    def fail(ids: torch.Tensor) -> None:
+        if ids.shape[1] > 30:
+            alone_and_failed.append(len(ids))
+            raise RuntimeError("always")
+
+    spoil(monkeypatch, alone, fail)
+    assert errors(profile(task, store, lambda: alone)) == [None] * 5 + ["RuntimeError: always"]
+    assert alone_and_failed.count(1) == 2
+
+
+# --- Groups ---
+
+
+def test_a_part_of_a_task_has_figures_of_its_own(place: Place, store: Store, alone: Ensemble) -> None:
+    records = [{"question": f"{n}?", "answer": "e", "subject": "ab"[n % 2]} for n in range(5)]
+    place.task(records * 2, group="subject {{subject}}")
+    found = profile(load_task("task.yaml"), store, lambda: alone)
+    scores = [answer.score for answer in found.answers]
+    assert found.groups == {
+        "subject a": (3, pytest.approx(100 * sum(scores[::2]) / 3)),
+        "subject b": (2, pytest.approx(100 * sum(scores[1::2]) / 2)),
+    }

@@ -124,9 +124,9 @@ def test_an_option_that_is_very_unlikely_still_has_a_score(tables: Path) -> None
 def test_a_batch_scores_as_each_question_alone(batch_size: int, tables: Path) -> None:
     ensemble = Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
     shots = "Question: one or two?\nAnswer: two\n\n"
-    prompts = [ensemble.encode(shots + prompt) for prompt in PROMPTS]
     options = [OPTIONS[n % 5 : n + 2] + LONGER[: n % 3] for n in range(len(PROMPTS))]
-    found = dict(ensemble.score_each(prompts, options, batch_size))
+    questions = [ensemble.encode_options(shots + prompt, options[n]) for n, prompt in enumerate(PROMPTS)]
+    found = dict(ensemble.score_each(questions, batch_size))
     for n, prompt in enumerate(PROMPTS):
         assert found[n] == pytest.approx(ensemble.score(shots + prompt, options[n]), abs=1e-9)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from tiny import byte_tokenizer, tiny_model
 
 from advisor.tasks import Task, load_task
 from advisor.tasks.lmeval import finding
@@ -210,22 +211,17 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
 
 def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
     from advisor.answering import answers
+    from ensemble import Ensemble
+    from ensemble.member import member_of
 
-    seen: list[list[str]] = []
-
-    class Scoring:
-        def encode(self, _: str) -> list[list[int]]:
-            return [[1]]
-
-        def score(self, _: str, texts: list[str]) -> list[float]:
-            seen.append(texts)
-            return [-float(n) for n in range(len(texts))]
-
+    tokenizer = byte_tokenizer()
+    alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)
     task = load_task(put(tmp_path, PALMS, {"test": options(40)}), "test", tmp_path, limit=3)
-    asked = dict(enumerate(task.examples))
-    responses = dict(answers("some", Scoring, asked, task, 1))  # type: ignore[arg-type]  # as much of it as is used
-    assert seen == [[f"\t{choice}" for choice in example.choices] for example in task.examples]
-    assert [responses[n].text for n in range(3)] == [example.choices[0] for example in task.examples]
+    responses = dict(answers("some", lambda: alone, dict(enumerate(task.examples)), task, 1))
+    for n, example in enumerate(task.examples):
+        scores = alone.score(example.prompt, [f"\t{choice}" for choice in example.choices])
+        assert responses[n].options == pytest.approx(scores, abs=1e-9)
+        assert responses[n].text == example.choices[scores.index(max(scores))]
 
 
 @pytest.mark.parametrize(
