@@ -1,0 +1,162 @@
+"""SweetSpan against a slow reading of section 2 of its paper, and its ends and refusals."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reference import ReferenceMember
+from tiny import let_write, tiny_model, tokenizer_named
+
+from ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.member import Member, member_of
+from ensemble.methods.sweetspan import best_span, mean_perplexity
+
+NAMES = ("bytes", "unigram with bytes", "unigram", "bytes")
+PROMPTS = ["The capital of France is", "Question: 12 + 30 = ?\nAnswer:", "  two leading spaces", "Trailing space "]
+TEXT = b" James went to the big old house and sat down by the cat there, didn't he?\n"
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@cache
+def pair(n: int) -> tuple[Member, ReferenceMember]:
+    """The n-th member and its slow reading. It leans to a text with spaces, each member from another place of it on."""
+    tokenizer = tokenizer_named(NAMES[n])
+    plain = member_of(tiny_model(tokenizer, n, eos_rate=0.02), tokenizer, name=f"m{n}")
+    start = 9 * n
+    ids = plain.vocabulary.continue_ids(TEXT[start:] + TEXT[:start])
+    model = let_write(plain.model, ids, strength=4.0)
+    return replace(plain, model=model), ReferenceMember(model, tokenizer)
+
+
+def ensemble(count: int, tables: Path, **options: Any) -> Ensemble:
+    return Ensemble([pair(n)[0] for n in range(count)], method="sweetspan", cache_dir=tables, **options)
+
+
+def slow(count: int, prompt: str, tokens: int, words: int, outlier: float) -> bytes:
+    """Section 2, every context read anew for every token."""
+    members = [pair(n)[1] for n in range(count)]
+    text = b""
+    while True:
+        spans = [write(member, prompt, text, words) for member in members]
+        means = []
+        for span in spans:
+            given = sorted(perplexity(member, prompt, text, *span) for member in members)
+            kept = given[1:-1] if given[-1] > outlier * given[0] else given
+            means.append(sum(kept) / len(kept))
+        data, ended = spans[means.index(min(means))]
+        text += data
+        ids = members[0].continuation(text)
+        if len(ids) > tokens:
+            return b"".join(members[0].token_bytes(token) for token in ids[:tokens])
+        if ended or len(ids) == tokens or not data:
+            return text
+
+
+def write(member: ReferenceMember, prompt: str, text: bytes, words: int) -> tuple[bytes, bool]:
+    ids, data = member.prompt(prompt) + member.continuation(text), b""
+    for _ in range(16 * words):
+        token = int(member.z(ids).argmax())
+        if token == member.eos_id:
+            return data, True
+        ids.append(token)
+        data += member.token_bytes(token)
+        if found := re.match(rb"(?:\s*\S+){%d}(?=\s)" % words, data):
+            return found[0], False
+    return data, False
+
+
+def perplexity(member: ReferenceMember, prompt: str, text: bytes, data: bytes, ended: bool) -> float:
+    before, after = member.continuation(text), member.continuation(text + data)
+    same = next(
+        (n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(map(len, (before, after)))
+    )
+    tokens = [*after[same:], *([member.eos_id] if ended else [])]
+    logs = []
+    for n, token in enumerate(tokens):
+        z = member.z([*member.prompt(prompt), *after[:same], *tokens[:n]])
+        logs.append(float(z[token] - z.logsumexp(dim=0)))
+    return math.exp(-sum(logs) / len(logs)) if logs else math.inf
+
+
+@pytest.mark.parametrize("words", [1, 3])
+@pytest.mark.parametrize("count", [3, 4])
+def test_what_is_written_is_what_the_paper_says(count: int, words: int, tables: Path) -> None:
+    decoded = ensemble(count, tables, words=words, outlier=2.0).generate(PROMPTS, max_new_tokens=16)
+    wanted = [slow(count, prompt, 16, words, 2.0).decode(errors="replace") for prompt in PROMPTS]
+    assert [generation.text for generation in decoded] == wanted
+    assert len(set(wanted)) > 1
+
+
+def test_a_batch_equals_its_rows(tables: Path) -> None:
+    sweetspan = ensemble(3, tables)
+    batch = sweetspan.generate(PROMPTS, max_new_tokens=20)
+    assert batch == [sweetspan.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
+    assert batch == sweetspan.generate(PROMPTS, max_new_tokens=20, batch_size=2)
+
+
+def test_copies_of_one_member_write_what_it_writes_alone(tables: Path) -> None:
+    member = pair(0)[0]
+    together = Ensemble([member] * 3, method="sweetspan", cache_dir=tables).generate(PROMPTS, max_new_tokens=20)
+    alone = Ensemble([member], k=1, cache_dir=tables).generate(PROMPTS, max_new_tokens=20)
+    assert [generation.text for generation in together] == [generation.text for generation in alone]
+
+
+def test_the_filter_drops_the_outliers_of_the_papers_example() -> None:
+    # Figure 2: LLM-1 gives "by Bobby Scott" 23.5, and its own "by Robert Williams" 0.88.
+    right, wrong = (23.5, 1.9, 2.1), (0.88, 9.6, 8.9)
+    assert mean_perplexity(right, 10) == pytest.approx(2.1)
+    assert mean_perplexity(wrong, 10) == pytest.approx(8.9)
+    assert best_span([wrong, right], 10) == 1
+    assert best_span([wrong, right], math.inf) == 0
+
+
+def test_a_ratio_of_exactly_the_limit_is_no_outlier_and_ties_go_to_the_primary() -> None:
+    assert mean_perplexity((1.0, 10.0, 4.0), 10) == 5.0
+    assert best_span([(2.0, 2.0, 2.0), (2.0, 2.0, 2.0)], 10) == 0
+
+
+def test_a_stop_string_ends_a_text_before_it(tables: Path) -> None:
+    sweetspan = ensemble(3, tables)
+    whole = sweetspan.generate(PROMPTS[:1], max_new_tokens=20)[0].text
+    cut = sweetspan.generate(PROMPTS[:1], max_new_tokens=20, stop=[whole[5:8]])[0]
+    assert (cut.text, cut.finish_reason) == (whole[: whole.find(whole[5:8])], "stop")
+
+
+def test_a_full_context_ends_a_text(tables: Path) -> None:
+    members = [replace(pair(n)[0], context=24 if n == 1 else None) for n in range(3)]
+    sweetspan = Ensemble(members, method="sweetspan", cache_dir=tables)
+    generation = sweetspan.generate(["James"], max_new_tokens=400)[0]
+    assert generation.finish_reason in ("length", "eos")
+    assert len(members[1].vocabulary.continue_ids(generation.text.encode())) < 24 + 64
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (2, {}, "method sweetspan: its filter needs three members, and there are 2"),
+        (3, {"weights": [1, 2, 1]}, "method sweetspan: it weighs all members alike"),
+        (3, {"words": 0}, "words is 0"),
+        (3, {"outlier": 0.5}, "outlier is 0.5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(count: int, options: dict[str, Any], message: str, tables: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        ensemble(count, tables, **options)
+
+
+def test_it_neither_samples_nor_scores(tables: Path) -> None:
+    with pytest.raises(InputError, match="its members write greedily"):
+        ensemble(3, tables).generate(PROMPTS, temperature=1.0)
+    with pytest.raises(InputError, match="it scores no tokens"):
+        ensemble(3, tables).score("a", ["b"])
