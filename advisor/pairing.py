@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ READERS = 8
 """Candidates that read each other, at the most."""
 QUESTIONS = 20
 """Questions whose responses they read."""
+_NO_TOKENIZER = re.compile(r".*\.safetensors(\.index\.json)?|(generation_)?config\.json")
+"""Files that say nothing of the tokenizer, but for what is read from the configuration."""
 _LOG = logging.getLogger(__name__)
 _FORM = 1
 """Part of every key; raised by a change after which the same models give other values."""
@@ -60,21 +63,40 @@ class Pairing:
             By name, without those whose tokenizer cannot be looked at; that is said.
         """
         words = common_words(example.prompt for example in self.plan.dev.examples)
-        found = {}
+        found: dict[str, Tokenization] = {}
+        known: dict[str, Tokenization] = {}
         for name in names:
-            key = self._key(name, tokenization=_FORM, words=words)
+            checkpoint = self.profiler.model(name).checkpoint
             try:
-                found[name] = Tokenization.from_dict(self.store.value(key))
-                continue
-            except (AttributeError, KeyError, TypeError, ValueError):
-                pass  # it is not there, or no longer what was kept
-            try:
-                found[name] = tokenization_of(_vocabulary(self.profiler.model(name).checkpoint), words)
-            except Exception as error:  # noqa: BLE001  # of transformers and tokenizers
+                config = check(checkpoint)
+                rows = config.get_text_config().vocab_size
+                # The library takes some tokenizers' parts from the model's type, whatever their files say.
+                what = {**self._tokenizer(name), "type": config.model_type, "rows": rows, "words": words}
+                key = key_of({**what, "tokenization": _FORM})
+                if key not in known:
+                    known[key] = self._tokenization(key, checkpoint, rows, words)
+            except Exception as error:
+                if type(error) is UniteError:  # of the store
+                    raise
                 self._leave_out(name, "tokenizer cannot be compared with the others'", error)
             else:
-                self.store.keep(key, found[name].as_dict())
+                found[name] = known[key]
         return found
+
+    def _tokenization(self, key: str, checkpoint: Checkpoint, rows: int, words: Sequence[str]) -> Tokenization:
+        try:
+            return Tokenization.from_dict(self.store.value(key))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            pass  # it is not there, or no longer what was kept
+        tokenization = tokenization_of(_vocabulary(checkpoint, rows), words)
+        self.store.keep(key, tokenization.as_dict())
+        return tokenization
+
+    def _tokenizer(self, name: str) -> dict[str, Any]:
+        """What decides a candidate's tokenizer: models that were made from one have the same, which is read once."""
+        identity = self.profiler.identities[name]
+        files = {file: digest for file, digest in identity.files if not _NO_TOKENIZER.fullmatch(file)}
+        return {"hub_id": identity.hub_id, "revision": identity.revision, "files": files}
 
     def readings(self, names: Sequence[str], profiles: Mapping[str, Profile]) -> dict[tuple[str, str], Reading]:
         """How often each candidate would have written what another one did, on a seeded sample of the dev questions.
@@ -159,15 +181,15 @@ def readers(standings: Sequence[Standing], margins: Mapping[str, Margin], rules:
     return [*fitting, *near][:READERS]
 
 
-def _vocabulary(checkpoint: Checkpoint) -> Vocabulary:
-    """A model's tokens, by its tokenizer and configuration alone."""
+def _vocabulary(checkpoint: Checkpoint, rows: int) -> Vocabulary:
+    """A model's tokens, by its tokenizer alone and the rows of its output."""
     from transformers import AutoTokenizer
 
     from ensemble.vocabulary import Vocabulary
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     # More ends than the tokenizer's own may stand in the generation configuration; special tokens they are anyway.
-    return Vocabulary(tokenizer, (), check(checkpoint).get_text_config().vocab_size)
+    return Vocabulary(tokenizer, (), rows)
 
 
 def _reading(kept: object) -> Reading | None:

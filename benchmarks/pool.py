@@ -214,7 +214,9 @@ def figures(measured: dict[int, list[dict[str, float]]], before: float) -> Itera
         times = later(size, "seconds")
         note = f"{size} candidates, everything stored: all of it, from their names to the written report"
         yield Figure(f"seconds_{size}", median(size, "seconds"), times[0], times[-1], limit, note)
-    yield Figure("seconds_first", measured[most][0]["seconds"], note=f"{most} candidates, new tokenizers to be read")
+    yield Figure(
+        "seconds_first", measured[most][0]["seconds"], note=f"{most} candidates, some with new tokenizers to be read"
+    )
     yield Figure("seconds_choosing", median(most, "choosing"), note="of it profiles, rules, pairs, margins and advice")
     yield Figure("seconds_report", median(most, "report"), note="of it the report")
     growth = math.log(median(most, "seconds") / median(half, "seconds"), most / half)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -217,8 +219,31 @@ def test_a_tokenizer_is_looked_at_as_the_loaded_model_has_it(pool: Pairing) -> N
         assert found[name].as_dict() == tokenization_of(member.vocabulary, words).as_dict()
 
 
+def test_models_of_one_tokenizer_have_it_read_once(
+    pool: Pairing, place: Place, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "fine-tune"
+    shutil.copytree(models / "alpha", copy)
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**config, "initializer_range": 0.5}), encoding="utf-8")
+    other = tmp_path / "resized"
+    shutil.copytree(models / "alpha", other)
+    (other / "config.json").write_text(
+        json.dumps({**config, "vocab_size": config["vocab_size"] - 64}), encoding="utf-8"
+    )
+    place.pool(str(models / "alpha"), str(copy), str(other))
+    plan = dataclasses.replace(pool.plan, candidates=read_pool("models.txt"))
+    both = dataclasses.replace(pool, plan=plan, profiler=Profiler(plan, pool.store, pool.watcher))
+    read: list[object] = []
+    vocabulary = pairing._vocabulary
+    monkeypatch.setattr(pairing, "_vocabulary", lambda *given: read.append(given) or vocabulary(*given))
+    found = both.tokenizations(["alpha", "fine-tune", "resized"])
+    assert len(found) == 3
+    assert len(read) == 2
+
+
 def test_a_tokenizer_that_cannot_be_read_is_said_and_left_out(pool: Pairing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError("no such file")
 
     monkeypatch.setattr(pairing, "_vocabulary", fail)
