@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ensemble.checkpoint import ChatTemplate, Checkpoint
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
+    from ensemble.member import Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +25,86 @@ class Model:
     chat_template: ChatTemplate
 
 
-def load_ensemble(models: Sequence[Model], *, method: str, k: int, cache_dir: Path) -> Ensemble:
-    """Load models, the primary first; one alone is an ensemble that decodes exactly as itself.
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How members decode together.
 
-    Raises:
-        InputError: What was given cannot be used.
-        MemberError: A model failed while it was loaded.
+    Attributes:
+        method: A token- or span-level method's name.
+        k: Candidates that each member brings, where the method restricts itself to some.
+        options: The method's own settings, by name.
     """
-    from ensemble.ensemble import Ensemble
+
+    method: str = "unite"
+    k: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def key(self) -> dict[str, Any]:
+        """As part of a response's key."""
+        return {"method": self.method, "k": self.k, **self.options}
+
+
+class Loader(Protocol):
+    """Where the models of a run come from."""
+
+    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        """Models as an ensemble, the primary first; one alone decodes exactly as itself, whatever the decoding.
+
+        Raises:
+            InputError: What was given cannot be used.
+            MemberError: A model failed while it was loaded.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FreshLoader:
+    """Loads models whenever they are asked for, and keeps none: no more are in memory than decode together.
+
+    Attributes:
+        cache_dir: Where the tables of joint vocabularies are kept.
+    """
+
+    cache_dir: Path
+
+    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        """See :class:`Loader`."""
+        return _ensemble([_load(model) for model in models], decoding, self.cache_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingLoader:
+    """Loads each model once and keeps it, for runs that need all of them in memory anyway.
+
+    Attributes:
+        cache_dir: Where the tables of joint vocabularies are kept.
+    """
+
+    cache_dir: Path
+    _members: dict[str, Member] = field(default_factory=dict)
+
+    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        """See :class:`Loader`."""
+        for model in models:
+            if model.name not in self._members:
+                self._members[model.name] = _load(model)
+        return _ensemble([self._members[model.name] for model in models], decoding, self.cache_dir)
+
+
+def _load(model: Model) -> Member:
     from ensemble.member import load_member
 
-    members = [
-        load_member(m.checkpoint, name=m.name, device=m.device, dtype=m.dtype, chat_template=m.chat_template)
-        for m in models
-    ]
-    return Ensemble(members, method=method, k=k, cache_dir=cache_dir / "tables")
+    return load_member(
+        model.checkpoint, name=model.name, device=model.device, dtype=model.dtype, chat_template=model.chat_template
+    )
+
+
+def _ensemble(members: Sequence[Member], decoding: Decoding, cache_dir: Path) -> Ensemble:
+    from ensemble.ensemble import Ensemble
+
+    if len(members) == 1:
+        return Ensemble(members, k=1, cache_dir=cache_dir / "tables")
+    return Ensemble(members, method=decoding.method, k=decoding.k, cache_dir=cache_dir / "tables", **decoding.options)
 
 
 def hush(*, quiet: bool = False) -> None:

@@ -116,6 +116,6 @@ def _verified(plan: Plan, task: Task, together: Profiled, members: Mapping[str, 
         intervals=tuple(accuracy_interval(member, seed=plan.seed) for member in alone),
         cost=together.cost,
         member_costs=tuple(one.cost for one in members.values()),
-        method=plan.method,
-        k=plan.k,
+        method=plan.decoding.method,
+        k=plan.decoding.k,
     )

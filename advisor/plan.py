@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.loading import Decoding
 from advisor.pool import Candidate
 from advisor.profiling import Setting
 from advisor.records import LEVEL, Rules
@@ -21,8 +22,7 @@ class Plan:
         held_out: The questions that the chosen set is verified on; None to leave it unverified.
         rules: The limits.
         setting: How models are loaded and generate.
-        method: How the set decodes.
-        k: Candidates that each member brings to the union.
+        decoding: How the set decodes.
         seed: Of every draw and resampling.
         cache_dir: Where responses and tables are kept.
         command: The command line, for the record.
@@ -35,8 +35,7 @@ class Plan:
     held_out: Task | None
     rules: Rules
     setting: Setting
-    method: str
-    k: int
+    decoding: Decoding
     seed: int
     cache_dir: Path
     command: str

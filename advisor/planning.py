@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from advisor import checks
-from advisor.loading import hush
+from advisor.loading import Decoding, hush
 from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiling import Setting
@@ -92,8 +92,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         held_out=held_out,
         rules=rules,
         setting=setting,
-        method=method,
-        k=k,
+        decoding=Decoding(method, k),
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),
         command=command,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from advisor.answering import free_memory
-from advisor.loading import Model, load_ensemble
+from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
 from advisor.profiling import Cost, identify, model_of, profile
 from advisor.records import Profile
@@ -39,6 +39,7 @@ class Profiler:
         plan: What the run does.
         store: Where responses are looked up and kept.
         watcher: Who is told how far it is.
+        loader: Where its models come from; fresh from their folders where None, so that few are in memory at a time.
 
     Attributes:
         identities: What decides each candidate's responses, by name.
@@ -48,10 +49,11 @@ class Profiler:
         InputError: A candidate cannot be used; before any of them is run.
     """
 
-    def __init__(self, plan: Plan, store: Store, watcher: Watcher) -> None:
+    def __init__(self, plan: Plan, store: Store, watcher: Watcher, loader: Loader | None = None) -> None:
         self._plan = plan
         self._store = store
         self._watcher = watcher
+        self._loader = loader or FreshLoader(plan.cache_dir)
         self._candidates = {candidate.name: candidate for candidate in plan.candidates}
         self.identities = {name: identify(one, plan.setting, store) for name, one in self._candidates.items()}
         self.failures: dict[str, str] = {}
@@ -63,9 +65,8 @@ class Profiler:
         """
         found = {}
         for name in names:
-            key = {"members": [self.identities[name].key()]}
             try:
-                found[name] = self._profile(name, key, [name], task)
+                found[name] = self._profile(name, {}, [name], task)
             except MemberError as error:
                 self.failures[name] = str(error).removeprefix(f"{name}: ")
                 self._watcher.say(f"{name}: {self.failures[name]}")
@@ -74,28 +75,33 @@ class Profiler:
                 free_memory()
         return found
 
-    def together(self, names: Sequence[str], task: Task) -> Profiled:
+    def together(self, names: Sequence[str], task: Task, decoding: Decoding | None = None) -> Profiled:
         """The answers of a set, the primary first.
+
+        Args:
+            names: The set.
+            task: The questions.
+            decoding: How it decodes; as the plan says where None.
 
         Raises:
             MemberError: It cannot be run.
         """
-        members = [self.identities[name].key() for name in names]
-        key = {"members": members, "method": self._plan.method, "k": self._plan.k}
-        return self._profile(self._plan.method, key, names, task)
+        decoding = decoding or self._plan.decoding
+        return self._profile(decoding.method, decoding.key(), names, task, decoding)
 
     def model(self, name: str) -> Model:
         """A candidate as it is to be loaded."""
         return model_of(self._candidates[name], self.identities[name], self._plan.setting)
 
-    def load(self, names: Sequence[str]) -> Ensemble:
-        """Load candidates, the primary first."""
-        method, k = (self._plan.method, self._plan.k) if len(names) > 1 else ("unite", 1)
-        models = [self.model(name) for name in names]
-        return load_ensemble(models, method=method, k=k, cache_dir=self._plan.cache_dir)
+    def load(self, names: Sequence[str], decoding: Decoding | None = None) -> Ensemble:
+        """Load candidates, the primary first; they decode as the plan says where that is left open."""
+        return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
 
-    def _profile(self, name: str, key: Mapping[str, Any], members: Sequence[str], task: Task) -> Profiled:
-        load = partial(self.load, members)
+    def _profile(
+        self, name: str, key: Mapping[str, Any], members: Sequence[str], task: Task, decoding: Decoding | None = None
+    ) -> Profiled:
+        key = {"members": [self.identities[member].key() for member in members], **key}
+        load = partial(self.load, members, decoding)
         with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
             found = Profiled(*profile(name, key, load, task, self._plan.setting, self._store, advance))
         self._say_errors(found.profile)

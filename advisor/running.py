@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from advisor.loading import Model, load_ensemble
+from advisor.loading import Decoding, FreshLoader, Model
 from advisor.result import read_result
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint
@@ -58,7 +58,7 @@ class Chosen:
 
     def load(self) -> Ensemble:
         """Load the models."""
-        return load_ensemble(self.models, method=self.method, k=self.k, cache_dir=default_cache_dir())
+        return FreshLoader(default_cache_dir())(self.models, Decoding(self.method, self.k))
 
 
 def chosen_by_run(run: Path) -> Chosen:

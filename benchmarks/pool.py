@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from advisor.demo.questions import Problem, make_problem
+from advisor.loading import Decoding
 from advisor.pipeline import run
 from advisor.plan import Plan
 from advisor.pool import Candidate, read_pool
@@ -175,8 +176,7 @@ def measure(folder: Path, candidates: tuple[Candidate, ...], task: Task, timer: 
         held_out=None,
         rules=Rules(),
         setting=Setting(),
-        method="unite",
-        k=10,
+        decoding=Decoding(),
         seed=0,
         cache_dir=folder / "cache",
         command="python -m benchmarks.pool",

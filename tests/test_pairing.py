@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor import pairing, profiler
+from advisor import loading, pairing
 from advisor.advice import Margin
+from advisor.loading import Decoding
 from advisor.measures.prediction import Reading, Text, read_texts
 from advisor.measures.tokenization import common_words, tokenization_of
 from advisor.pairing import Pairing, readers
@@ -58,8 +59,7 @@ def plan(place: Place, models: Path) -> Plan:
         held_out=None,
         rules=Rules(100, 1e9, 3),
         setting=Setting(),
-        method="unite",
-        k=10,
+        decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
         command="advisor select",
@@ -86,7 +86,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(profiler, "load_ensemble", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     monkeypatch.setattr(pairing, "_vocabulary", refuse)
 
 

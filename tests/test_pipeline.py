@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor import pipeline, profiler
-from advisor.loading import Model, load_ensemble
+from advisor import pipeline
+from advisor.loading import Decoding, FreshLoader, Model
 from advisor.pipeline import run_on_numbers
 from advisor.plan import Plan
 from advisor.pool import read_pool
@@ -50,8 +50,7 @@ def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules:
         held_out=load_task("task.yaml", "held_out") if verify else None,
         rules=rules,
         setting=Setting(),
-        method="unite",
-        k=10,
+        decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
         command="advisor select",
@@ -66,15 +65,16 @@ def run(plan: Plan) -> Outcome:
 def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
     """Change every ensemble that is loaded; the names of those, joined by +, in order."""
     loaded: list[str] = []
+    load = FreshLoader.__call__
 
-    def load(models: Sequence[Model], **options: Any) -> Ensemble:
-        ensemble = load_ensemble(models, **options)
+    def spoiled(loader: FreshLoader, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        ensemble = load(loader, models, decoding)
         names = [model.name for model in models]
         loaded.append("+".join(names))
         change(names, ensemble)
         return ensemble
 
-    monkeypatch.setattr(profiler, "load_ensemble", load)
+    monkeypatch.setattr(FreshLoader, "__call__", spoiled)
     return loaded
 
 
