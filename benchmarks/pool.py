@@ -199,7 +199,7 @@ def measure(folder: Path, candidates: tuple[Candidate, ...], task: Task, timer: 
 
 
 def figures(measured: dict[int, list[dict[str, float]]], before: float) -> Iterator[Figure]:
-    """What is told: of each size the first round apart, in which tokenizers are read, and the medians of the others."""
+    """What is told: of each size the first round apart, as it meets new candidates, and the medians of the others."""
 
     def later(size: int, what: str) -> list[float]:
         return sorted(one[what] for one in measured[size][1:])
@@ -215,7 +215,9 @@ def figures(measured: dict[int, list[dict[str, float]]], before: float) -> Itera
         note = f"{size} candidates, everything stored: all of it, from their names to the written report"
         yield Figure(f"seconds_{size}", median(size, "seconds"), times[0], times[-1], limit, note)
     yield Figure(
-        "seconds_first", measured[most][0]["seconds"], note=f"{most} candidates, some with new tokenizers to be read"
+        "seconds_first",
+        measured[most][0]["seconds"],
+        note=f"{most} candidates, {most - half} of them for the first time",
     )
     yield Figure("seconds_choosing", median(most, "choosing"), note="of it profiles, rules, pairs, margins and advice")
     yield Figure("seconds_report", median(most, "report"), note="of it the report")
