@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.advice import advise, fragile
+from advisor.compatibility import all_pairs
 from advisor.evidence import Comparison, compare
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.selection import select
+from ensemble.errors import UniteError
 
 FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())
 ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Rules())
@@ -208,3 +210,22 @@ def test_empty_responses_have_margins_too() -> None:
     [margin] = fragile([*members(10), silent], "a", Rules())
     assert margin.length_ratio_ci == (float("inf"), float("inf"))
     assert not margin.length_flips
+
+
+def test_margins_on_different_questions_are_refused() -> None:
+    fewer = profile("b", [1] * 199, [20] * 199)
+    with pytest.raises(UniteError, match=r"a and b answered different questions \(200 and 199 of them\)"):
+        fragile([*members(160), fewer], "a", Rules())
+
+
+@pytest.mark.parametrize(("right", "says"), [(0, "look at the prompt"), (200, "nothing to gain")])
+def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_said(right: int, says: str) -> None:
+    profiles = members(right, right, right)
+    selection = select([Standing(each.model, each.accuracy, each.mean_length) for each in profiles], Rules())
+    assert selection.selected == ("a", "b", "c")
+    assert [margin.gap_ci for margin in fragile(profiles, "a", Rules())] == [(0, 0), (0, 0)]
+    [first, *_] = all_pairs(profiles)
+    assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
+    advice = advise(selection, compare(members(right)[0], profiles))
+    assert advice.verdict == "cannot_tell"
+    assert says in advice.text
