@@ -13,7 +13,9 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -256,22 +258,97 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 # --- Stopped, and gone on ---
 
 
-LONG = ("--out", "run", "--quiet", "--batch-size", "4", *LENIENT)
+LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
-import os, signal, sys
-import advisor.pipeline, advisor.terminal, ensemble.member, reports.page, transformers.models.llama.modeling_llama
+import gc, json, os, resource, signal, sys
+import advisor.commands.select, advisor.pipeline, advisor.terminal, ensemble.ensemble, reports.page
+import transformers.models.llama.modeling_llama
 from advisor.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored
+gc.freeze()  # what is imported need not be searched for freed models
 for line in sys.stdin:
-    run = os.fork()
-    if not run:
-        sys.argv = ["advisor", *line.split()]
-        main()
-        sys.exit()
-    print(run, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+    job = json.loads(line)
+    runs = []
+    for command in job["commands"]:
+        run = os.fork()
+        if not run:
+            os.chdir(job["folder"])
+            os.environ["XDG_CACHE_HOME"] = job["cache"]
+            for stream, name in ((1, "printed"), (2, "errors")):
+                os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+            if job["most"]:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (job["most"], job["most"]))
+            sys.argv = ["advisor", *command]
+            main()
+            sys.exit()
+        runs.append(run)
+    print(json.dumps(runs), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) for run in runs]), flush=True)
 """
 """Starts the command again and again, each time in a process of its own, having imported what it needs only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The command in processes of its own."""
+
+    process: subprocess.Popen[str]
+
+    def start(self, place: Place, *outs: str, most: int | None = None) -> list[int]:
+        """Start the long job once for each run folder, all of them at once; the processes' ids.
+
+        No file can grow beyond ``most`` bytes: a disk that is full.
+        """
+        commands = [[*LONG, "--out", out] for out in outs]
+        job = {"folder": str(place.folder), "cache": str(place.cache), "commands": commands, "most": most}
+        assert self.process.stdin is not None
+        print(json.dumps(job), file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def statuses(self) -> list[int]:
+        """The exit statuses of those that were started, or minus the signal that ended one."""
+        return self._answer()
+
+    def stop(self, place: Place, count: int, wait: float, number: signal.Signals) -> int:
+        """Start the job, and send it a signal some time after the store has this many answers; its status."""
+        (run,) = self.start(place, "run")
+        end = time.monotonic() + 120
+        while answered(place.cache) < count and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(wait)
+        with suppress(ProcessLookupError):  # on a slow machine it may have ended meanwhile
+            os.kill(run, number)
+        return self.statuses()[0]
+
+    def _answer(self) -> list[int]:
+        assert self.process.stdout is not None
+        numbers: list[int] = json.loads(self.process.stdout.readline())
+        return numbers
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "MPLCONFIGDIR": matplotlib.get_cachedir()}
+    with subprocess.Popen([sys.executable, "-c", RUNS], stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        yield Runs(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs: Runs, models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
+    """What the long job comes to where nothing happens to it."""
+    from pools import Place
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
+    write_long(place, models)
+    runs.start(place, "run")
+    assert runs.statuses() == [0]
+    return outcome(folder / "run")
 
 
 def answered(cache: Path) -> int:
@@ -291,21 +368,7 @@ def write_long(place: Place, models: Path) -> None:
     place.pool(*(str(models / name) for name in ("alpha", "gamma")))
 
 
-def stop_at(runs: subprocess.Popen[str], place: Place, count: int, number: signal.Signals) -> int:
-    """Start the command, send it a signal when it has this many answers; its exit status, or minus the signal."""
-    assert runs.stdin is not None
-    assert runs.stdout is not None
-    print(*SELECT, *LONG, file=runs.stdin, flush=True)
-    run = int(runs.stdout.readline())
-    end = time.monotonic() + 120
-    while answered(place.cache) < count and time.monotonic() < end:
-        time.sleep(0.01)
-    with suppress(ProcessLookupError):  # on a slow machine it may have ended meanwhile
-        os.kill(run, number)
-    return int(runs.stdout.readline())
-
-
-def outcome(place: Place) -> tuple[Any, list[str]]:
+def outcome(folder: Path) -> tuple[Any, list[str]]:
     """Result and samples without what two runs may differ in: the command, and what it cost."""
 
     def strip(value: Any) -> Any:
@@ -316,26 +379,58 @@ def outcome(place: Place) -> tuple[Any, list[str]]:
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 
-    run = place.folder / "run"
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    return strip(result), (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return strip(result), (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_run_that_is_stopped_or_killed_goes_on_to_the_undisturbed_result(place: Place, models: Path) -> None:
+def errors(place: Place) -> str:
+    """What the processes wrote to standard error."""
+    return (place.folder / "errors").read_text(encoding="utf-8")
+
+
+def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, models: Path, runs: Runs) -> None:
     write_long(place, models)
-    moments = sorted(random.Random(0).sample(range(20, 180), 4))
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", RUNS], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as runs:
-        stopped = stop_at(runs, place, 9, signal.SIGINT)
-        kept = answered(place.cache)
-        killed = [stop_at(runs, place, moment, signal.SIGKILL) for moment in moments]
-        out, err = runs.communicate()
-    assert (stopped, killed[0]) == (130, -signal.SIGKILL)
-    assert kept >= 9
-    assert out == ""
-    assert err == "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
-    assert place.advisor(*SELECT, *LONG).status == 0
-    disturbed = outcome(place)
-    assert place.advisor(*SELECT, *LONG, "--cache-dir", "fresh").status == 0
-    assert outcome(place) == disturbed
+    assert runs.stop(place, 9, 0, signal.SIGINT) == 130
+    assert answered(place.cache) >= 9
+    line = "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
+    assert errors(place) == line
+
+
+def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
+    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
+) -> None:
+    write_long(place, models)
+    chance = random.Random(0)
+    counts = sorted(chance.sample(range(200), 20))
+    ends = [runs.stop(place, count, chance.random() / 20, signal.SIGKILL) for count in counts]
+    # One or two of the last may come too late, when all is done.
+    assert ends.count(-signal.SIGKILL) >= 18
+    assert set(ends) <= {-signal.SIGKILL, 0}
+    runs.start(place, "run")
+    assert runs.statuses() == [0]
+    assert errors(place) == ""
+    assert outcome(place.folder / "run") == undisturbed
+
+
+def test_two_runs_at_once_both_come_to_the_undisturbed_result(
+    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
+) -> None:
+    write_long(place, models)
+    runs.start(place, "one", "two")
+    assert runs.statuses() == [0, 0]
+    assert errors(place) == ""
+    assert outcome(place.folder / "one") == outcome(place.folder / "two") == undisturbed
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there(
+    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
+) -> None:
+    write_long(place, models)
+    runs.start(place, "run", most=200_000)
+    assert runs.statuses() == [1]
+    kept = answered(place.cache)
+    assert 0 < kept < 200
+    assert re.fullmatch(r"advisor: the store \S+ cannot be read and written \(.*\); free the disk .*\n", errors(place))
+    runs.start(place, "run")
+    assert runs.statuses() == [0]
+    assert outcome(place.folder / "run") == undisturbed
