@@ -20,6 +20,7 @@ from advisor.selection import select
 from advisor.standings import read_standings
 from advisor.store import Store
 from advisor.tasks.values import Task
+from advisor.tracing import Tracing
 from advisor.watching import Watcher
 from ensemble.errors import MemberError
 
@@ -57,6 +58,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         costs=pool.costs,
         race=plan.race,
         verified=verified,
+        traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},
         provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.answering import answers, free_memory
 from advisor.loading import Model
+from advisor.memory import begin_peak, peak
 from advisor.pool import Candidate
 from advisor.records import Answer, Profile
 from advisor.store import Response, Store, key_of
@@ -80,10 +81,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a profile's responses took when they were computed: seconds, and tokens emitted."""
+    """What a profile's responses took when they were computed.
+
+    Attributes:
+        seconds: All of them together.
+        tokens: Tokens emitted.
+        peak_memory: Bytes, see :func:`advisor.memory.peak`; None where it is not known.
+    """
 
     seconds: float
     tokens: int
+    peak_memory: int | None = None
 
 
 def files_of(checkpoint: Checkpoint) -> list[Path]:
@@ -165,27 +173,31 @@ def profile(
     """
     task.check_allowed()
     limit = setting.max_new_tokens or task.max_new_tokens
-    keys = [_question_key(key, example, task, limit) for example in task.examples]
+    keys = [question_key(key, example, task, limit) for example in task.examples]
     kept = store.get(keys)
     responses = {n: kept[one] for n, one in enumerate(keys) if one in kept}
     advance(len(responses))
     missing = {n: example for n, example in enumerate(task.examples) if n not in responses}
+    memory_key = key_of({"peak_memory": _DECODING, "of": keys})
     if missing:
+        begin_peak()
         for n, response in answers(name, make, missing, task, limit, setting.batch_size):
             responses[n] = response
             if response.settled:
                 store.put(keys[n], response)
             advance(1)
+        if (used := peak()) is not None:
+            store.keep(memory_key, used)
         free_memory()
     complete = [responses[n] for n in range(len(keys))]
     if all(response.error is not None for response in complete):
         raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")
-    return Profile(name, _graded(task, complete)), Cost(
-        sum(r.seconds for r in complete), sum(r.tokens for r in complete)
-    )
+    cost = Cost(sum(r.seconds for r in complete), sum(r.tokens for r in complete), store.value(memory_key))
+    return Profile(name, _graded(task, complete)), cost
 
 
-def _question_key(key: Mapping[str, Any], example: Example, task: Task, limit: int) -> str:
+def question_key(key: Mapping[str, Any], example: Example, task: Task, limit: int) -> str:
+    """The key of a response: what answers, the question, and how it is asked."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
     if task.metric == "choice":
         return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})

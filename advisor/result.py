@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from advisor.advice import Advice, Margin
@@ -69,6 +70,7 @@ class Outcome:
         race: The level of the race; None where everybody was asked everything.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
+        traces: The steps of some of its responses, by the question's number; :func:`advisor.tracing.describe` says how.
         provenance: How the run can be made again.
     """
 
@@ -87,6 +89,7 @@ class Outcome:
     costs: Mapping[str, Cost] = field(default_factory=dict)
     race: float | None = None
     verified: Verified | None = None
+    traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -131,9 +134,10 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
 def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """The lines of ``samples.jsonl``: the dev questions, then the held-out ones."""
     if outcome.task is not None:
-        yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped), None)
+        yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
     if outcome.verified is not None:
-        yield from _samples(outcome.verified.task, "held_out", outcome.verified.members, outcome.verified.ensemble)
+        held_out, members = outcome.verified.task, outcome.verified.members
+        yield from _samples(held_out, "held_out", members, outcome.verified.ensemble, outcome.traces)
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -200,8 +204,9 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
     if cost is None or cost.seconds == 0:
-        return {"seconds": None, "tokens_per_second": None}
-    return {"seconds": cost.seconds, "tokens_per_second": cost.tokens / cost.seconds}
+        return {"seconds": None, "tokens_per_second": None, "peak_memory": None}
+    speed = cost.tokens / cost.seconds
+    return {"seconds": cost.seconds, "tokens_per_second": speed, "peak_memory": cost.peak_memory}
 
 
 def _failed(model: str, reason: str) -> dict[str, Any]:
@@ -257,7 +262,13 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
     }
 
 
-def _samples(task: Task, split: str, profiles: Sequence[Profile], ensemble: Profile | None) -> Iterator[dict[str, Any]]:
+def _samples(
+    task: Task,
+    split: str,
+    profiles: Sequence[Profile],
+    ensemble: Profile | None = None,
+    traces: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:
     answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
     for n, example in enumerate(task.examples):
         yield {
@@ -266,7 +277,7 @@ def _samples(task: Task, split: str, profiles: Sequence[Profile], ensemble: Prof
             "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
             "split": split,
             "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},
-            "ensemble": None if ensemble is None else _answer(ensemble.answers[n]),
+            "ensemble": None if ensemble is None else {**_answer(ensemble.answers[n]), "trace": traces.get(n)},
         }
 
 

@@ -375,7 +375,7 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds", "tokens_per_second", "command")
+            costs = ("seconds", "tokens_per_second", "peak_memory", "command")
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

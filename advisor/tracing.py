@@ -1,0 +1,181 @@
+"""Inside a step: a few telling questions, decoded again with a trace of what every member wanted.
+
+Decoding with a trace emits what decoding without one does. On a processor that counts otherwise for other batches the
+text may still differ; what was traced would then be another response, so it is left out, and said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from advisor.answering import free_memory
+from advisor.plan import Plan
+from advisor.profiler import Profiler
+from advisor.profiling import question_key
+from advisor.records import Profile
+from advisor.result import Verified
+from advisor.store import Store
+from advisor.tasks.values import Task
+from advisor.watching import Watcher
+from ensemble.checkpoint import first_line
+from ensemble.errors import UniteError
+from ensemble.methods import list_methods
+
+if TYPE_CHECKING:
+    from ensemble.trace import Candidate, Step
+
+_LOG = logging.getLogger(__name__)
+
+OF_A_KIND = 4
+"""Questions of each kind: mended, broken, and those on which the members are most divided."""
+
+MOST_STEPS = 256
+"""Steps of a response that are kept; the first ones."""
+
+MOST_CANDIDATES = 8
+"""Candidates of a step that are kept: the likeliest, and always the one that won."""
+
+LEAST = 0.0005
+"""A candidate that no member gives as much is not kept, unless it won."""
+
+FORM = 1
+"""Of what :func:`describe` returns; part of the key that it is stored under."""
+
+AT_A_TIME = 8
+"""Prompts that are decoded together, at the most: a trace of a whole batch's steps is kept until it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Traces some of a verified set's responses.
+
+    Attributes:
+        plan: What the run does.
+        profiler: Knows what its models are, and loads them.
+        store: Where traces are looked up and kept.
+        watcher: Who is told how far it is, and what is left out.
+    """
+
+    plan: Plan
+    profiler: Profiler
+    store: Store
+    watcher: Watcher
+
+    def traces(self, verified: Verified) -> dict[int, dict[str, Any]]:
+        """The steps of the responses to a few telling questions, by number; see :func:`describe`."""
+        task, names = verified.task, [member.model for member in verified.members]
+        # Where an option is chosen by its likelihood nobody wrote anything, and only a method of tokens has steps of them.
+        if task.metric == "choice" or list_methods()[self.plan.decoding.method].level != "token":
+            return {}
+        limit = self.plan.setting.max_new_tokens or task.max_new_tokens
+        members = [self.profiler.identities[name].key() for name in names]
+        key = {"members": members, **self.plan.decoding.key(), "trace": FORM}
+        numbers = choose(verified.ensemble, verified.members, verified.comparison.best_single)
+        keys = {n: question_key(key, task.examples[n], task, limit) for n in numbers}
+        found = {n: kept for n in numbers if (kept := self.store.value(keys[n])) is not None}
+        missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in found}
+        if missing:
+            try:
+                with self.watcher.stage("step by step", len(numbers)) as advance:
+                    advance(len(found))
+                    for n, trace in self._decode(names, task, limit, missing):
+                        found[n] = trace
+                        self.store.keep(keys[n], trace)
+                        advance(1)
+            except Exception as error:  # of transformers, torch, or of code that came with a model
+                if type(error) is UniteError:  # of the store
+                    raise
+                _LOG.debug("responses cannot be traced", exc_info=error)
+                self.watcher.say(f"responses could not be followed step by step: {first_line(error)}")
+            free_memory()
+        return {n: trace for n, trace in sorted(found.items()) if trace.get("steps")}
+
+    def _decode(
+        self, names: Sequence[str], task: Task, limit: int, missing: Mapping[int, str]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Decode again; a response that comes out otherwise has no steps."""
+        from ensemble.decoder import Settings
+
+        ensemble, numbers = self.profiler.load(names), list(missing)
+        size = min(self.plan.setting.batch_size or AT_A_TIME, AT_A_TIME)
+        settings = Settings(max_new_tokens=limit, stop=task.stop, trace=True, batch_size=size)
+        prompts = [ensemble.encode(task.examples[n].prompt) for n in numbers]
+        for place, generation in ensemble.generate_each(prompts, settings):
+            n = numbers[place]
+            same = generation.text == missing[n]
+            if not same:
+                self.watcher.say(f"{task.examples[n].id}: decoded again it came out otherwise, so it has no trace")
+            yield n, describe(generation.trace if same else (), names)
+
+
+def choose(together: Profile, members: Sequence[Profile], best_single: str) -> list[int]:
+    """Choose the questions to trace, by number: the first of each kind.
+
+    Args:
+        together: The ensemble's answers.
+        members: Each member's alone, on the same questions.
+        best_single: The member that the ensemble is held against.
+    """
+    best = next(member for member in members if member.model == best_single)
+    changes = [joint.score - alone.score for joint, alone in zip(together.answers, best.answers, strict=True)]
+    answered = [n for n, answer in enumerate(together.answers) if answer.error is None and answer.text]
+    mended = [n for n in answered if changes[n] > 0][:OF_A_KIND]
+    broken = [n for n in answered if changes[n] < 0][:OF_A_KIND]
+    left = [n for n in answered if n not in (*mended, *broken)]
+    said = {n: len({_said(member, n) for member in members}) for n in left}
+    divided = [n for n in sorted(left, key=lambda n: -said[n]) if said[n] > 1][:OF_A_KIND]
+    return sorted({*mended, *broken, *divided})
+
+
+def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
+    """Describe a generation's steps, as ``samples.jsonl`` has them.
+
+    Texts are null for the end of the text; bytes that are no whole characters are spelt out: ``⟨E2 82⟩``.
+    """
+    return {
+        "members": list(members),
+        "steps": [_step(step) for step in steps[:MOST_STEPS]],
+        "left_out": max(len(steps) - MOST_STEPS, 0),
+    }
+
+
+def _said(member: Profile, n: int) -> str | None:
+    answer = member.answers[n]
+    return answer.text if answer.extracted is None else answer.extracted
+
+
+def _step(step: Step) -> dict[str, Any]:
+    kept = [
+        n
+        for n, candidate in enumerate(step.candidates)
+        if n == step.chosen or (n < MOST_CANDIDATES and max(candidate.probabilities) >= LEAST)
+    ]
+    return {
+        "text": _text(step.data),
+        "won_by": list(step.won_by),
+        "disagreement": round(step.disagreement, 4),
+        "union": len(step.candidates),
+        "chosen": kept.index(step.chosen),
+        "candidates": [_candidate(step.candidates[n]) for n in kept],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "text": _text(candidate.data),
+        "probabilities": [round(p, 4) for p in candidate.probabilities],
+        "mean": round(candidate.mean, 4),
+        "wanted_by": list(candidate.wanted_by),
+    }
+
+
+def _text(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"⟨{data.hex(' ').upper()}⟩"

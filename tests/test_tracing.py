@@ -1,0 +1,254 @@
+"""Traces of a few responses: which questions, what is written of a step, and that nothing is traced twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+
+from advisor import pipeline, tracing
+from advisor.loading import Decoding, FreshLoader, Model
+from advisor.memory import begin_peak, peak
+from advisor.plan import Plan
+from advisor.pool import read_pool
+from advisor.profiling import Setting
+from advisor.records import Answer, Profile, Rules
+from advisor.result import Outcome, result_of, samples_of
+from advisor.store import Store
+from advisor.tasks import load_task
+from advisor.tracing import MOST_STEPS, choose, describe
+from ensemble import Ensemble
+from ensemble.trace import Candidate, Step
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+
+def profile(model: str, *scores: float, said: str = "") -> Profile:
+    texts = said or "x" * len(scores)
+    pairs = enumerate(zip(scores, texts, strict=True))
+    return Profile(model, tuple(Answer(str(n), f"text {text}", text, score, "eos") for n, (score, text) in pairs))
+
+
+def step(*rows: tuple[bytes | None, list[float]], chosen: int = 0) -> Step:
+    candidates = tuple(Candidate(data, 1, (0,), tuple(own), sum(own) / len(own)) for data, own in rows)
+    return Step(candidates, chosen, candidates[chosen].data)
+
+
+# --- Which questions ---
+
+
+def test_the_first_mended_and_broken_ones_are_traced_and_those_that_divide_the_members() -> None:
+    together = profile("unite", 1, 0, 1, 0, 1, 1)
+    best = profile("a", 0, 1, 1, 0, 1, 1, said="abcdef")
+    other = profile("b", 0, 0, 1, 0, 1, 1, said="abcxef")
+    assert choose(together, [best, other], "a") == [0, 1, 3]
+
+
+def test_at_most_so_many_of_a_kind_are_traced() -> None:
+    n = 40
+    scores = [1.0] * 10 + [0.0] * 30
+    best = profile("a", *([0.0] * 10 + [1.0] * 10 + [0.0] * 20), said="a" * n)
+    other = profile("b", *([0.0] * n), said="b" * n)
+    numbers = choose(profile("unite", *scores), [best, other], "a")
+    assert numbers == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]
+
+
+def test_a_question_without_a_response_is_not_traced() -> None:
+    failed = Profile("unite", (Answer("0", "", None, 0.0, "error", "out of memory"),))
+    assert choose(failed, [profile("a", 1), profile("b", 0, said="y")], "a") == []
+
+
+# --- What is written of a step ---
+
+
+def test_who_won_is_whose_first_choice_the_winner_was() -> None:
+    assert step((b"a", [0.6, 0.5, 0.2]), (b"b", [0.4, 0.5, 0.8])).won_by == (0, 1)
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0.001, 1), min_size=4, max_size=4),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_disagreement_of_two_is_what_scipy_says(weights: list[list[float]]) -> None:
+    members = np.array(weights) / np.sum(weights, axis=1, keepdims=True)
+    made = step(*((bytes([65 + n]), [float(p) for p in members[:, n]]) for n in range(4)))
+    expected = jensenshannon(*members, base=2) ** 2
+    assert made.disagreement == pytest.approx(0 if math.isnan(expected) else expected, abs=1e-9)
+
+
+def test_disagreement_goes_from_the_same_to_nothing_in_common() -> None:
+    assert step((b"a", [0.7, 0.7, 0.7]), (b"b", [0.3, 0.3, 0.3])).disagreement == pytest.approx(0, abs=1e-12)
+    apart = step((b"a", [1.0, 0.0, 0.0]), (b"b", [0.0, 1.0, 0.0]), (b"c", [0.0, 0.0, 1.0]))
+    assert apart.disagreement == pytest.approx(1)
+    assert step((b"a", [1.0])).disagreement == 0
+
+
+def test_the_likeliest_candidates_are_kept_and_the_winner() -> None:
+    rows = [(bytes([65 + n]), [0.05 - n / 1000, 0.05 - n / 1000]) for n in range(20)]
+    trace = describe([step(*rows, chosen=15)], ["a", "b"])
+    [kept] = trace["steps"]
+    assert [each["text"] for each in kept["candidates"]] == [*"ABCDEFGH", "P"]
+    assert (kept["chosen"], kept["text"], kept["union"]) == (8, "P", 20)
+
+
+def test_ends_are_null_and_bytes_that_are_no_text_are_spelt_out() -> None:
+    trace = describe([step((b"\xe2\x82", [1.0])), step((None, [1.0]))], ["a"])
+    assert [each["text"] for each in trace["steps"]] == ["⟨E2 82⟩", None]
+
+
+def test_a_long_response_has_its_first_steps_and_says_how_many_are_left_out() -> None:
+    trace = describe([step((b"a", [1.0]))] * (MOST_STEPS + 7), ["a"])
+    assert (len(trace["steps"]), trace["left_out"]) == (MOST_STEPS, 7)
+
+
+# --- In a run ---
+
+
+class Listener:
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    @contextmanager
+    def stage(self, *_: object) -> Iterator[Callable[[int], None]]:
+        yield lambda _: None
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture
+def plan(place: Place, models: Path) -> Plan:
+    place.job(models)
+    return Plan(
+        candidates=read_pool("models.txt"),
+        dev=load_task("task.yaml"),
+        held_out=load_task("task.yaml", "held_out"),
+        rules=Rules(100, 1e9, 3),
+        setting=Setting(),
+        decoding=Decoding(),
+        seed=0,
+        cache_dir=place.cache,
+        command="advisor select",
+    )
+
+
+def run(plan: Plan) -> tuple[Outcome, list[str]]:
+    watcher = Listener()
+    with Store(plan.cache_dir) as store:
+        return pipeline.run(plan, store, watcher), watcher.said
+
+
+def traced(outcome: Outcome) -> list[dict[str, Any]]:
+    joint = [sample["ensemble"] for sample in samples_of(outcome) if sample["ensemble"]]
+    return [each for each in joint if each["trace"]]
+
+
+def test_the_tokens_of_a_trace_are_the_response(plan: Plan) -> None:
+    outcome, _ = run(plan)
+    assert traced(outcome)
+    for joint in traced(outcome):
+        texts = [each["text"] for each in joint["trace"]["steps"] if each["text"] is not None]
+        if not any("⟨" in text for text in texts):
+            assert "".join(texts).startswith(joint["text"])
+        assert all(
+            math.isclose(each["candidates"][each["chosen"]]["mean"], max(c["mean"] for c in each["candidates"]))
+            for each in joint["trace"]["steps"]
+        )
+    json.dumps(list(samples_of(outcome)), allow_nan=False)
+
+
+def test_a_second_run_traces_nothing_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = run(plan)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(FreshLoader, "__call__", refuse)
+    again, _ = run(plan)
+    assert list(samples_of(again)) == list(samples_of(first))
+    assert result_of(again) == result_of(first)
+
+
+def test_a_response_that_comes_out_otherwise_has_no_trace(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = FreshLoader.__call__
+
+    def load(loader: FreshLoader, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        ensemble = fresh(loader, models, decoding)
+        generate = ensemble.generate_each
+
+        def otherwise(prompts: Any, settings: Any) -> Any:
+            for n, generation in generate(prompts, settings):
+                text = f"{generation.text}!" if settings.trace else generation.text
+                yield (
+                    n,
+                    SimpleNamespace(
+                        text=text,
+                        tokens=generation.tokens,
+                        finish_reason=generation.finish_reason,
+                        trace=generation.trace,
+                    ),
+                )
+
+        monkeypatch.setattr(ensemble, "generate_each", otherwise)
+        return ensemble
+
+    monkeypatch.setattr(FreshLoader, "__call__", load)
+    outcome, said = run(plan)
+    assert traced(outcome) == []
+    assert any("decoded again it came out otherwise" in line for line in said)
+
+
+def test_what_fails_while_tracing_costs_the_traces_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(*_: Any) -> None:
+        raise RuntimeError("kaput")
+
+    monkeypatch.setattr(tracing, "describe", describe)
+    outcome, said = run(plan)
+    assert outcome.verified is not None and traced(outcome) == []
+    assert "responses could not be followed step by step: kaput" in said
+
+
+# --- Memory ---
+
+
+def test_the_peak_of_memory_is_that_of_its_time() -> None:
+    begin_peak()
+    before = peak()
+    if before is None:
+        pytest.skip("this system does not tell the highest resident memory")
+    big = torch.ones(25_000_000)
+    during = peak()
+    del big
+    begin_peak()
+    after = peak()
+    assert during is not None and after is not None
+    assert during - before > 80_000_000
+    assert during - after > 80_000_000
+
+
+def test_the_peak_of_memory_is_in_the_result(plan: Plan) -> None:
+    result = result_of(run(plan)[0])
+    begin_peak()
+    if peak() is None:
+        pytest.skip("this system does not tell the highest resident memory")
+    everyone = [*result["candidates"], result["ensemble"], *result["ensemble"]["members"]]
+    assert all(each["peak_memory"] > 50_000_000 for each in everyone)
