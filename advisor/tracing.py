@@ -67,7 +67,8 @@ class Tracing:
     def traces(self, verified: Verified) -> dict[int, dict[str, Any]]:
         """The steps of the responses to a few telling questions, by number; see :func:`describe`."""
         task, names = verified.task, [member.model for member in verified.members]
-        # Where an option is chosen by its likelihood nobody wrote anything, and only a method of tokens has steps of them.
+        # Where an option is chosen by its likelihood nobody wrote anything; other methods than those of tokens have no
+        # steps.
         if task.metric == "choice" or list_methods()[self.plan.decoding.method].level != "token":
             return {}
         limit = self.plan.setting.max_new_tokens or task.max_new_tokens

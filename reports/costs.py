@@ -25,7 +25,10 @@ def cost_rows(result: Result) -> tuple[CostRow, ...]:
     if run is not None:
         rows.append(CostRow(f"{run.method} ensemble", True, run.split, run.n, run.cost))
         rows += [CostRow(member.model, False, run.split, run.n, member.cost) for member in run.members]
-    rows += [CostRow(each.model, False, result.task.split, result.task.n, each.cost) for each in result.candidates]
+    split, n = result.task.split, result.task.n
+    rows += [
+        CostRow(each.model, False, split, n if each.n is None else each.n, each.cost) for each in result.candidates
+    ]
     return tuple(row for row in rows if row.cost != Cost(None, None, None))
 
 

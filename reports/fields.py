@@ -51,6 +51,11 @@ class Fields:
         value = self.number(name)
         return default if value is None else int(value)
 
+    def optional_count(self, name: str) -> int | None:
+        """Return a whole number, or None where there is none."""
+        value = self.number(name)
+        return None if value is None else int(value)
+
     def numbers(self, name: str) -> tuple[float, ...]:
         """Return a list of finite numbers, empty where there is none."""
         value = self.values.get(name)

@@ -12,6 +12,7 @@ from typing import Literal, cast, get_args
 from ensemble.errors import InputError
 from reports.fields import Fields, read_object
 from reports.provenance import Provenance, read_provenance
+from reports.visible import visible
 
 SCHEMA_VERSIONS = frozenset({1})
 """The versions of ``result.json`` that can be drawn."""
@@ -68,6 +69,7 @@ class Candidate:
     Attributes:
         index: Its place in ``result.json``, best first; other records and the page refer to it by this.
         fragile: A sentence where the decision would flip within its interval, else empty.
+        n: Questions that it was asked; None for all of the split's.
         ece: Expected calibration error, 0 to 1: how far its confidence is from how often it is right.
         groups: Its accuracy on parts of the questions.
     """
@@ -76,6 +78,7 @@ class Candidate:
     model: str
     accuracy: float | None
     accuracy_ci: Interval | None
+    n: int | None
     mean_length: float | None
     truncated: int
     errors: int
@@ -183,7 +186,7 @@ def read_result(path: Path) -> Result:
         rules=Rules(
             max_gap=_or(rules.number("max_gap"), 10.0),
             max_length_ratio=_or(rules.number("max_length_ratio"), 2.0),
-            max_models=None if rules.number("max_models") is None else rules.count("max_models"),
+            max_models=rules.optional_count("max_models"),
         ),
         candidates=candidates,
         selected=tuple(indices[model] for model in root.texts("selected") if model in indices),
@@ -226,6 +229,7 @@ def _candidate(index: int, fields: Fields) -> Candidate:
         model=model,
         accuracy=accuracy,
         accuracy_ci=fields.interval("accuracy_ci"),
+        n=fields.optional_count("n"),
         mean_length=fields.number("mean_length"),
         truncated=fields.count("truncated"),
         errors=fields.count("errors"),
@@ -234,7 +238,7 @@ def _candidate(index: int, fields: Fields) -> Candidate:
         fragile=fields.line("fragile"),
         parameters=fields.number("parameters"),
         ece=fields.number("ece"),
-        groups=tuple(_group(group) for group in fields.parts("groups")),
+        groups=_groups(fields.optional_part("groups")),
         cost=_cost(fields),
     )
 
@@ -243,8 +247,11 @@ def _cost(fields: Fields) -> Cost:
     return Cost(fields.number("seconds"), fields.number("tokens_per_second"), fields.number("peak_memory"))
 
 
-def _group(fields: Fields) -> Group:
-    return Group(fields.line("name"), fields.count("n"), fields.number("accuracy"))
+def _groups(fields: Fields | None) -> tuple[Group, ...]:
+    if fields is None:
+        return ()
+    parts = [(visible(name), fields.part(name)) for name in fields.values]
+    return tuple(Group(name, part.count("n"), part.number("accuracy")) for name, part in parts)
 
 
 def _pair(fields: Fields, indices: dict[str, int]) -> Pair | None:
@@ -260,7 +267,7 @@ def _ensemble(fields: Fields | None) -> EnsembleRun | None:
         return None
     return EnsembleRun(
         method=fields.line("method", "ensemble"),
-        k=None if fields.number("k") is None else fields.count("k"),
+        k=fields.optional_count("k"),
         n=fields.count("n"),
         split=fields.line("split"),
         accuracy=fields.number("accuracy"),
@@ -270,8 +277,8 @@ def _ensemble(fields: Fields | None) -> EnsembleRun | None:
         delta=fields.number("delta"),
         delta_ci=fields.interval("delta_ci"),
         p_value=fields.number("p_value"),
-        gained=None if fields.number("gained") is None else fields.count("gained"),
-        lost=None if fields.number("lost") is None else fields.count("lost"),
+        gained=fields.optional_count("gained"),
+        lost=fields.optional_count("lost"),
         mean_length=fields.number("mean_length"),
         cost=_cost(fields),
         signature=fields.line("signature"),

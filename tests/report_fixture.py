@@ -180,10 +180,7 @@ def _standing(model: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "peak_memory": 640_000_000 + len(model),
         "parameters": 912384,
         "ece": 0.0625,
-        "groups": [
-            {"name": "two steps", "n": 120, "accuracy": 81.5},
-            {"name": "three steps", "n": 180, "accuracy": 70},
-        ],
+        "groups": {"two steps": {"n": 120, "accuracy": 81.5}, "three steps": {"n": 180, "accuracy": 70}},
     }
 
 

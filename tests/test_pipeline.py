@@ -198,8 +198,9 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     for folder in ("first", "second"):
         outcome = run(plan)
         write_run(Path(folder), result_of(outcome), samples_of(outcome))
-    # Three on dev, three and their ensemble on held-out questions, and three that read each other; all only once.
-    assert len(loaded) == 10
+    # Three on dev, three and their ensemble on held-out questions, three that read each other, and one that traces;
+    # all only once.
+    assert len(loaded) == 11
     for name in ("result.json", "samples.jsonl"):
         assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
 

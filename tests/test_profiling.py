@@ -172,7 +172,7 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     ]
     example = task.examples[0]
     key = {"members": [identity.key()]}
-    of_question = profiling._question_key
+    of_question = profiling.question_key
     keys = {
         of_question(key, example, task, 6),
         of_question(key, example, task, 7),
@@ -189,7 +189,7 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
     example = task.examples[0]
     other = dataclasses.replace(example, id="other", reference="other", group="other")
     named = dataclasses.replace(task, name="other", metric="number", extract="x", seed=5)
-    assert profiling._question_key(KEY, example, task, 6) == profiling._question_key(KEY, other, named, 6)
+    assert profiling.question_key(KEY, example, task, 6) == profiling.question_key(KEY, other, named, 6)
 
 
 # --- What a model is ---

@@ -77,7 +77,7 @@ def poisoned(value: Any, poison: Callable[[str], str], key: str = "") -> Any:
     if isinstance(value, list):
         return [poisoned(item, poison, key) for item in value]
     if isinstance(value, dict):
-        by_name = key in ("responses", "models", "files", "versions", "times")
+        by_name = key in ("responses", "models", "files", "versions", "times", "groups")
         return {poison(name) if by_name else name: poisoned(item, poison, name) for name, item in value.items()}
     return value
 
