@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import decode, gpu, pool
+from benchmarks import decode, gpu, pool, profiling
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 
@@ -37,6 +37,18 @@ def test_gpu_runs_on_a_processor_too_and_keeps_its_result_with_the_hardware(caps
     kept = json.loads((tmp_path / "gpu-cpu.json").read_text(encoding="utf-8"))
     assert {"processor", "cores", "memory_gib", "torch", "torch_threads"} <= set(kept["machine"])
     assert {name: figure["value"] for name, figure in kept["figures"].items()} == printed
+
+
+def test_profiling_writes_as_much_as_lm_eval_and_the_same(capsys, tmp_path: Path):
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    # The other parts start process after process, each of which loads torch.
+    options = ["--quick", "--json", "--threads", "1", "--only", "throughput"]
+    assert profiling.main([*options, "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(profiling.KEYS) <= set(printed)
+    assert printed["throughput_over_lm_eval"] > 0
+    assert printed["same_responses"] == 1
+    assert json.loads((tmp_path / "profiling.json").read_text(encoding="utf-8"))["quick"] is True
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

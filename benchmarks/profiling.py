@@ -1,0 +1,311 @@
+"""Profiling against lm-eval's ``hf`` backend, its memory, and a run from the store: ``python -m benchmarks.profiling``.
+
+Both answer the same prompts (GSM8K with five shots) with the same model, of random weights, in the same numeric type,
+up to the same number of tokens, with the same stops. Random weights write no stop, and cannot write the end token here,
+so both generate the same number of tokens; how many of the texts are equal is told. lm-eval goes at the batch size that
+was its best in a first round of several, ours at its own choice. The time is that of the answers: lm-eval's without
+scores, ours with the store and the scores. Models are loaded before.
+
+The models have the vocabulary of Llama 2, real where ``../shared`` is, and the questions are GSM8K's, or else the
+demo's. Not here: accelerators, choice tasks, other lengths of prompts and responses, whose ratios differ: what is
+gained is mostly the prompt's shared beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from advisor.loading import Decoding, FreshLoader, Model, hush
+from advisor.profiling import Setting, profile
+from advisor.store import Store
+from advisor.tasks import Task, load_task
+from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary
+from ensemble import Ensemble
+from ensemble.checkpoint import Checkpoint
+
+DATA = TOKENIZERS.parent / "data"
+SHOTS = 5
+LARGE = Shape(1024, 16, 16, 2816)
+SECONDS_STORED = 5
+KEYS = (
+    "throughput_over_lm_eval",
+    "same_responses",
+    "tokens_per_second",
+    "tokens_per_second_lm_eval",
+    "pool_memory_over_largest_gib",
+    "stored_over_import_s",
+)
+"""What is always in the JSON object; null where it cannot be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is done: questions, tokens of each response, lm-eval's batch sizes, and the models."""
+
+    questions: int
+    tokens: int
+    batches: tuple[int, ...]
+    shape: Shape
+    large: Shape
+    stored: int
+
+
+FULL = Size(questions=32, tokens=96, batches=(4, 8, 16, 32), shape=MIDDLE, large=LARGE, stored=300)
+QUICK = Size(questions=3, tokens=4, batches=(1, 3), shape=TINY, large=TINY, stored=4)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure what is asked for, print it, keep it where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument(
+        "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
+    )
+    options = parser.parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    hush()
+    figures: list[Figure] = []
+    for name, section in SECTIONS.items():
+        if not options.only or name in options.only:
+            progress(f"benchmarks.profiling: {name}")
+            figures += section(options, QUICK if options.quick else FULL)
+    there = {figure.name for figure in figures}
+    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in there]
+    tell("profiling", figures, options)
+    return 0
+
+
+def throughput(options: argparse.Namespace, size: Size) -> list[Figure]:
+    """The same prompts by both, in turns."""
+    try:
+        import lm_eval  # noqa: F401  # whether it is there
+    except ImportError:
+        progress("benchmarks.profiling: skipped, lm-eval is not installed (pip install 'lm_eval[hf]>=0.4.13')")
+        return []
+    timer = Timer(options.rounds or (1 if options.quick else 3), options.clock)
+    task = replace(_task(size.questions, quick=options.quick), max_new_tokens=size.tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder) / "model", size.shape, seed=0, quick=options.quick)
+        ours, theirs = Ours(model, task, Path(folder)), Theirs(model, task)
+        seconds = {batch: _seconds(timer, partial(theirs, batch)) for batch in size.batches}
+        best = min(seconds, key=seconds.__getitem__)
+        tried = ", ".join(f"{batch}: {taken:.1f} s" for batch, taken in seconds.items())
+        progress(f"benchmarks.profiling: lm-eval's best batch size is {best} ({tried})")
+        # Its parts have run, and ours has its first time here; Timer would have another.
+        ours()
+        taken: dict[str, list[float]] = {"ours": [], "lm-eval": []}
+        for _ in range(timer.rounds):
+            taken["lm-eval"].append(_seconds(timer, partial(theirs, best)))
+            taken["ours"].append(_seconds(timer, ours))
+    tokens = size.questions * size.tokens
+    if ours.tokens != tokens:
+        raise RuntimeError(f"{ours.tokens} tokens were written instead of {tokens}: a response has ended by itself")
+    same = sum(one == other for one, other in zip(ours.texts, theirs.texts, strict=True)) / size.questions
+    prompt = sum(len(theirs.model.tok_encode(example.prompt)) for example in task.examples) / size.questions
+    note = f"{size.questions} prompts of {prompt:.0f} tokens, {size.tokens} each to write; lm-eval's batches: {tried}"
+    return [
+        ratio("throughput_over_lm_eval", taken["lm-eval"], taken["ours"], limit="at least 2", note=note),
+        spread("tokens_per_second", [tokens / one for one in taken["ours"]]),
+        spread("tokens_per_second_lm_eval", [tokens / one for one in taken["lm-eval"]], note=f"batches of {best}"),
+        Figure("same_responses", same, note="share of equal texts; random weights have near ties"),
+        Figure("parameters_million", theirs.model.model.num_parameters() / 1e6),
+    ]
+
+
+class Ours:
+    """Profiling as the commands do it, with a new store each time."""
+
+    def __init__(self, folder: Path, task: Task, place: Path) -> None:
+        model = Model("model", Checkpoint(str(folder)), "cpu", "float32", "never")
+        self.ensemble: Ensemble = FreshLoader(place)([model], Decoding())
+        self.task, self.place = task, place
+        self.tokens, self.texts = 0, [""]
+
+    def __call__(self) -> None:
+        """Answer and score all questions."""
+        with tempfile.TemporaryDirectory(dir=self.place) as cache, Store(Path(cache)) as store:
+            done, cost = profile("model", {}, lambda: self.ensemble, self.task, Setting(), store, lambda _: None)
+        self.tokens, self.texts = cost.tokens, [answer.text for answer in done.answers]
+
+
+class Theirs:
+    """lm-eval's backend for models of transformers."""
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        from lm_eval.api.instance import Instance
+        from lm_eval.models.huggingface import HFLM
+
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        self.model: Any = HFLM(pretrained=str(folder), device="cpu", dtype="float32", max_length=4096)
+        settings = {"until": list(task.stop), "max_gen_toks": task.max_new_tokens, "do_sample": False}
+        self.requests = [
+            Instance("generate_until", {}, (example.prompt, settings), 0, ("gsm8k", n, 1))
+            for n, example in enumerate(task.examples)
+        ]
+        self.texts = [""]
+
+    def __call__(self, batch: int) -> None:
+        """Answer all questions, so many at a time."""
+        self.model.batch_size_per_gpu = batch
+        self.texts = self.model.generate_until(self.requests, disable_tqdm=True)
+
+
+def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
+    """The most memory that profiling three models takes, over the weights of the largest."""
+    if not Path("/proc/self/status").is_file():
+        progress("benchmarks.profiling: skipped, this system does not tell a process's most memory")
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        shapes = (size.large, size.large, size.shape)
+        models = [
+            make_model(place / f"model-{n}", shape, seed=n, quick=options.quick) for n, shape in enumerate(shapes)
+        ]
+        weights = max((model / "model.safetensors").stat().st_size for model in models)
+        peaks = {
+            name: _advisor(place, f"{name}.txt", names, min(8, size.questions), 8, quick=options.quick)["peak"]
+            for name, names in {"pool": [model.name for model in models], "alone": ["model-0"]}.items()
+        }
+    note = f"the whole process, over weights of {weights / 2**30:.2f} GiB; 8 questions with {SHOTS} shots at a time"
+    return [
+        Figure("pool_memory_over_largest_gib", (peaks["pool"] - weights) / 2**30, limit="at most 1", note=note),
+        Figure(
+            "pool_memory_over_alone_gib",
+            (peaks["pool"] - peaks["alone"]) / 2**30,
+            note="over the largest profiled alone",
+        ),
+    ]
+
+
+def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
+    """A second run of which all is stored, without the time that its imports take."""
+    rounds = options.rounds or (1 if options.quick else 3)
+    timer = Timer(rounds, "wall")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        names = [make_model(place / f"model-{n}", TINY, seed=n, quick=options.quick).name for n in range(3)]
+        again = partial(_advisor, place, "pool.txt", names, size.stored, 2, quick=options.quick)
+        again()
+        beyond = []
+        for _ in range(rounds):
+            start = timer.now()
+            imported = ", ".join(again()["libraries"])
+            taken = timer.now() - start
+            beyond.append(taken - _seconds(timer, partial(_python, f"import {imported}")))
+    note = f"3 models with {size.stored} stored responses each; the libraries that it loads: {imported}"
+    return [spread("stored_over_import_s", beyond, limit=f"at most {SECONDS_STORED}", note=note)]
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace, Size], list[Figure]]] = {
+    "throughput": throughput,
+    "memory": memory,
+    "stored": stored,
+}
+
+
+def make_model(folder: Path, shape: Shape, *, seed: int, quick: bool) -> Path:
+    """Write a model of Llama's architecture with random weights, which cannot write its end token; its folder."""
+    real = not quick and (TOKENIZERS / "llama-2").is_dir()
+    tokenizer: PreTrainedTokenizerFast
+    tokenizer, rows = (made_up_tokenizer(2000, "llama-2"), 2048) if quick else vocabulary("llama-2", real)
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=rows,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        # Its logit is 0 at all times, and of thousands of others one is always above that.
+        model.get_input_embeddings().weight[tokenizer.eos_token_id] = 0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _task(questions: int, *, quick: bool) -> Task:
+    if DATA.is_dir() and not quick:
+        return load_task("gsm8k", split="test", data_dir=DATA, shots=SHOTS, limit=questions)
+    return load_task("word_problems", split="test", shots=SHOTS, limit=questions)
+
+
+def _seconds(timer: Timer, part: Callable[[], object]) -> float:
+    start = timer.now()
+    part()
+    return timer.now() - start
+
+
+_CHILD = """
+import json, os, sys
+from pathlib import Path
+from advisor.cli import main
+
+try:
+    main()
+finally:
+    # Not getrusage's: that counts what the process held before it became this one.
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.is_file() else []
+    peak = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")]
+    known = "torch transformers tokenizers datasets numpy scipy sklearn sacrebleu typer rich jinja2 yaml".split()
+    told = {"peak": peak[0] if peak else 0, "libraries": [name for name in known if name in sys.modules]}
+    Path(os.environ["TOLD"]).write_text(json.dumps(told))
+"""
+
+
+def _advisor(
+    place: Path, pool: str, models: Sequence[str], questions: int, tokens: int, *, quick: bool
+) -> dict[str, Any]:
+    """``advisor profile`` in a process of its own: the most memory it held in bytes, and the libraries it loaded."""
+    (place / pool).write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
+    task = ["gsm8k", "--data", str(DATA)] if DATA.is_dir() and not quick else ["word_problems"]
+    _python(
+        _CHILD,
+        *("profile", "--pool", str(place / pool), "--task", *task, "--split", "test", "--shots", str(SHOTS)),
+        *("--limit", str(questions), "--max-new-tokens", str(tokens), "--chat-template", "never", "--quiet"),
+        # Each pool has a store of its own.
+        *("--cache-dir", str(place / f"{pool}-cache")),
+        told=place / "told.json",
+    )
+    return dict(json.loads((place / "told.json").read_text(encoding="utf-8")))
+
+
+def _python(code: str, *given: str, told: Path | None = None) -> None:
+    threads = str(torch.get_num_threads())
+    environment = {**os.environ, "TOLD": str(told), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *given],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"a run has failed: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
