@@ -30,7 +30,8 @@ Answer: TypeAlias = Callable[[Mapping[int, Any], int], Iterator[tuple[int, Respo
 """Answers questions as they were encoded, so many at a time."""
 _LOG = logging.getLogger(__name__)
 _BATCH = 64
-"""Prompts at a time where the run leaves it open; halved when memory runs out."""
+"""Rows at a time at the most where the run leaves it open: as many as there is room for, and half of them when memory
+runs out after all."""
 _HOPELESS = 8
 """Questions that fail on their own, while none has been answered, before a model is given up."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
@@ -52,7 +53,7 @@ def answers(
         asked: The questions, by number.
         task: What they belong to.
         limit: Tokens after which a response is cut off.
-        batch_size: Prompts at a time; None to begin with a usual number.
+        batch_size: Rows at a time; None for as many as there is room for.
 
     Yields:
         Number and response of each question, as they are finished; one that cannot be answered has an error instead.
@@ -61,7 +62,7 @@ def answers(
         MemberError: It cannot be loaded, or fails on whatever it is asked.
     """
     try:
-        yield from _respond(name, make(), asked, task, limit, batch_size or _BATCH)
+        yield from _respond(name, make(), asked, task, limit, batch_size)
     except MemberError:
         raise
     except InputError as error:
@@ -81,7 +82,7 @@ def free_memory() -> None:
 
 
 def _respond(
-    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, limit: int, size: int
+    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, limit: int, size: int | None
 ) -> Iterator[tuple[int, Response]]:
     encode: Callable[[Example], Any]
     answer: Answer
@@ -95,7 +96,16 @@ def _respond(
             encoded[n] = encode(example)
         except Exception as error:  # noqa: BLE001  # of a chat template, say
             yield n, _failure(name, error)
-    yield from _in_batches(name, encoded, answer, size)
+    if encoded:
+        longest = max(_tokens(one, limit) for one in encoded.values())
+        yield from _in_batches(name, encoded, answer, size or min(_BATCH, ensemble.most_rows(longest) or _BATCH))
+
+
+def _tokens(encoded: Prompt | Question, limit: int) -> int:
+    """Tokens of the longest row that a question takes, in any member."""
+    if isinstance(encoded, list):
+        return max(map(len, encoded)) + limit
+    return max(map(len, encoded.prompts)) + encoded.longest()
 
 
 def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int) -> Iterator[tuple[int, Response]]:

@@ -14,6 +14,7 @@ from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
 from ensemble.joint import load_or_build
 from ensemble.member import Member, Prompt, load_member, parse_device
+from ensemble.memory import free_memory, rows_that_fit
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
@@ -188,6 +189,14 @@ class Ensemble:
         """
         self._rule()
         return read(self.members, self._joint, self.encode(prompt), options)
+
+    def most_rows(self, tokens: int) -> int | None:
+        """How many rows of so many tokens there is room for beside the weights; None where that is not known."""
+        found = []
+        for device in {member.device for member in self.members}:
+            size = sum(member.token_size for member in self.members if member.device == device)
+            found.append(rows_that_fit(size, tokens, free_memory(device)))
+        return min((rows for rows in found if rows is not None), default=None)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.

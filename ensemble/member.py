@@ -10,7 +10,7 @@ import torch
 
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check, first_line
 from ensemble.errors import InputError, MemberError
-from ensemble.memory import check_memory, free_memory
+from ensemble.memory import check_memory, free_memory, token_size
 from ensemble.rows import CachedRows, RecomputedRows, Rows
 from ensemble.vocabulary import Vocabulary
 
@@ -60,6 +60,14 @@ class Member:
     def rows(self) -> Rows:
         """An empty batch of contexts."""
         return RecomputedRows(self.model) if self.note else CachedRows(self.model, self.window)
+
+    @property
+    def token_size(self) -> int:
+        """Bytes that it takes for each token of a row while it runs."""
+        if self.note:
+            # What is recomputed keeps no cache, but has the logits of every token, and once more in float32.
+            return 2 * 4 * self.vocabulary.size
+        return token_size(self.model.config.get_text_config(), self.model.dtype)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.

@@ -7,11 +7,15 @@ import os
 import struct
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ensemble.checkpoint import Checkpoint
 from ensemble.errors import MemberError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _GIB = 2**30
 
@@ -60,3 +64,22 @@ def free_memory(device: torch.device) -> int | None:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+
+
+def token_size(config: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values that a model keeps for a token, by its configuration; 0 where that does not say."""
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(heads, int):
+        return 0
+    # Where fewer heads keep keys and values, most configurations say so by this name; else it is an upper limit.
+    kept = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * config.num_hidden_layers * kept * width * dtype.itemsize)
+
+
+def rows_that_fit(bytes_per_token: int, tokens: int, free: int | None) -> int | None:
+    """How many rows of so many tokens a device has room for, at least 1; None where what is free is not known.
+
+    Half of the room stays for what is copied when rows come, go and grow.
+    """
+    return None if free is None else max(1, free // (2 * max(1, bytes_per_token * tokens)))

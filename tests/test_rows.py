@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ensemble.member import member_of
+from ensemble.memory import token_size
 from ensemble.rows import CachedRows, RecomputedRows, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
@@ -268,3 +269,12 @@ def test_a_cache_that_cannot_be_rolled_back_is_not_used_and_the_note_says_why(ar
 def test_a_cache_is_used_in_single_precision_too() -> None:
     model = tiny_model(byte_tokenizer(), arch="bloom", dtype=torch.float32)
     assert member_of(model, byte_tokenizer(), name="bloom").note is None
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma", "falcon"])
+def test_a_token_takes_the_room_that_the_configuration_says(arch: str) -> None:
+    model = model_of(arch)
+    rows = CachedRows(model)
+    rows.admit([[1] * 10] * 3)
+    taken = sum(tensor.nbytes for layer in rows._cache.layers for tensor in (layer.keys, layer.values))
+    assert taken == 30 * token_size(model.config, model.dtype)
