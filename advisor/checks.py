@@ -65,6 +65,12 @@ def check_level(level: float) -> None:
         raise InputError(f"--level {level:g}: give a chance above 0 and below 1, as 0.05")
 
 
+def check_search(tries: int | None) -> None:
+    """Make sure that a search has something to compare."""
+    if tries is not None and tries < 2:
+        raise InputError(f"--tries {tries}: give at least 2 sets, since one is the rules' own")
+
+
 def check_sampling(temperature: float, top_p: float) -> None:
     """Make sure that tokens can be drawn like this."""
     if not (math.isfinite(temperature) and temperature >= 0):

@@ -28,6 +28,7 @@ class Plan:
         command: The command line, for the record.
         race: Accepted chance that a race changes the selection, between 0 and 1; None to ask everybody everything.
         level: Accepted chance of advising an ensemble that gains nothing, between 0 and 1.
+        search: Sets to decode on the dev questions, at least 1; None to take what the rules choose.
     """
 
     candidates: tuple[Candidate, ...]
@@ -41,3 +42,4 @@ class Plan:
     command: str
     race: float | None = None
     level: float = LEVEL
+    search: int | None = None

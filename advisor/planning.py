@@ -53,6 +53,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     command: str,
     race: float | None = None,
     level: float = LEVEL,
+    search: int | None = None,
 ) -> Plan:
     """Read and check all that a run is asked to do, but for the models themselves.
 
@@ -67,6 +68,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     checks.check_seed(seed)
     checks.check_race(race)
     checks.check_level(level)
+    checks.check_search(search)
     candidates = read_pool(pool)
 
     def load(name: str) -> Task:
@@ -98,6 +100,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         command=command,
         race=race,
         level=level,
+        search=search,
     )
 
 

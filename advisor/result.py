@@ -19,6 +19,7 @@ from advisor.evidence import Comparison, Interval
 from advisor.likelihoods import accuracy_by_bytes, calibration_error
 from advisor.profiling import Cost
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.searching import Try
 from advisor.tasks.values import Task
 
 SCHEMA_VERSION = 1
@@ -68,6 +69,7 @@ class Outcome:
         intervals: Of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
         race: The level of the race; None where everybody was asked everything.
+        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
         traces: The steps of some of its responses, by the question's number; :func:`advisor.tracing.describe` says how.
@@ -88,6 +90,7 @@ class Outcome:
     margins: Mapping[str, Margin] = field(default_factory=dict)
     costs: Mapping[str, Cost] = field(default_factory=dict)
     race: float | None = None
+    tried: tuple[Try, ...] | None = None
     verified: Verified | None = None
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -124,6 +127,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "race": None if outcome.race is None else _race(outcome.race, profiles.values()),
         "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
         "selected": list(outcome.selection.selected),
+        "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
         "advice": asdict(outcome.advice),

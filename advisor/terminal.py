@@ -72,6 +72,9 @@ class Terminal:
             )
         if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
             self.console.print(_plain(f"Close calls, which other questions could turn round: {', '.join(close)}."))
+        if result["search"]:
+            self.console.print()
+            self.console.print(searched(result))
         if result["ensemble"]:
             self.console.print()
             self.console.print(held_out(result["ensemble"]))
@@ -105,6 +108,25 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
             _number(candidate["mean_length"], ".0f"),
             _number(candidate["truncated"], "d"),
             f"[{_MARKS[status]}]{status}",
+        )
+    return table
+
+
+def searched(result: Mapping[str, Any]) -> Table:
+    """The sets that were decoded on the dev questions, and what was expected of them."""
+    task = result["task"]
+    table = Table(title=_plain(f"Sets on {task['n']} {task['split']} questions"), title_justify="left", box=box.SIMPLE)
+    table.add_column("set", overflow="fold")
+    for column in ("points", "predicted"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("")
+    notes = {"greedy": "the rules' own", "put_forward": "[green]put forward", "error": "[red]failed"}
+    for one in result["search"]:
+        table.add_row(
+            _plain(", ".join(one["models"])),
+            _number(one["dev_accuracy"], ".1f"),
+            _number(one["predicted"], ".1f"),
+            ", ".join(text for key, text in notes.items() if one[key]),
         )
     return table
 

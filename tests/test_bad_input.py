@@ -78,6 +78,8 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         (["select", "--profiles", "gone.json"], "--profiles gone.json: there is no such file"),
         ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
         (["select", "--profiles", "gone.json", "--race"], "--race asks models"),
+        (["select", "--profiles", "gone.json", "--search"], "--search asks models"),
+        ([*SELECT, "--search", "--tries", "1"], "--tries 1: give at least 2 sets"),
         ([*SELECT, "--race", "--race-level", "0"], "--race-level 0: give a chance above 0, below 1"),
         ([*SELECT, "--race", "--race-level", "nan"], "--race-level nan: give a chance above 0, below 1"),
         (["report", "gone"], "gone"),

@@ -197,6 +197,16 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
+        "search": [
+            {
+                "models": [HOSTILE],
+                "dev_accuracy": None,
+                "predicted": 1.0,
+                "greedy": True,
+                "put_forward": 0,
+                "error": HOSTILE,
+            }
+        ],
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
         "advice": {"verdict": "single", "text": HOSTILE},
     }

@@ -32,5 +32,7 @@ Cache = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses
 Json = Annotated[bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")]
 Race = Annotated[bool, typer.Option("--race", help="Drop candidates as soon as they are surely outside the gap.")]
 RaceLevel = Annotated[float, typer.Option("--race-level", help="Chance that this changes the selection.")]
+Search = Annotated[bool, typer.Option("--search", help="Decode more sets on the dev questions; take the best there.")]
+Tries = Annotated[int, typer.Option("--tries", help="Sets that --search decodes, the rules' own among them.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

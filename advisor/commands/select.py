@@ -35,6 +35,8 @@ def select(
     chat_template: opt.Template = "auto",
     race: opt.Race = False,
     race_level: opt.RaceLevel = 0.05,
+    search: opt.Search = False,
+    tries: opt.Tries = 4,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
     profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
     cache_dir: opt.Cache = None,
@@ -56,10 +58,9 @@ def select(
 
         if pool is not None:
             raise InputError("--profiles gives numbers instead of models; leave out --pool")
-        if race:
-            raise InputError(
-                "--race asks models; with --profiles there are only their numbers, so leave one of them out"
-            )
+        if race or search:
+            option = "--race" if race else "--search"
+            raise InputError(f"{option} asks models, and --profiles has only their numbers; leave one of the two out")
         outcome = run_on_numbers(profiles, rules, command_line())
         folder = out or Path("runs") / folder_name(profiles.stem)
         check_out(folder)
@@ -82,6 +83,7 @@ def select(
             command=command_line(),
             race=race_level if race else None,
             level=level,
+            search=tries if search else None,
         )
         folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)
