@@ -185,8 +185,8 @@ def _nothing_fits(selection: Selection) -> str:
 def _not_verified(selected: Sequence[str]) -> str:
     return (
         f"Cannot tell whether to ensemble {_join(selected)}, in this order, or to use {selected[0]} alone: by the "
-        "rules they fit, but their ensemble was not run. To verify it on held-out questions, run `advisor select` with "
-        "a pool of these models, without --no-verify and --profiles."
+        "rules they fit, but their ensemble was not run on held-out questions. To do that, run `advisor select` with a "
+        "pool of these models, without --no-verify and --profiles."
     )
 
 

@@ -65,8 +65,10 @@ def _advise(choice: Choice, level: float) -> Advice:
     if choice.searched is not None and len(choice.selection.selected) < 2:
         return Advice("single", choice.searched)
     advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
+    once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"Running it was tried, and failed: {choice.trouble}." if choice.trouble else None
-    return replace(advice, text=" ".join(part for part in (advice.text, choice.searched, trouble) if part))
+    only = once if choice.searched and choice.verified else None
+    return replace(advice, text=" ".join(part for part in (advice.text, choice.searched, only, trouble) if part))
 
 
 def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:

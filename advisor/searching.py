@@ -173,11 +173,9 @@ def sentence(tried: Sequence[Try], found: Prospect | None, single: Standing, que
     own = next(one for one in decoded if one.prospect == found)
     compared = f"{own.accuracy:.1f} points on the {questions:,} dev questions"
     if found.greedy:
-        where = f"The rules' own choice was the best of the {len(decoded)} sets decoded in a search: {compared}."
-    else:
-        rules = f"; the rules' own choice, {_join(tried[0].prospect.models)}, {_points(tried[0].accuracy)}"
-        where = f"A search found this set, the best of {len(decoded)} that were decoded: {compared}{rules}."
-    return f"{where} No other set was compared on held-out questions, so these figures need no correction."
+        return f"The rules' own choice was the best of the {len(decoded)} sets decoded in a search: {compared}."
+    rules = f"; the rules' own choice, {_join(tried[0].prospect.models)}, {_points(tried[0].accuracy)}"
+    return f"A search found this set, the best of {len(decoded)} that were decoded: {compared}{rules}."
 
 
 def _sets(fitting: Sequence[str], standings: dict[str, Standing], rules: Rules) -> Iterator[tuple[str, ...]]:
