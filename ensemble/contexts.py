@@ -11,6 +11,11 @@ from torch import Tensor
 from ensemble.continuation import Continuation
 from ensemble.member import Member
 
+Propose = Callable[[Tensor], int | None]
+"""From the primary's logits [1, V], the next token of a draft, or None to end it."""
+Draft = list[tuple[int, list[Continuation]]]
+"""Token and readers of each place of a draft."""
+
 
 @dataclass(slots=True)
 class Text:
@@ -80,13 +85,11 @@ class Contexts:
 
     def admit(self, prompts: Sequence[Sequence[list[int]]]) -> None:
         """Append a text for each prompt, given by its ids in every member."""
-        fresh = [rows.admit([prompt[n] for prompt in prompts]).to(self._device) for n, rows in enumerate(self._rows)]
-        self.logits = [torch.cat(pair) for pair in zip(self.logits, fresh, strict=True)] if self.texts else fresh
-        vocabularies = [member.vocabulary for member in self._members[1:]]
-        self.texts += [
-            Text(list(prompt), [Continuation(v) for v in vocabularies], [[] for _ in self._members])
-            for prompt in prompts
-        ]
+        fresh = [rows.admit([prompt[n] for prompt in prompts])[:, -1] for n, rows in enumerate(self._rows)]
+        # Moved when all members have been asked: waiting for the first would keep the others' devices idle.
+        moved = [logits.to(self._device) for logits in fresh]
+        self.logits = [torch.cat(pair) for pair in zip(self.logits, moved, strict=True)] if self.texts else moved
+        self.texts += map(self._text, prompts)
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these texts, in this order."""
@@ -96,24 +99,37 @@ class Contexts:
 
     def feed(self) -> None:
         """Run every member over what has been emitted since the last time, at least a token for each text."""
-        self.logits = [self._feed(member) for member in range(len(self._members))]
+        fed = [self._feed(member) for member in range(len(self._members))]
+        self.logits = [logits.to(self._device) for logits in fed]
 
-    def look_ahead(self, propose: Callable[[Tensor], int | None], most: int) -> list[tuple[int, list[Continuation]]]:
+    def begin(self, prompt: Sequence[list[int]], propose: Propose, most: int) -> Draft:
+        """Append a text where there is none, with a draft that the others read together with the prompt.
+
+        See :meth:`look_ahead`.
+        """
+        self.texts = [self._text(prompt)]
+        return self._draft(self._rows[0].admit([prompt[0]])[:, -1], propose, most)
+
+    def look_ahead(self, propose: Propose, most: int) -> Draft:
         """Feed the one text, and a draft of the primary behind it that the others read in one pass.
 
         The others' logits at a place of the draft can be used where ``C_i`` of the text up to there is the beginning
         of what they were fed; the places end before the first where that is not so.
 
         Args:
-            propose: From the primary's logits [1, V], the next token of the draft, or None to end it.
+            propose: The next token of the draft.
             most: Tokens that the draft has at most.
 
         Returns:
             Token and readers of each place of the draft that can be reached; ``logits`` are those at the text's end
             and after each of these tokens.
         """
+        return self._draft(self._feed(0), propose, most)
+
+    def _draft(self, logits: Tensor, propose: Propose, most: int) -> Draft:
+        """Draft from the primary's logits [1, V] at the text's end, and let the others read it."""
         (text,) = self.texts
-        own = [self._feed(0)]
+        own = [logits]
         tokens: list[int] = []
         readers = [text.readers]
         while len(tokens) < most and (token := propose(own[-1])) is not None:
@@ -126,7 +142,7 @@ class Contexts:
         text.fed[0] = text.tokens + tokens
         others = [self._check(n, [state[n - 1].ids for state in readers]) for n in range(1, len(self._members))]
         places = min([len(own), *(len(logits) for logits in others)])
-        self.logits = [logits[:places] for logits in (torch.cat(own), *others)]
+        self.logits = [logits[:places].to(self._device) for logits in (torch.cat(own), *others)]
         return list(zip(tokens, readers[1:], strict=True))[: places - 1]
 
     def _fits(self, text: Text, drafted: int, readers: Sequence[Continuation]) -> bool:
@@ -138,19 +154,27 @@ class Contexts:
 
     def _feed(self, member: int) -> Tensor:
         changes = [text.change(member, text.ids(member)) for text in self.texts]
-        logits = self._rows[member].feed([keep for keep, _ in changes], [new for _, new in changes])
-        return logits[:, -1].to(self._device)
+        return self._rows[member].feed([keep for keep, _ in changes], [new for _, new in changes])[:, -1]
 
     def _check(self, member: int, states: list[list[int]]) -> Tensor:
         """A member's logits [places, V] after each state of the text that the draft leads through, as far as it can."""
         (text,) = self.texts
         final = max(range(len(states)), key=lambda n: _prefixes(states, n))
         places = _prefixes(states, final)
-        # The last id of the text itself is fed even if it stands: its logits are those of the first place.
-        keep, new = text.change(member, states[final], at_most=len(states[0]) - 1)
-        logits = self._rows[member].feed([keep], [new], last=len(new))[0]
-        before = keep - len(text.prompts[member])
-        return logits[[len(ids) - before - 1 for ids in states[:places]]].to(self._device)
+        prompt, rows = text.prompts[member], self._rows[member]
+        if rows.lengths:
+            # The last id of the text itself is fed even if it stands: its logits are those of the first place.
+            keep, new = text.change(member, states[final], at_most=len(states[0]) - 1)
+            logits = rows.feed([keep], [new], last=len(new))[0]
+        else:
+            text.fed[member] = list(states[final])
+            logits = rows.admit([[*prompt, *states[final]]], last=len(states[final]) + 1)[0]
+        first = len(prompt) + len(states[final]) - len(logits)
+        return logits[[len(prompt) + len(ids) - 1 - first for ids in states[:places]]]
+
+    def _text(self, prompt: Sequence[list[int]]) -> Text:
+        readers = [Continuation(member.vocabulary) for member in self._members[1:]]
+        return Text(list(prompt), readers, [[] for _ in self._members])
 
 
 def read_on(readers: Sequence[Continuation], data: bytes) -> list[Continuation]:

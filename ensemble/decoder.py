@@ -137,7 +137,7 @@ class Decoder:
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
         self._contexts = Contexts(members)
         self._running: list[Progress] = []
-        self._propose = Proposer(joint.members[0])
+        self._propose = Proposer(joint.members[0], settings.draft)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
@@ -176,14 +176,18 @@ class Decoder:
     @property
     def _drafts(self) -> bool:
         """Whether drafting pays: it does for a single text, whose passes are far from filling the machine."""
-        alone = len(self._running) == 1 and (not self._waiting or self._settings.batch_size == 1)
+        alone = len(self._running) + len(self._waiting) == 1 or self._settings.batch_size == 1
         return self._settings.draft > 0 and alone and len(self._members) > 1 and self._settings.temperature == 0
 
     def _draft_and_check(self) -> None:
         """Emit what the ensemble wants at the end of the text and along the primary's draft, until it wants another."""
+        written = len(self._contexts.texts[0].tokens) if self._running else 0
+        most = min(self._propose.most, self._settings.max_new_tokens - written - 1)
+        if self._running:
+            draft = self._contexts.look_ahead(self._propose, most)
+        else:
+            draft = self._contexts.begin(self._begin(1)[0], self._propose, most)
         (progress,), (text,) = self._running, self._contexts.texts
-        most = min(self._settings.draft, self._settings.max_new_tokens - len(text.tokens) - 1)
-        draft = self._contexts.look_ahead(self._propose, most)
         borders = self._borders([text.readers, *(readers for _, readers in draft)])
         for place, choice in enumerate(self._choose(self._contexts.logits, None, borders)):
             self._check(choice.token, place, text)
@@ -191,6 +195,8 @@ class Decoder:
             self._emit(progress, text, choice, readers if choice.token == drafted else None)
             if progress.finish_reason or choice.token != drafted:
                 break
+        if draft and not progress.finish_reason:
+            self._propose.learn(len(draft), place)
 
     def _finish(self) -> list[tuple[int, Generation]]:
         """Take out the prompts that are finished."""
@@ -210,10 +216,14 @@ class Decoder:
         # A few free places are not worth a pass of their own, unless nothing else runs.
         if room <= 0 or (self._running and room < min(self._settings.batch_size // 4, len(self._waiting))):
             return
-        fresh = [self._waiting.popleft() for _ in range(room)]
-        self._contexts.admit([prompt for _, prompt in fresh])
+        self._contexts.admit(self._begin(room))
+
+    def _begin(self, count: int) -> list[list[list[int]]]:
+        """Let some prompts that wait run; their ids in every member."""
+        fresh = [self._waiting.popleft() for _ in range(count)]
         seed = self._settings.seed
         self._running += [Progress(number, random.Random(f"{seed} {number}")) for number, _ in fresh]
+        return [prompt for _, prompt in fresh]
 
     def _draw(self) -> torch.Tensor | None:
         """For each running prompt the number that decides its draw; None for greedy decoding."""

@@ -194,7 +194,7 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     size = model.config.vocab_size
     long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
     try:
-        plain = RecomputedRows(model).admit([long, short])
+        plain = RecomputedRows(model).admit([long, short])[:, 0]
         rows = CachedRows(model, _window(model))
         rows.admit([long[:7], short[:4]])
         rows.feed([7, 4], [[1, 2], [3 % size]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -40,8 +41,11 @@ class Rows(Protocol):
         """Tokens of each row."""
         ...
 
-    def admit(self, prompts: Sequence[Ids]) -> Tensor:
-        """Append a row for each prompt; the logits [prompts, V] after each."""
+    def admit(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
+        """Append a row for each prompt; the logits [prompts, last, V] after the last ``last`` tokens of each.
+
+        What stands before a prompt's own tokens is meaningless.
+        """
         ...
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
@@ -70,11 +74,11 @@ class RecomputedRows:
         """See :class:`Rows`."""
         return [len(row) for row in self._rows]
 
-    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+    def admit(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
         rows = [list(prompt) for prompt in prompts]
         self._rows += rows
-        return self._run(rows, 1)[:, 0]
+        return self._run(rows, last)
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
@@ -113,28 +117,31 @@ class CachedRows:
         self._device = model.device
         self._cache = DynamicCache()
         self._filled = torch.zeros(0, 0, dtype=torch.bool)
+        self._is_full = True
         self._rows: list[list[int]] = []
         self._prefix: tuple[list[int], DynamicCache] | None = None
-        self._can_skip_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @property
     def lengths(self) -> list[int]:
         """See :class:`Rows`."""
         return [len(row) for row in self._rows]
 
-    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+    def admit(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`. What all prompts begin with is computed once, and kept for those that come later."""
         ids, cache = self._shared_prefix(prompts)
         admitted = CachedRows(self._model, self._window)
         admitted._begin([ids] * len(prompts), cache)
-        logits = admitted.feed([len(ids)] * len(prompts), [prompt[len(ids) :] for prompt in prompts])
+        keep = [min(len(ids), len(prompt) - last) for prompt in prompts]
+        logits = admitted.feed(keep, [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)], last)
         self._append(admitted)
-        return logits[:, 0]
+        return logits
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
-        widest = max(len(ids) for ids in new)
         rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        if self._is_full and len(set(keep)) == len({len(row) for row in rows}) == 1:
+            return self._feed_full(rows, keep[0], last)
+        widest = max(len(ids) for ids in new)
         self._roll_back(keep)
         self._pack(_MOST_SLOTS * max(map(len, rows)) - widest)
         if self._window is not None and self._filled.shape[1] + widest > self._window:
@@ -149,14 +156,27 @@ class CachedRows:
         column = torch.arange(widest)
         positions = (torch.tensor(keep)[:, None] - padding + column).clamp(min=0)
         self._filled = torch.cat([self._filled, column >= padding], dim=1)
+        self._is_full = bool(self._filled.all())
         self._rows = rows
+        return self._run(ids, positions, last, self._filled)
+
+    def _feed_full(self, rows: list[list[int]], keep: int, last: int) -> Tensor:
+        """The same where every slot is a token, before and after: no mask is needed, which saves its making."""
+        if keep < self._filled.shape[1]:
+            self._reslot(lambda tensor: tensor[:, :, :keep])
+        self._rows = rows
+        self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
+        ids = torch.tensor([row[keep:] for row in rows])
+        return self._run(ids, torch.arange(keep, len(rows[0])).expand(len(rows), -1), last, None)
+
+    def _run(self, ids: Tensor, positions: Tensor, last: int, mask: Tensor | None) -> Tensor:
         logits: Tensor = self._model(
             input_ids=ids.to(self._device),
-            attention_mask=self._filled.to(self._device, torch.long),
+            attention_mask=None if mask is None else mask.to(self._device, torch.long),
             position_ids=positions.to(self._device),
             past_key_values=self._cache,
             use_cache=True,
-            **({"logits_to_keep": last} if self._can_skip_logits else {}),
+            **({"logits_to_keep": last} if _can_skip_logits(type(self._model).forward) else {}),
         ).logits
         return logits[:, -last:]
 
@@ -168,6 +188,7 @@ class CachedRows:
         self._rows = [self._rows[n] for n in kept]
         if kept:
             self._pack(_MOST_SLOTS * max(self.lengths))
+        self._is_full = bool(self._filled.all())
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], DynamicCache]:
         """The longest beginning that all prompts share (each keeping a token of its own), and its cache for one row."""
@@ -190,12 +211,14 @@ class CachedRows:
             keys, values = (t.expand(len(rows), -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
             self._cache.update(keys, values, n)
         self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
+        self._is_full = True
         self._rows = [list(row) for row in rows]
 
     def _append(self, other: CachedRows) -> None:
         """Take over the rows of another batch of the same model, behind one's own."""
         if not self._rows:
             self._cache, self._filled, self._rows = other._cache, other._filled, other._rows
+            self._is_full = other._is_full
             return
         self._pack(max(self.lengths))
         slots = max(self._filled.shape[1], other._filled.shape[1])
@@ -205,6 +228,7 @@ class CachedRows:
             own.keys = torch.cat([own.keys, new.keys])
             own.values = torch.cat([own.values, new.values])
         self._filled = torch.cat([self._filled, other._filled])
+        self._is_full = bool(self._filled.all())
         self._rows = self._rows + other._rows
 
     def _roll_back(self, keep: Sequence[int]) -> None:
@@ -242,6 +266,12 @@ class CachedRows:
         """Change the keys and values [rows, heads, slots, width] of every layer."""
         for layer in _layers(self._cache):
             layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+
+@lru_cache
+def _can_skip_logits(forward: Callable[..., object]) -> bool:
+    """Whether a kind of model can be told to make only the last logits; to look takes longer than all else here."""
+    return "logits_to_keep" in inspect.signature(forward).parameters
 
 
 def _layers(cache: DynamicCache) -> list[_Layer]:

@@ -242,6 +242,22 @@ def test_a_sure_primary_spares_the_others_passes(tables: Path) -> None:
     assert len(passes) - count == 40
 
 
+def test_a_first_draft_is_read_together_with_the_prompt(tables: Path) -> None:
+    line = "bytes* unigram_with_bytes"
+    ensemble = ensemble_of(line, tables, weights=[3, 1])
+    fed: list[int] = []
+    other = both(parts(line)[1])[0]
+    hook = other.model.register_forward_pre_hook(
+        lambda _model, _args, kwargs: fed.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    setting = Setting(10, None, (), 7, (PROMPTS[0],))
+    drafted, first = decode(ensemble, setting, "one by one"), fed[0]
+    plain = decode(ensemble, setting, "one by one, without drafts")
+    hook.remove()
+    assert drafted == plain
+    assert first > len(other.encode_prompt(PROMPTS[0]))
+
+
 # What must not matter
 
 
