@@ -191,6 +191,9 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     """
     if getattr(model.config, "is_encoder_decoder", False):
         return "it is no decoder-only model"
+    if getattr(model.config, "attention_chunk_size", None):
+        # Too long for what follows to notice; and where a chunk begins would be counted in slots, not in tokens.
+        return "it attends in chunks"
     size = model.config.vocab_size
     long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
     try:

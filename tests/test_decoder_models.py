@@ -95,6 +95,15 @@ def test_a_text_may_be_longer_than_a_sliding_window(arch: str, config: dict[str,
     assert_greedy(member, PROMPTS[:3], 16, tables)
 
 
+def test_a_text_may_be_longer_than_a_chunk_of_attention(tables: Path) -> None:
+    chunks = {"attention_chunk_size": 24, "layer_types": ["chunked_attention", "full_attention"]}
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 64, "head_dim": 16}
+    model = tiny_model(byte_tokenizer(), 3, "llama4_text", **chunks, **experts)
+    member = member_of(model, byte_tokenizer(), name="llama4")
+    assert member.note == "it attends in chunks"
+    assert_greedy(member, PROMPTS[:3], 16, tables)
+
+
 def assert_the_references(members: Sequence[Member], tables: Path) -> None:
     plain = [ReferenceMember(member.model, member.tokenizer) for member in members]
     made = Ensemble(members, cache_dir=tables).generate(PROMPTS[:4], max_new_tokens=8)
