@@ -9,9 +9,10 @@ There are too many sets to decode them all, so each is given a cheap prediction 
 
 The vote counts heads: of the answers that most members gave one is drawn, so that ties are shared. The oracle takes the
 best answer that anybody gave. A set that decodes together lies between the two, since of models that disagree the right
-one is surer more often than not, and cannot often go beyond the oracle; the prediction is the mean of both. (Of the
-demo's 500 held-out questions its set of three gets 93% right where two members do, 64% in a case like question 2 and
-43% in one like question 3.) Where scores are graded no two answers are the same, and the vote is the members' mean.
+one is surer more often than not, and cannot often go beyond the oracle; the prediction is the mean of both. (In the
+`samples.jsonl` of `make demo`, of 500 held-out questions its set of three gets 93% right where two members do, 64% in a
+case like question 2 and 43% in one like question 3.) Where scores are graded no two answers are the same, and the vote
+is the members' mean.
 
 Not covered: sets of more than three, but for the greedy one.
 """
