@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ensemble.contexts import Contexts
 from ensemble.distribution import Distribution, greedy, sample
 from ensemble.joint import NONE, JointVocabulary
 from ensemble.methods._token import EndsTogether, TokenRule
@@ -90,21 +91,28 @@ class Chooser:
         self._top_p = top_p
         self._trace = trace
 
-    def __call__(self, logits: Sequence[Tensor], uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
+    def __call__(self, contexts: Contexts, uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
         """Choose for each row.
 
         Args:
-            logits: For each member its next-token logits [B, V_i].
+            contexts: Hold the logits of the rows; members that wait are asked where the method's gate says so.
             uniform: [B] numbers in [0, 1) that decide the draws; None for greedy decoding.
             ends_together: See :class:`ensemble.methods._token.TokenRule`.
         """
-        step = self._rule.combine(logits)
+        rule = self._rule
+        gated = self._several and rule.alone is not None
+        counts = rule.asks(contexts.logits[0]) if gated and rule.asks is not None else None
+        if rule.alone is not None and counts is not None and not any(counts):
+            return self._pick(rule.alone(contexts.logits), uniform, combined=False)
+        if counts is not None:
+            contexts.ask()
+        step = rule.combine(contexts.logits)
         choices = self._pick(step, uniform, combined=self._several)
-        if self._rule.counts is None or self._rule.alone is None or not self._several:
-            return choices
-        shut = [row for row, counts in enumerate(self._rule.counts(step, ends_together)) if not counts]
-        if shut:
-            alone = self._rule.alone([logits[0][shut]])
+        if gated and rule.counts is not None:
+            counts = rule.counts(step, ends_together)
+        shut = [row for row, open_ in enumerate(counts or ()) if not open_]
+        if shut and rule.alone is not None:
+            alone = rule.alone([contexts.logits[0][shut]])
             found = self._pick(alone, None if uniform is None else uniform[shut], combined=False)
             for row, choice in zip(shut, found, strict=True):
                 choices[row] = choice

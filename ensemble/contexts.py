@@ -25,6 +25,7 @@ class Text:
         prompts: The prompt's ids in each member; what is emitted never changes them.
         readers: For each member but the primary, how it reads the emitted text.
         fed: For each member, the ids after the prompt that its context holds.
+        spent: For each member, how many tokens it was fed behind the prompt, drafts and repeated ones included.
         tokens: The primary's ids, as emitted.
         data: Their bytes.
     """
@@ -32,6 +33,7 @@ class Text:
     prompts: list[list[int]]
     readers: list[Continuation]
     fed: list[list[int]]
+    spent: list[int]
     tokens: list[int] = field(default_factory=list)
     data: bytes = b""
 
@@ -49,6 +51,13 @@ class Text:
         """Tokens of the whole context in each member."""
         return [len(prompt) + len(self.ids(n)) for n, prompt in enumerate(self.prompts)]
 
+    def begin(self, member: int) -> list[int]:
+        """What a member is fed that has not seen the text: the prompt, and what has been emitted since."""
+        ids = self.ids(member)
+        self.fed[member] = list(ids)
+        self.spent[member] += len(ids)
+        return [*self.prompts[member], *ids]
+
     def change(self, member: int, ids: list[int], at_most: int | None = None) -> tuple[int, list[int]]:
         """How a member's context becomes the prompt and ``ids``: the tokens it keeps, and those it is fed.
 
@@ -61,6 +70,7 @@ class Text:
         # Where the new bytes changed no id (a member cannot express them), the last one is read again.
         keep = min(keep, whole - 1)
         self.fed[member] = list(ids)
+        self.spent[member] += whole - max(keep, len(prompt))
         return keep, ids[keep - len(prompt) :] if keep >= len(prompt) else [*prompt[keep:], *ids]
 
 
@@ -69,23 +79,27 @@ class Contexts:
 
     Args:
         members: The primary first.
+        waiting: Whether only the primary is run until the others are asked.
 
     Attributes:
         texts: The texts, in the order in which they were admitted.
-        logits: For each member the next-token logits [texts, V_i], on the primary's device; after :meth:`look_ahead`
-            those of the one text at several places [places, V_i].
+        logits: For each member that was run the next-token logits [texts, V_i], on the primary's device; after
+            :meth:`look_ahead` those of the one text at several places [places, V_i].
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], *, waiting: bool = False) -> None:
         self._members = members
         self._rows = [member.rows() for member in members]
         self._device = members[0].device
+        self._running = 1 if waiting else len(members)
         self.texts: list[Text] = []
         self.logits: list[Tensor] = []
 
     def admit(self, prompts: Sequence[Sequence[list[int]]]) -> None:
         """Append a text for each prompt, given by its ids in every member."""
-        fresh = [rows.admit([prompt[n] for prompt in prompts])[:, -1] for n, rows in enumerate(self._rows)]
+        fresh = [
+            rows.admit([prompt[n] for prompt in prompts])[:, -1] for n, rows in enumerate(self._rows[: self._running])
+        ]
         # Moved when all members have been asked: waiting for the first would keep the others' devices idle.
         moved = [logits.to(self._device) for logits in fresh]
         self.logits = [torch.cat(pair) for pair in zip(self.logits, moved, strict=True)] if self.texts else moved
@@ -95,12 +109,19 @@ class Contexts:
         """Keep only these texts, in this order."""
         self.texts = [self.texts[n] for n in kept]
         for rows in self._rows:
-            rows.drop(kept)
+            there = len(rows.lengths)
+            if there:
+                rows.drop([n for n in kept if n < there])
 
     def feed(self) -> None:
-        """Run every member over what has been emitted since the last time, at least a token for each text."""
-        fed = [self._feed(member) for member in range(len(self._members))]
+        """Run every member but those that wait over what has been emitted since, at least a token for each text."""
+        fed = [self._feed(member, self.texts) for member in range(self._running)]
         self.logits = [logits.to(self._device) for logits in fed]
+
+    def ask(self) -> None:
+        """Run the members that wait over all that they missed, in one pass; their logits join those of the others."""
+        found = [self._catch_up(member) for member in range(self._running, len(self._members))]
+        self.logits = [*self.logits, *(logits.to(self._device) for logits in found)]
 
     def begin(self, prompt: Sequence[list[int]], propose: Propose, most: int) -> Draft:
         """Append a text where there is none, with a draft that the others read together with the prompt.
@@ -124,7 +145,7 @@ class Contexts:
             Token and readers of each place of the draft that can be reached; ``logits`` are those at the text's end
             and after each of these tokens.
         """
-        return self._draft(self._feed(0), propose, most)
+        return self._draft(self._feed(0, self.texts), propose, most)
 
     def _draft(self, logits: Tensor, propose: Propose, most: int) -> Draft:
         """Draft from the primary's logits [1, V] at the text's end, and let the others read it."""
@@ -140,6 +161,7 @@ class Contexts:
             readers.append(ahead)
             own.append(self._rows[0].feed(self._rows[0].lengths, [[token]])[:, -1])
         text.fed[0] = text.tokens + tokens
+        text.spent[0] += len(tokens)
         others = [self._check(n, [state[n - 1].ids for state in readers]) for n in range(1, len(self._members))]
         places = min([len(own), *(len(logits) for logits in others)])
         self.logits = [logits[:places].to(self._device) for logits in (torch.cat(own), *others)]
@@ -152,9 +174,18 @@ class Contexts:
         limits = [member.context for member in self._members]
         return all(limit is None or length <= limit for limit, length in zip(limits, lengths, strict=True))
 
-    def _feed(self, member: int) -> Tensor:
-        changes = [text.change(member, text.ids(member)) for text in self.texts]
+    def _feed(self, member: int, texts: Sequence[Text]) -> Tensor:
+        changes = [text.change(member, text.ids(member)) for text in texts]
         return self._rows[member].feed([keep for keep, _ in changes], [new for _, new in changes])[:, -1]
+
+    def _catch_up(self, member: int) -> Tensor:
+        """A member's logits [texts, V], whose context may lack texts that were admitted since it was asked."""
+        rows = self._rows[member]
+        there = len(rows.lengths)
+        found = [self._feed(member, self.texts[:there])] if there else []
+        if fresh := self.texts[there:]:
+            found.append(rows.admit([text.begin(member) for text in fresh])[:, -1])
+        return torch.cat(found)
 
     def _check(self, member: int, states: list[list[int]]) -> Tensor:
         """A member's logits [places, V] after each state of the text that the draft leads through, as far as it can."""
@@ -168,13 +199,14 @@ class Contexts:
             logits = rows.feed([keep], [new], last=len(new))[0]
         else:
             text.fed[member] = list(states[final])
+            text.spent[member] += len(states[final])
             logits = rows.admit([[*prompt, *states[final]]], last=len(states[final]) + 1)[0]
         first = len(prompt) + len(states[final]) - len(logits)
         return logits[[len(prompt) + len(ids) - 1 - first for ids in states[:places]]]
 
     def _text(self, prompt: Sequence[list[int]]) -> Text:
         readers = [Continuation(member.vocabulary) for member in self._members[1:]]
-        return Text(list(prompt), readers, [[] for _ in self._members])
+        return Text(list(prompt), readers, [[] for _ in self._members], [0] * len(self._members))
 
 
 def read_on(readers: Sequence[Continuation], data: bytes) -> list[Continuation]:

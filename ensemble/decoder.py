@@ -58,11 +58,13 @@ class Counts:
         combined: Steps in which several members decided; in the others a gate was shut.
         handled: Entries of the joint vocabulary whose probabilities were looked at, over all steps ("tokens manipulated
             each step", Table 5 of the paper on UNITE).
+        fed: For each member, tokens that it read behind the prompt, drafts and repeated ones included.
     """
 
     steps: int = 0
     combined: int = 0
     handled: int = 0
+    fed: tuple[int, ...] = ()
 
     def add(self, choice: Choice) -> None:
         """Count a step."""
@@ -135,7 +137,8 @@ class Decoder:
         )
         # Rows of like length are decoded together, so that little of a batch is padding.
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
-        self._contexts = Contexts(members)
+        self._waits = rule.asks is not None
+        self._contexts = Contexts(members, waiting=self._waits)
         self._running: list[Progress] = []
         self._propose = Proposer(joint.members[0], settings.draft)
 
@@ -153,7 +156,7 @@ class Decoder:
                 self._contexts.feed()
             self._admit()
             texts = self._contexts.texts
-            chosen = self._choose(self._contexts.logits, self._draw(), self._borders([text.readers for text in texts]))
+            chosen = self._choose(self._contexts, self._draw(), self._borders([text.readers for text in texts]))
             for row, choice in enumerate(chosen):
                 self._check(choice.token, row, texts[row])
                 self._emit(self._running[row], texts[row], choice)
@@ -175,9 +178,13 @@ class Decoder:
 
     @property
     def _drafts(self) -> bool:
-        """Whether drafting pays: it does for a single text, whose passes are far from filling the machine."""
+        """Whether drafting pays: it does for a single text, whose passes are far from filling the machine.
+
+        Where the others wait until they are asked, the primary writes ahead anyway.
+        """
         alone = len(self._running) + len(self._waiting) == 1 or self._settings.batch_size == 1
-        return self._settings.draft > 0 and alone and len(self._members) > 1 and self._settings.temperature == 0
+        can = len(self._members) > 1 and self._settings.temperature == 0 and not self._waits
+        return self._settings.draft > 0 and alone and can
 
     def _draft_and_check(self) -> None:
         """Emit what the ensemble wants at the end of the text and along the primary's draft, until it wants another."""
@@ -189,7 +196,7 @@ class Decoder:
             draft = self._contexts.begin(self._begin(1)[0], self._propose, most)
         (progress,), (text,) = self._running, self._contexts.texts
         borders = self._borders([text.readers, *(readers for _, readers in draft)])
-        for place, choice in enumerate(self._choose(self._contexts.logits, None, borders)):
+        for place, choice in enumerate(self._choose(self._contexts, None, borders)):
             self._check(choice.token, place, text)
             drafted, readers = draft[place] if place < len(draft) else (None, None)
             self._emit(progress, text, choice, readers if choice.token == drafted else None)
@@ -275,13 +282,15 @@ class Decoder:
         if token != NOT_A_NUMBER:
             return
         step = len(text.tokens) + 1
-        for member, logits in zip(self._members, self._contexts.logits, strict=True):
+        # Members that wait have none.
+        for member, logits in zip(self._members, self._contexts.logits, strict=False):
             if bool(logits[row].isnan().any()):
                 raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {step}")
         raise MemberError(f"no member has a token to offer at step {step}")
 
 
 def _generation(progress: Progress, text: Text) -> Generation:
+    progress.counts.fed = tuple(text.spent)
     return Generation(
         text.data[: progress.end].decode(errors="replace"),
         tuple(text.tokens),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
@@ -20,6 +21,8 @@ from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
 from ensemble.scoring import Question, Scorer, read
 
+Weights = Sequence[float] | Literal["consistency"] | None
+
 
 class Ensemble:
     """Some models that write one text together, the first of them being the primary.
@@ -28,7 +31,8 @@ class Ensemble:
         members: Loaded models, the primary first; at least one.
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
-        weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1.
+        weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1. With
+            ``consistency`` in their place, members are weighted step by step; see :mod:`ensemble.methods.core`.
         cache_dir: Where the joint vocabulary's tables are kept for the next time; the user's cache folder where None.
         options: The method's own settings; see ``Options`` in its module.
 
@@ -42,12 +46,12 @@ class Ensemble:
         *,
         method: str = "unite",
         k: int = 10,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         cache_dir: Path | None = None,
         **options: object,
     ) -> None:
         _check_shape(len(members), method, k)
-        settings = make_options(method, options)
+        settings = make_options(method, _with_consistency(weights, options))
         self.members = tuple(members)
         self.method = method
         self.k = k
@@ -65,7 +69,7 @@ class Ensemble:
         *,
         method: str = "unite",
         k: int = 10,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         device: str | Sequence[str] = "cpu",
         dtype: str = "float32",
         chat_template: ChatTemplate = "never",
@@ -88,7 +92,7 @@ class Ensemble:
         checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
         _check_shape(len(checkpoints), method, k)
         _normalised(weights, len(checkpoints))
-        make_options(method, options)
+        make_options(method, _with_consistency(weights, options))
         devices = [device] * len(checkpoints) if isinstance(device, str) else list(device)
         if len(devices) != len(checkpoints):
             raise InputError(f"{len(devices)} devices for {len(checkpoints)} models; give one for each, or one for all")
@@ -226,8 +230,15 @@ def _check_shape(members: int, method: str, k: int) -> None:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 
 
-def _normalised(weights: Sequence[float] | None, members: int) -> tuple[float, ...]:
-    if weights is None:
+def _with_consistency(weights: Weights, options: Mapping[str, object]) -> dict[str, object]:
+    """A method's options, with what weights say of them."""
+    if isinstance(weights, str) and weights != "consistency":
+        raise InputError(f"weights {weights!r}: give a number for each model, consistency, or None")
+    return {**options, "consistency": True} if isinstance(weights, str) else dict(options)
+
+
+def _normalised(weights: Weights, members: int) -> tuple[float, ...]:
+    if weights is None or isinstance(weights, str):
         return (1 / members,) * members
     if len(weights) != members:
         raise InputError(f"{len(weights)} weights for {members} models; give one for each")

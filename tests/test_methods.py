@@ -52,8 +52,19 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"method": "nothing"}, "method 'nothing': not one of unite"),
-        ({"nonsense": 1}, "method unite has no option nonsense; it has none"),
+        ({"method": "nothing"}, "method 'nothing': not one of unite, average, "),
+        ({"nonsense": 1}, "method unite has no option nonsense; it has gate, mean, consistency"),
+        ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has none"),
+        (
+            {"method": "geometric", "mean": "arithmetic"},
+            "method geometric has no option mean; it has gate",
+        ),
+        ({"gate": "shut"}, "gate 'shut': give safe, or None"),
+        ({"mean": "harmonic"}, "mean 'harmonic': give arithmetic or geometric"),
+        ({"weights": "equal"}, "weights 'equal': give a number for each model, consistency, or None"),
+        ({"method": "core", "weights": [1, 2]}, "weights: consistency weighs the members"),
+        ({"method": "gac-threshold", "threshold": 1.5}, "threshold 1.5: give a probability, from 0 to 1"),
+        ({"method": "average"}, "method average: it needs one vocabulary, and bytes-0 and unigram-1 differ in "),
     ],
 )
 def test_what_a_method_cannot_use_is_refused(given: dict[str, Any], message: str, tables: Path) -> None:

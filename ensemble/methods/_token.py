@@ -63,8 +63,11 @@ class TokenRule:
         combine: The distribution of a step.
         alone: The primary's own, from its logits alone: what counts where a gate is shut. Needed with a gate.
         counts: A gate: from a step, and whether tokenizations end together, the rows in which it counts. None: all.
+        asks: A gate before that: from the primary's logits [B, V], the rows for which the others are needed. Where none
+            is, they are not run; where one is, they catch up in all rows. None: they are run at every step.
     """
 
     combine: Combine
     alone: Combine | None = None
     counts: Callable[[Distribution, EndsTogether], list[bool]] | None = None
+    asks: Callable[[Tensor], list[bool]] | None = None

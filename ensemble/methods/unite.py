@@ -8,14 +8,17 @@ vocabulary lacks ``James``, the logit of the first token of its spelling stands 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ensemble import gates, mixing
 from ensemble.distribution import Distribution, candidate_logits
+from ensemble.errors import InputError
 from ensemble.joint import NONE, JointVocabulary
-from ensemble.methods import Method, NoOptions
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.methods import Method
+from ensemble.methods._token import Combine, Setup, TokenRule
 
 METHOD = Method(
     level="token",
@@ -24,14 +27,53 @@ METHOD = Method(
 )
 
 
-def make(setup: Setup, options: NoOptions) -> TokenRule:  # noqa: ARG001  # the protocol's; it has none
-    """UNITE for some members."""
-    weights = torch.tensor(setup.weights, dtype=torch.float64, device=setup.members[0].device)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What goes together with UNITE.
+
+    Attributes:
+        gate: ``safe`` combines only where it is safe and needed (see :mod:`ensemble.methods.safe`); None everywhere.
+        mean: ``arithmetic``, the paper's, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
+        consistency: Whether members are weighted by how sure they are and how near the others, step by step (see
+            :mod:`ensemble.methods.core`).
+    """
+
+    gate: str | None = None
+    mean: str = "arithmetic"
+    consistency: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gate not in {None, "safe"}:
+            raise InputError(f"gate {self.gate!r}: give safe, or None")
+        if self.mean not in {"arithmetic", "geometric"}:
+            raise InputError(f"mean {self.mean!r}: give arithmetic or geometric")
+
+
+def make(setup: Setup, options: Options) -> TokenRule:
+    """UNITE for some members, with what goes together with it.
+
+    Raises:
+        InputError: Weights are given beside those that consistency makes.
+    """
+    if options.consistency and len(set(setup.weights)) > 1:
+        raise InputError("weights: consistency weighs the members, step by step; give no other weights beside it")
+    combine = _combine(setup, setup.joint, setup.weights, options)
+    if options.gate is None:
+        return TokenRule(combine)
+    primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
+    return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), gates.needed_and_safe)
+
+
+def _combine(setup: Setup, joint: JointVocabulary, weights: Sequence[float], options: Options) -> Combine:
+    shares = torch.tensor(weights, dtype=torch.float64, device=setup.members[0].device)
 
     def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
-        return union(logits, setup.joint, setup.k, weights, also)
+        step = union(logits, joint, setup.k, shares, also)
+        if options.consistency:
+            return mixing.consistent(step, geometric=options.mean == "geometric")
+        return step if options.mean == "arithmetic" else mixing.geometric(step, shares)
 
-    return TokenRule(combine)
+    return combine
 
 
 def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:

@@ -1,0 +1,402 @@
+"""The token-level methods beside UNITE, against slow readings of their equations.
+
+``slow`` decodes with the reference's members, which know no cache, no batch and no table: at each step a rule in plain
+Python decides, from dictionaries of probabilities. Models are in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from reference import EOS, Entry, ReferenceMember
+from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
+from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
+
+from ensemble import Ensemble, Generation, mixing
+from ensemble.decoder import Settings
+from ensemble.joint import NONE, build
+from ensemble.member import Member, member_of
+from ensemble.methods import average, gac, unite
+from ensemble.methods._token import Setup
+
+quick = settings(max_examples=50, deadline=None, derandomize=True)
+SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@cache
+def member(name: str, seed: int = 0) -> Member:
+    return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=f"{name}-{seed}")
+
+
+@cache
+def writer(strength: float) -> Member:
+    """A member that writes `SCRIPT` byte by byte, and is more or less sure of it."""
+    tokenizer = byte_tokenizer()
+    ids = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(SCRIPT.encode())
+    return member_of(let_write(tiny_model(tokenizer, 1), ids, strength), tokenizer, name="writer")
+
+
+MEMBERS: dict[str, Callable[[], list[Member]]] = {
+    "different": lambda: [member("bytes"), member("unigram with bytes", 1)],
+    "three": lambda: [member("unigram with bytes"), member("bytes", 1), member("unigram", 2)],
+    "one vocabulary": lambda: [member("bytes"), member("bytes", 1), member("bytes", 2)],
+    "a sure primary": lambda: [writer(6.0), member("unigram with bytes", 1)],
+}
+
+
+def judges_of(members: Sequence[Member]) -> list[ReferenceMember]:
+    return [ReferenceMember(m.model, m.tokenizer) for m in members]
+
+
+# Slow readings of whole steps
+
+
+def slow_gac(case: Case, row: int) -> dict[int, float]:
+    """Eq. 3, entry by entry."""
+    mean = dict.fromkeys(range(case.joint.size), 0.0)
+    for member_, weight in enumerate(case.weights.tolist()):
+        z = scores(case, member_, row)
+        total = sum(math.exp(value) for value in z.values())
+        for token, value in z.items():
+            mean[int(case.joint.members[member_].entry_of[token])] += weight * math.exp(value) / total
+    return mean
+
+
+@quick
+@given(cases())
+def test_gac_is_equation_3(case: Case) -> None:
+    step = gac.over_all(case.joint, case.weights.tolist())([z.clone() for z in case.logits])
+    for row in batch_of(case):
+        assert dict(enumerate(step.mean[row].tolist())) == pytest.approx(slow_gac(case, row), abs=1e-12)
+
+
+@quick
+@given(cases())
+def test_what_the_primary_lacks_is_spelled_and_what_it_cannot_spell_is_left(case: Case) -> None:
+    (first, *_) = case.joint.members
+    ids = gac.over_all(case.joint, case.weights.tolist())([z.clone() for z in case.logits]).ids[0].tolist()
+    own = {entry: token for token, entry in enumerate(first.entry_of.tolist()) if entry != NONE}
+    for entry, token in enumerate(ids):
+        spelled = len(first.entry_of) + entry if int(first.id_of[entry]) != NONE else NONE
+        assert token == own.get(entry, spelled)
+
+
+@quick
+@given(cases())
+def test_the_geometric_mean_is_the_product_of_powers(case: Case) -> None:
+    step = mixing.geometric(case.run(), case.weights)
+    for row in batch_of(case):
+        own = [plain_probabilities(case, m, row) for m in range(len(case.logits))]
+        powers = {w: math.prod(p[w] ** a for p, a in zip(own, case.weights.tolist(), strict=True)) for w in own[0]}
+        if total := sum(powers.values()):
+            assert found(step.entries[row], step.present[row], step.mean[row]) == pytest.approx(
+                {w: value / total for w, value in powers.items()}, abs=1e-12
+            )
+
+
+@quick
+@given(cases())
+def test_consistency_is_its_formula(case: Case) -> None:
+    steps = {name: mixing.consistent(case.run(), geometric=name == "geometric") for name in ("arithmetic", "geometric")}
+    for row in batch_of(case):
+        own = [plain_probabilities(case, m, row) for m in range(len(case.logits))]
+        sure = [math.exp(sum(p * math.log(p) for p in each.values() if p)) for each in own]
+        weights = [value / sum(sure) for value in sure]
+        center = {w: sum(p[w] for p in own) / len(own) for w in own[0]}
+        near = [{w: math.exp(-abs(p[w] - center[w])) for w in p} for p in own]
+        mixed = {
+            "arithmetic": {w: sum(v * c[w] * p[w] for v, c, p in zip(weights, near, own, strict=True)) for w in center},
+            "geometric": {
+                w: sum(v * c[w] for v, c in zip(weights, near, strict=True))
+                * math.prod(p[w] ** v for v, p in zip(weights, own, strict=True))
+                for w in center
+            },
+        }
+        for name, step in steps.items():
+            if total := sum(mixed[name].values()):
+                assert found(step.entries[row], step.present[row], step.mean[row]) == pytest.approx(
+                    {w: value / total for w, value in mixed[name].items()}, abs=1e-12
+                )
+
+
+def found(entries: torch.Tensor, present: torch.Tensor, mean: torch.Tensor) -> dict[int, float]:
+    rows = zip(entries.tolist(), present.tolist(), mean.tolist(), strict=True)
+    return {entry: p for entry, there, p in rows if there}
+
+
+def test_over_one_vocabulary_averaging_gac_and_unite_with_all_of_it_are_one() -> None:
+    members = MEMBERS["one vocabulary"]()
+    joint = build([m.vocabulary for m in members])
+    setup = Setup(members, joint, members[0].vocabulary.size, (0.5, 0.3, 0.2))
+    logits = [
+        torch.randn(4, m.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(n))
+        for n, m in enumerate(members)
+    ]
+    made = [
+        average.make(setup, average.NoOptions()),
+        gac.make(setup, gac.NoOptions()),
+        unite.make(setup, unite.Options()),
+    ]
+    steps = [rule.combine([z.clone() for z in logits]) for rule in made]
+    for row in range(4):
+        averaged, joined, united = (found(s.entries[row], s.present[row], s.mean[row]) for s in steps)
+        assert averaged == pytest.approx(joined, abs=1e-12)
+        assert averaged == pytest.approx(united, abs=1e-12)
+
+
+# Slow decoding
+
+Rule = Callable[[Sequence[ReferenceMember], Sequence[torch.Tensor], bytes], tuple[Entry, bool]]
+"""Which entry wins, and whether it may be spelled with several ids."""
+
+
+def slow(members: Sequence[Member], prompt: str, rule: Rule, limit: int) -> tuple[list[int], str]:
+    """The primary's ids and the text."""
+    judges = judges_of(members)
+    prompts = [judge.prompt(prompt) for judge in judges]
+    tokens: list[int] = []
+    text = b""
+    while len(tokens) < limit:
+        read = [tokens, *(judge.continuation(text) for judge in judges[1:])]
+        z = [judge.z([*p, *ids]) for judge, p, ids in zip(judges, prompts, read, strict=True)]
+        entry, spells = rule(judges, z, text)
+        if isinstance(entry, str):
+            break
+        if spells and entry not in judges[0].candidates:
+            ids, data = judges[0].continuation(entry), entry
+        else:
+            ids = [judges[0].id_of(entry)]
+            data = judges[0].token_bytes(ids[0])
+        if len(ids) > limit - len(tokens):
+            ids = ids[: limit - len(tokens)]
+            data = b"".join(map(judges[0].token_bytes, ids))
+        tokens += ids
+        text += data
+    return tokens, text.decode(errors="replace")
+
+
+def whole(judge: ReferenceMember, z: torch.Tensor) -> dict[Entry, float]:
+    """A member's probabilities of its own tokens."""
+    p = z.softmax(0).tolist()
+    own = {entry: p[token] for entry, token in judge.candidates.items()}
+    return own | ({EOS: p[judge.eos_id]} if judge.eos_id is not None else {})
+
+
+def rule_of_gac(judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], _text: bytes) -> tuple[Entry, bool]:
+    mean: dict[Entry, float] = {}
+    for judge, own in zip(judges, z, strict=True):
+        for entry, p in whole(judge, own).items():
+            mean[entry] = mean.get(entry, 0) + p / len(judges)
+    return max((e for e in mean if judges[0].id_of(e) is not None), key=lambda e: mean[e]), True
+
+
+def rule_with_threshold(threshold: float) -> Rule:
+    """Eq. 5."""
+
+    def rule(judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], text: bytes) -> tuple[Entry, bool]:
+        own = whole(judges[0], z[0])
+        best = max(own, key=lambda e: own[e])
+        return rule_of_gac(judges, z, text) if own[best] <= threshold else (best, True)
+
+    return rule
+
+
+def rule_of_safe(judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], text: bytes) -> tuple[Entry, bool]:
+    union = {entry for judge, own in zip(judges, z, strict=True) for entry in judge.top(own, 10)}
+    shares: list[dict[Entry, float]] = []
+    for judge, own in zip(judges, z, strict=True):
+        ids = {entry: judge.id_of(entry) for entry in union}
+        powers = {entry: 0.0 if token is None else math.exp(own[token]) for entry, token in ids.items()}
+        shares.append({entry: power / sum(powers.values()) for entry, power in powers.items()})
+    mean = {entry: sum(p[entry] for p in shares) / len(shares) for entry in union}
+    favourite = max(union, key=lambda e: shares[0][e])
+    agreed = mean[favourite] >= 0.5 or all(p[favourite] == max(p.values()) for p in shares)
+    after = text if isinstance(favourite, str) else text + judges[0].token_bytes(judges[0].id_of(favourite) or 0)
+    border = all(j.continuation(after)[: len(j.continuation(text))] == j.continuation(text) for j in judges[1:])
+    if agreed or not border:
+        return favourite, False
+    return max((e for e in union if judges[0].id_of(e) is not None), key=lambda e: mean[e]), False
+
+
+def outcome(made: Generation) -> tuple[list[int], str]:
+    return list(made.tokens), made.text
+
+
+RULES: dict[str, tuple[Rule, dict[str, object]]] = {
+    "gac": (rule_of_gac, {"method": "gac"}),
+    "gac-threshold": (rule_with_threshold(0.5), {"method": "gac-threshold"}),
+    "safe": (rule_of_safe, {"method": "safe"}),
+}
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_written_is_what_the_slow_reading_writes(name: str, kind: str, tables: Path) -> None:
+    rule, options = RULES[name]
+    members = MEMBERS[kind]()
+    ensemble = Ensemble(members, cache_dir=tables, **options)  # type: ignore[arg-type]  # a table of keyword arguments
+    prompts = PROMPTS[:3]
+    expected = [slow(members, prompt, rule, 10) for prompt in prompts]
+    assert [outcome(g) for g in ensemble.generate(prompts, max_new_tokens=10, batch_size=2)] == expected
+    assert [outcome(ensemble.generate([p], max_new_tokens=10)[0]) for p in prompts] == expected
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_threshold_1_is_gac_and_0_is_the_primary_alone(kind: str, tables: Path) -> None:
+    members = MEMBERS[kind]()
+    made = {
+        name: Ensemble(some, cache_dir=tables, **options).generate(PROMPTS, max_new_tokens=10, batch_size=3)
+        for name, some, options in (
+            ("always", members, {"method": "gac-threshold", "threshold": 1}),
+            ("gac", members, {"method": "gac"}),
+            ("never", members, {"method": "gac-threshold", "threshold": 0}),
+            ("alone", members[:1], {"method": "gac"}),
+        )
+    }
+    assert made["always"] == made["gac"]
+    assert made["never"] == made["alone"]
+    assert {g.counts.combined for g in made["never"]} == {0}
+
+
+@pytest.mark.parametrize("threshold", [0, 0.5, 1])
+def test_members_that_wait_are_run_only_when_asked(threshold: float, tables: Path) -> None:
+    primary, other = MEMBERS["a sure primary"]()
+    ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold", threshold=threshold)
+    passes: list[int] = []
+    hook = other.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    made = [ensemble.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
+    hook.remove()
+    steps, combined = sum(g.counts.steps for g in made), sum(g.counts.combined for g in made)
+    assert len(passes) == combined
+    assert {0: combined == 0, 0.5: 0 < combined < steps, 1: combined == steps}[threshold]
+
+
+def test_a_member_that_waited_reads_what_it_missed_once(tables: Path) -> None:
+    ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method="gac-threshold")
+    (made,) = ensemble.generate([PROMPTS[0]], max_new_tokens=40)
+    assert made.counts.combined < made.counts.steps
+    # The last ids of a text may be read again when it goes on.
+    assert made.counts.fed[1] <= len(made.tokens) + 3 * made.counts.combined
+
+
+@pytest.mark.parametrize("method", ["gac-threshold", "safe"])
+def test_a_gate_is_open_at_some_steps_and_shut_at_others(method: str, tables: Path) -> None:
+    made = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method).generate(PROMPTS, max_new_tokens=20)
+    assert 0 < sum(g.counts.combined for g in made) < sum(g.counts.steps for g in made)
+
+
+def test_gac_writes_tokens_that_the_primary_lacks(tables: Path) -> None:
+    ensemble = Ensemble(MEMBERS["different"](), cache_dir=tables, method="gac")
+    made = ensemble.generate(PROMPTS, max_new_tokens=12, trace=True)
+    steps = [step for g in made for step in g.trace]
+    assert any(step.candidates[step.chosen].token is None for step in steps)
+    for g in made:
+        ended = [step.data for step in g.trace if step.data is not None]
+        assert len(g.tokens) <= 12
+        assert g.text in b"".join(ended).decode(errors="replace")
+
+
+def test_a_trace_over_whole_vocabularies_holds_the_likeliest(tables: Path) -> None:
+    made = Ensemble(MEMBERS["three"](), cache_dir=tables, method="gac").generate(
+        PROMPTS[:2], max_new_tokens=4, trace=True
+    )
+    for step in made[0].trace + made[1].trace:
+        assert 20 <= len(step.candidates) <= 21
+        assert [c.mean for c in step.candidates] == sorted((c.mean for c in step.candidates), reverse=True)
+        assert all(0 in c.wanted_by for c in sorted(step.candidates, key=lambda c: -c.probabilities[0])[:1])
+
+
+def test_where_all_tokenizations_end_together_safe_is_unite(tables: Path) -> None:
+    tokenizer = byte_tokenizer()
+    members = [writer(6.0), member_of(tiny_model(tokenizer, 2), tokenizer, name="bytes")]
+    safe, plain = (
+        Ensemble(members, cache_dir=tables, method=m).generate(PROMPTS, max_new_tokens=12) for m in ("safe", "unite")
+    )
+    assert safe == plain
+    assert sum(g.counts.combined for g in safe) < sum(g.counts.combined for g in plain)
+
+
+METHODS = ("unite", "gac", "gac-threshold", "geometric", "core", "safe")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_drafted_plain_and_batched_are_one(method: str, tables: Path) -> None:
+    ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method)
+    prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
+    ways = {
+        "drafted": Settings(20, batch_size=1),
+        "plain": Settings(20, batch_size=1, draft=0),
+        "batched": Settings(20, batch_size=5),
+    }
+    made = {way: dict(ensemble.generate_each(prompts, settings_)) for way, settings_ in ways.items()}
+    assert made["drafted"] == made["plain"] == made["batched"]
+    counted = {
+        way: [(g.counts.steps, g.counts.combined, g.counts.handled) for _, g in sorted(gs.items())]
+        for way, gs in made.items()
+    }
+    assert counted["drafted"] == counted["plain"] == counted["batched"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_draws_of_a_batch_are_those_of_its_rows(method: str, tables: Path) -> None:
+    ensemble = Ensemble(MEMBERS["different"](), cache_dir=tables, method=method)
+    prompts = [ensemble.encode(prompt) for prompt in PROMPTS[:4]]
+    alone, together = (
+        dict(ensemble.generate_each(prompts, Settings(10, temperature=1.0, seed=3, batch_size=size))) for size in (1, 4)
+    )
+    assert alone == together
+
+
+def test_options_compose_as_the_methods_named_for_them(tables: Path) -> None:
+    members = MEMBERS["different"]()
+    pairs: list[tuple[dict[str, object], dict[str, object]]] = [
+        ({"method": "safe"}, {"gate": "safe"}),
+        ({"method": "geometric"}, {"mean": "geometric"}),
+        ({"method": "core"}, {"weights": "consistency"}),
+        ({"method": "core", "mean": "geometric"}, {"method": "geometric", "weights": "consistency"}),
+    ]
+    written = []
+    for one, other in pairs:
+        a, b = (Ensemble(members, cache_dir=tables, **o).generate(PROMPTS, max_new_tokens=12) for o in (one, other))  # type: ignore[arg-type]  # a table of keyword arguments
+        assert a == b
+        written.append([g.text for g in a])
+    assert len({tuple(texts) for texts in written}) > 1
+
+
+@pytest.mark.parametrize("mean", ["arithmetic", "geometric"])
+def test_copies_of_a_member_have_its_own_probabilities_under_every_mean(mean: str) -> None:
+    one = member("bytes")
+    joint = build([one.vocabulary] * 3)
+    z = torch.randn(2, one.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(0))
+    for consistency in (False, True):
+        rule = unite.make(Setup([one] * 3, joint, 5, (1 / 3,) * 3), unite.Options(None, mean, consistency))
+        step = rule.combine([z.clone() for _ in range(3)])
+        assert torch.allclose(step.mean, step.members[0])
+
+
+@pytest.mark.parametrize("method", ["gac", "gac-threshold"])
+def test_a_score_is_the_sum_of_equation_3(method: str, tables: Path) -> None:
+    members = MEMBERS["different"]()
+    judges = judges_of(members)
+    prompts = [judge.prompt(PROMPTS[0]) for judge in judges]
+    expected, text, tokens = 0.0, b"", judges[0].continuation(b" the cat")
+    for n, token in enumerate(tokens):
+        read = [tokens[:n], *(judge.continuation(text) for judge in judges[1:])]
+        z = [judge.z([*p, *ids]) for judge, p, ids in zip(judges, prompts, read, strict=True)]
+        entry = judges[0].token_bytes(token)
+        expected += math.log(sum(whole(j, own).get(entry, 0) for j, own in zip(judges, z, strict=True)) / len(judges))
+        text += entry
+    assert Ensemble(members, cache_dir=tables, method=method).score(PROMPTS[0], [" the cat"]) == pytest.approx(
+        [expected]
+    )
