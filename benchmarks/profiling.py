@@ -173,14 +173,16 @@ def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
         return []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        shapes = (size.large, size.large, size.shape)
+        # The largest last: a run begins anew with the peak before each model, so what is told is that of the last one
+        # and of whatever the earlier ones have left.
+        shapes = (size.shape, size.large, size.large)
         models = [
             make_model(place / f"model-{n}", shape, seed=n, quick=options.quick) for n, shape in enumerate(shapes)
         ]
         weights = max((model / "model.safetensors").stat().st_size for model in models)
         peaks = {
             name: _advisor(place, f"{name}.txt", names, min(8, size.questions), 8, quick=options.quick)["peak"]
-            for name, names in {"pool": [model.name for model in models], "alone": ["model-0"]}.items()
+            for name, names in {"pool": [model.name for model in models], "alone": [models[-1].name]}.items()
         }
     note = f"the whole process, over weights of {weights / 2**30:.2f} GiB; 8 questions with {SHOTS} shots at a time"
     return [
