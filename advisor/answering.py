@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from advisor.setting import Setting
 from advisor.store import Response
 from advisor.tasks.values import Example, Task
 from ensemble.checkpoint import first_line
@@ -42,8 +43,7 @@ def answers(
     make: Callable[[], Ensemble],
     asked: Mapping[int, Example],
     task: Task,
-    limit: int,
-    batch_size: int | None = None,
+    setting: Setting,
 ) -> Iterator[tuple[int, Response]]:
     """Load what answers, and answer. Whatever goes wrong in that is its own failure, and stops nobody else.
 
@@ -52,8 +52,7 @@ def answers(
         make: Loads it.
         asked: The questions, by number.
         task: What they belong to.
-        limit: Tokens after which a response is cut off.
-        batch_size: Rows at a time; None for as many as there is room for.
+        setting: How to generate.
 
     Yields:
         Number and response of each question, as they are finished; one that cannot be answered has an error instead.
@@ -62,7 +61,7 @@ def answers(
         MemberError: It cannot be loaded, or fails on whatever it is asked.
     """
     try:
-        yield from _respond(name, make(), asked, task, limit, batch_size)
+        yield from _respond(name, make(), asked, task, setting)
     except MemberError:
         raise
     except InputError as error:
@@ -82,14 +81,14 @@ def free_memory() -> None:
 
 
 def _respond(
-    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, limit: int, size: int | None
+    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, setting: Setting
 ) -> Iterator[tuple[int, Response]]:
     encode: Callable[[Example], Any]
     answer: Answer
     if task.metric == "choice":
         encode, answer = partial(_encode_choice, ensemble, task.delimiter), partial(_choices, ensemble, asked)
     else:
-        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task.stop, limit)
+        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task, setting)
     encoded: dict[int, Any] = {}
     for n, example in asked.items():
         try:
@@ -97,8 +96,9 @@ def _respond(
         except Exception as error:  # noqa: BLE001  # of a chat template, say
             yield n, _failure(name, error)
     if encoded:
-        longest = max(_tokens(one, limit) for one in encoded.values())
-        yield from _in_batches(name, encoded, answer, size or min(_BATCH, ensemble.most_rows(longest) or _BATCH))
+        longest = max(_tokens(one, setting.limit(task)) for one in encoded.values())
+        room = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
+        yield from _in_batches(name, encoded, answer, setting.batch_size or room)
 
 
 def _tokens(encoded: Prompt | Question, limit: int) -> int:
@@ -158,18 +158,34 @@ def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Ques
 
 
 def _texts(
-    ensemble: Ensemble, stop: tuple[str, ...], limit: int, encoded: Mapping[int, Prompt], size: int
+    ensemble: Ensemble, task: Task, setting: Setting, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Generate, so many prompts at a time."""
     from ensemble.decoder import Settings
 
+    settings = Settings(
+        max_new_tokens=setting.limit(task),
+        stop=task.stop,
+        temperature=setting.temperature,
+        seed=setting.seed,
+        batch_size=size,
+    )
     numbers = list(encoded)
     last = time.perf_counter()
-    for place, generation in ensemble.generate_each(
-        list(encoded.values()), Settings(max_new_tokens=limit, stop=stop, batch_size=size)
-    ):
-        now = time.perf_counter()
-        yield numbers[place], Response(generation.text, len(generation.tokens), generation.finish_reason, now - last)
+    for place, generation in ensemble.generate_each(list(encoded.values()), settings):
+        now, counts = time.perf_counter(), generation.counts
+        yield (
+            numbers[place],
+            Response(
+                generation.text,
+                len(generation.tokens),
+                generation.finish_reason,
+                now - last,
+                steps=counts.steps,
+                combined=counts.combined,
+                handled=counts.handled,
+            ),
+        )
         last = now
 
 

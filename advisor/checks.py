@@ -6,9 +6,9 @@ import math
 import os
 from collections.abc import Sequence
 
+from advisor.identity import files_of
 from advisor.loading import Model
 from advisor.pool import CHAT_TEMPLATES, DTYPES, Candidate
-from advisor.profiling import files_of
 from advisor.records import Rules
 from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line

@@ -39,7 +39,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
     pairing, names = Pairing(plan, profiler, store, watcher), readers(standings, margins, plan.rules)
     read = pairing.readings(names, {p.model: p for p in profiles}) if plan.held_out is not None else {}
     return Outcome(
-        task_info=task_info(plan.dev, plan.setting.max_new_tokens or plan.dev.max_new_tokens),
+        task_info=task_info(plan.dev, plan.setting.limit(plan.dev)),
         rules=plan.rules,
         standings=standings,
         selection=selection,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from advisor.loading import Decoding
 from advisor.pool import Candidate
-from advisor.profiling import Setting
 from advisor.records import LEVEL, Rules
+from advisor.setting import Setting
 from advisor.tasks.values import Task
 
 

@@ -11,8 +11,8 @@ from advisor import checks
 from advisor.loading import Decoding, hush
 from advisor.plan import Plan
 from advisor.pool import read_pool
-from advisor.profiling import Setting
 from advisor.records import LEVEL, Rules
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import Task, load_task
 from ensemble.cachefolder import default_cache_dir

@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from advisor.answering import free_memory
+from advisor.identity import identify, model_of
 from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
-from advisor.profiling import Cost, identify, model_of, profile
+from advisor.profiling import Cost, profile
 from advisor.records import Profile
 from advisor.store import Store
 from advisor.tasks.values import Task

@@ -6,77 +6,24 @@ loaded.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.answering import answers, free_memory
-from advisor.loading import Model
 from advisor.memory import begin_peak, peak
-from advisor.pool import Candidate
 from advisor.records import Answer, Profile
+from advisor.setting import Setting
 from advisor.store import Response, Store, key_of
 from advisor.tasks.values import Example, Score, Task
-from ensemble.checkpoint import ChatTemplate, Checkpoint, check
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import MemberError
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
 
 Advance = Callable[[int], None]
-_DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
 _DECODING = 2
 """Part of every key; raised by a change of the decoder after which the same models write something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """How a run loads its models and generates.
-
-    Attributes:
-        device: For candidates that name none.
-        dtype: For candidates that name none.
-        chat_template: For candidates that name none.
-        max_new_tokens: Tokens after which a response is cut off; None for the task's own.
-        batch_size: Prompts at a time; None to begin with a usual one, and halve it when memory runs out.
-    """
-
-    device: str = "cpu"
-    dtype: str = "auto"
-    chat_template: ChatTemplate = "auto"
-    max_new_tokens: int | None = None
-    batch_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What decides a model's responses.
-
-    Attributes:
-        hub_id: The hub's name of the model; None for a local folder.
-        revision: The hub's commit; None for a local folder.
-        files: Name and SHA-256 of a local folder's files.
-        dtype: The numeric type that it is run in.
-        chat_template: Whether its prompts go through a chat template.
-    """
-
-    hub_id: str | None
-    revision: str | None
-    files: tuple[tuple[str, str], ...]
-    dtype: str
-    chat_template: str
-
-    def key(self) -> dict[str, Any]:
-        """As part of a response's key."""
-        return {
-            "hub_id": self.hub_id,
-            "revision": self.revision,
-            "files": dict(self.files),
-            "dtype": self.dtype,
-            "chat_template": self.chat_template,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,66 +31,20 @@ class Cost:
     """What a profile's responses took when they were computed.
 
     Attributes:
-        seconds: All of them together.
-        tokens: Tokens emitted.
+        seconds: In all.
+        tokens: That were emitted.
+        steps: Choices that were made, that of EOS included; see :class:`ensemble.decoder.Counts`.
+        combined: Steps in which several members decided.
+        handled: Entries whose probabilities were looked at, over all steps.
         peak_memory: Bytes, see :func:`advisor.memory.peak`; None where it is not known.
     """
 
     seconds: float
     tokens: int
+    steps: int = 0
+    combined: int = 0
+    handled: int = 0
     peak_memory: int | None = None
-
-
-def files_of(checkpoint: Checkpoint) -> list[Path]:
-    """The files of a local folder that decide what a model writes; none for a model on the hub, whose commit does."""
-    if not checkpoint.is_local:
-        return []
-    folder = Path(checkpoint.location)
-    return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
-
-
-def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
-    """Find out what decides a candidate's responses, reading no weights but to hash them.
-
-    Raises:
-        InputError: The candidate cannot be used; names its line in the pool file.
-    """
-    checkpoint = candidate.checkpoint
-    try:
-        config = check(checkpoint)
-        files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
-        commit = None if checkpoint.is_local else _commit_of(checkpoint)
-    except (InputError, OSError) as error:
-        raise InputError(f"{candidate.place}: {error}") from error
-    dtype = candidate.dtype or setting.dtype
-    if dtype == "auto":
-        dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    template = candidate.chat_template or setting.chat_template
-    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template)
-
-
-def _commit_of(checkpoint: Checkpoint) -> str:
-    """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in."""
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
-    if not isinstance(config, str):
-        name = checkpoint.path_or_id
-        raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")
-    return Path(config).parent.name
-
-
-def model_of(candidate: Candidate, identity: Identity, setting: Setting) -> Model:
-    """A candidate as it is to be loaded: its own options, and the run's where it has none."""
-    # The commit that was found at the beginning: a branch may move while other candidates are run.
-    revision = identity.revision or candidate.checkpoint.revision
-    return Model(
-        candidate.name,
-        dataclasses.replace(candidate.checkpoint, revision=revision),
-        candidate.device or setting.device,
-        candidate.dtype or setting.dtype,
-        candidate.chat_template or setting.chat_template,
-    )
 
 
 def profile(
@@ -172,8 +73,7 @@ def profile(
         UniteError: The store failed.
     """
     task.check_allowed()
-    limit = setting.max_new_tokens or task.max_new_tokens
-    keys = [question_key(key, example, task, limit) for example in task.examples]
+    keys = [question_key(key, example, task, setting) for example in task.examples]
     kept = store.get(keys)
     responses = {n: kept[one] for n, one in enumerate(keys) if one in kept}
     advance(len(responses))
@@ -181,7 +81,7 @@ def profile(
     memory_key = key_of({"peak_memory": _DECODING, "of": keys})
     if missing:
         begin_peak()
-        for n, response in answers(name, make, missing, task, limit, setting.batch_size):
+        for n, response in answers(name, make, missing, task, setting):
             responses[n] = response
             if response.settled:
                 store.put(keys[n], response)
@@ -192,16 +92,28 @@ def profile(
     complete = [responses[n] for n in range(len(keys))]
     if all(response.error is not None for response in complete):
         raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")
-    cost = Cost(sum(r.seconds for r in complete), sum(r.tokens for r in complete), store.value(memory_key))
-    return Profile(name, _graded(task, complete)), cost
+    return Profile(name, _graded(task, complete)), _cost(complete, store.value(memory_key))
 
 
-def question_key(key: Mapping[str, Any], example: Example, task: Task, limit: int) -> str:
+def _cost(responses: Sequence[Response], peak_memory: int | None) -> Cost:
+    return Cost(
+        seconds=sum(response.seconds for response in responses),
+        tokens=sum(response.tokens for response in responses),
+        steps=sum(response.steps for response in responses),
+        combined=sum(response.combined for response in responses),
+        handled=sum(response.handled for response in responses),
+        peak_memory=peak_memory,
+    )
+
+
+def question_key(key: Mapping[str, Any], example: Example, task: Task, setting: Setting) -> str:
     """The key of a response: what answers, the question, and how it is asked."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
     if task.metric == "choice":
         return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
-    return key_of({**question, "max_new_tokens": limit, "stop": list(task.stop)})
+    if setting.temperature:
+        question |= {"temperature": setting.temperature, "seed": setting.seed}
+    return key_of({**question, "max_new_tokens": setting.limit(task), "stop": list(task.stop)})
 
 
 def _graded(task: Task, responses: Sequence[Response]) -> tuple[Answer, ...]:

@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from advisor.identity import Identity
 from advisor.pool import Candidate
-from advisor.profiling import Identity, Setting
+from advisor.setting import Setting
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
 

@@ -42,6 +42,9 @@ class Response:
         error: One line of what went wrong, where there is no response.
         settled: Whether asking again would bring the same; what is not is never kept.
         options: Of a choice task: the log-probability of each option, None where it cannot be written.
+        steps: Choices that were made; see :class:`ensemble.decoder.Counts`.
+        combined: Steps in which several members decided.
+        handled: Entries whose probabilities were looked at, over all steps.
     """
 
     text: str
@@ -51,6 +54,9 @@ class Response:
     error: str | None = None
     settled: bool = True
     options: tuple[float | None, ...] = ()
+    steps: int = 0
+    combined: int = 0
+    handled: int = 0
 
 
 def key_of(question: Mapping[str, Any]) -> str:

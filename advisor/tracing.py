@@ -71,18 +71,17 @@ class Tracing:
         # steps.
         if task.metric == "choice" or list_methods()[self.plan.decoding.method].level != "token":
             return {}
-        limit = self.plan.setting.max_new_tokens or task.max_new_tokens
         members = [self.profiler.identities[name].key() for name in names]
         key = {"members": members, **self.plan.decoding.key(), "trace": FORM}
         numbers = choose(verified.ensemble, verified.members, verified.comparison.best_single)
-        keys = {n: question_key(key, task.examples[n], task, limit) for n in numbers}
+        keys = {n: question_key(key, task.examples[n], task, self.plan.setting) for n in numbers}
         found = {n: kept for n in numbers if (kept := self.store.value(keys[n])) is not None}
         missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in found}
         if missing:
             try:
                 with self.watcher.stage("step by step", len(numbers)) as advance:
                     advance(len(found))
-                    for n, trace in self._decode(names, task, limit, missing):
+                    for n, trace in self._decode(names, task, missing):
                         found[n] = trace
                         self.store.keep(keys[n], trace)
                         advance(1)
@@ -95,13 +94,14 @@ class Tracing:
         return {n: trace for n, trace in sorted(found.items()) if trace.get("steps")}
 
     def _decode(
-        self, names: Sequence[str], task: Task, limit: int, missing: Mapping[int, str]
+        self, names: Sequence[str], task: Task, missing: Mapping[int, str]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Decode again; a response that comes out otherwise has no steps."""
         from ensemble.decoder import Settings
 
         ensemble, numbers = self.profiler.load(names), list(missing)
         size = min(self.plan.setting.batch_size or AT_A_TIME, AT_A_TIME)
+        limit = self.plan.setting.limit(task)
         settings = Settings(max_new_tokens=limit, stop=task.stop, trace=True, batch_size=size)
         prompts = [ensemble.encode(task.examples[n].prompt) for n in numbers]
         for place, generation in ensemble.generate_each(prompts, settings):

@@ -26,14 +26,16 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from advisor.demo.questions import Problem, make_problem
+from advisor.identity import identify
 from advisor.loading import Decoding
 from advisor.pipeline import run
 from advisor.plan import Plan
 from advisor.pool import Candidate, read_pool
-from advisor.profiling import Setting, identify, profile
+from advisor.profiling import profile
 from advisor.records import Rules
 from advisor.result import result_of, samples_of
 from advisor.runfolder import write_run
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import Task, load_task
 from advisor.terminal import Terminal

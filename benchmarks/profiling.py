@@ -31,7 +31,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from advisor.loading import Decoding, FreshLoader, Model, hush
-from advisor.profiling import Setting, profile
+from advisor.profiling import profile
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell

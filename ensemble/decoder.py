@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,7 +32,8 @@ class Settings:
         stop: Strings that end a generation; it is cut before them.
         temperature: 0 for greedy decoding, else the temperature of the draws.
         top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
-        seed: Of the draws; each prompt has its own, so that a batch equals its rows.
+        seed: Of the draws, which each prompt's own ids decide besides: a batch equals its rows, and a prompt that is
+            there twice has other draws each time.
         trace: Whether to keep what each member wanted at each step.
         batch_size: Prompts that are decoded at a time, at least 1.
         draft: Tokens that the primary drafts at most where a single text is decoded greedily; 0 never drafts. What is
@@ -139,6 +140,7 @@ class Decoder:
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
         self._waits = rule.asks is not None
         self._contexts = Contexts(members, waiting=self._waits)
+        self._asked: Counter[tuple[int, ...]] = Counter()
         self._running: list[Progress] = []
         self._propose = Proposer(joint.members[0], settings.draft)
 
@@ -228,9 +230,14 @@ class Decoder:
     def _begin(self, count: int) -> list[list[list[int]]]:
         """Let some prompts that wait run; their ids in every member."""
         fresh = [self._waiting.popleft() for _ in range(count)]
-        seed = self._settings.seed
-        self._running += [Progress(number, random.Random(f"{seed} {number}")) for number, _ in fresh]
+        self._running += [Progress(number, self._chance(prompt[0])) for number, prompt in fresh]
         return [prompt for _, prompt in fresh]
+
+    def _chance(self, prompt: Sequence[int]) -> random.Random:
+        """The draws of a prompt."""
+        ids = tuple(prompt)
+        self._asked[ids] += 1
+        return random.Random(f"{self._settings.seed} {self._asked[ids]} {ids}")
 
     def _draw(self) -> torch.Tensor | None:
         """For each running prompt the number that decides its draw; None for greedy decoding."""

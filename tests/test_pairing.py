@@ -22,8 +22,8 @@ from advisor.pairing import Pairing, readers
 from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiler import Profiler
-from advisor.profiling import Setting
 from advisor.records import Profile, Rules, Standing
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import load_task
 from ensemble.errors import UniteError

@@ -21,10 +21,10 @@ from advisor.loading import Decoding, FreshLoader, Model
 from advisor.pipeline import run_on_numbers
 from advisor.plan import Plan
 from advisor.pool import read_pool
-from advisor.profiling import Setting
 from advisor.records import Rules
 from advisor.result import Outcome, result_of, samples_of
 from advisor.runfolder import check_out, folder_name, replace, write_run
+from advisor.setting import Setting
 from advisor.standings import read_standings
 from advisor.store import Store
 from advisor.tasks import load_task

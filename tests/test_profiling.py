@@ -15,9 +15,10 @@ import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor import answering, profiling
+from advisor.identity import Identity, identify
 from advisor.pool import Candidate
-from advisor.profiling import Identity, Setting, identify
 from advisor.records import Profile
+from advisor.setting import Setting
 from advisor.store import Response, Store
 from advisor.tasks import Task, load_task
 from ensemble import Ensemble
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
+SHORT = Setting(max_new_tokens=6)
 KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
 
 
@@ -174,22 +176,24 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     key = {"members": [identity.key()]}
     of_question = profiling.question_key
     keys = {
-        of_question(key, example, task, 6),
-        of_question(key, example, task, 7),
-        of_question(key, dataclasses.replace(example, prompt="other"), task, 6),
-        of_question(key, example, dataclasses.replace(task, stop=("\n",)), 6),
-        of_question({**key, "method": "unite", "k": 10}, example, task, 6),
-        of_question({"members": [identity.key(), identity.key()]}, example, task, 6),
-        *(of_question({"members": [other.key()]}, example, task, 6) for other in others),
+        of_question(key, example, task, SHORT),
+        of_question(key, example, task, Setting(max_new_tokens=7)),
+        of_question(key, dataclasses.replace(example, prompt="other"), task, SHORT),
+        of_question(key, example, dataclasses.replace(task, stop=("\n",)), SHORT),
+        of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0)),
+        of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0, seed=1)),
+        of_question({**key, "method": "unite", "k": 10}, example, task, SHORT),
+        of_question({"members": [identity.key(), identity.key()]}, example, task, SHORT),
+        *(of_question({"members": [other.key()]}, example, task, SHORT) for other in others),
     }
-    assert len(keys) == 6 + len(others)
+    assert len(keys) == 8 + len(others)
 
 
 def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
     example = task.examples[0]
     other = dataclasses.replace(example, id="other", reference="other", group="other")
     named = dataclasses.replace(task, name="other", metric="number", extract="x", seed=5)
-    assert profiling.question_key(KEY, example, task, 6) == profiling.question_key(KEY, other, named, 6)
+    assert profiling.question_key(KEY, example, task, SHORT) == profiling.question_key(KEY, other, named, SHORT)
 
 
 # --- What a model is ---

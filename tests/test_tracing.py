@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from advisor.loading import Decoding, FreshLoader, Model
 from advisor.memory import begin_peak, peak
 from advisor.plan import Plan
 from advisor.pool import read_pool
-from advisor.profiling import Setting
 from advisor.records import Answer, Profile, Rules
 from advisor.result import Outcome, result_of, samples_of
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.tracing import MOST_STEPS, choose, describe
@@ -198,15 +198,7 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: Plan, monkeypatc
         def otherwise(prompts: Any, settings: Any) -> Any:
             for n, generation in generate(prompts, settings):
                 text = f"{generation.text}!" if settings.trace else generation.text
-                yield (
-                    n,
-                    SimpleNamespace(
-                        text=text,
-                        tokens=generation.tokens,
-                        finish_reason=generation.finish_reason,
-                        trace=generation.trace,
-                    ),
-                )
+                yield n, dataclasses.replace(generation, text=text)
 
         monkeypatch.setattr(ensemble, "generate_each", otherwise)
         return ensemble

@@ -1,0 +1,98 @@
+"""What decides a model's responses: the hub's commit or the hashes of its files, its numeric type, its template."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.loading import Model
+from advisor.pool import Candidate
+from advisor.setting import Setting
+from advisor.store import Store
+from ensemble.checkpoint import Checkpoint, check
+from ensemble.errors import InputError
+
+_DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What decides a model's responses.
+
+    Attributes:
+        hub_id: The hub's name of the model; None for a local folder.
+        revision: The hub's commit; None for a local folder.
+        files: Name and SHA-256 of a local folder's files.
+        dtype: The numeric type that it is run in.
+        chat_template: Whether its prompts go through a chat template.
+    """
+
+    hub_id: str | None
+    revision: str | None
+    files: tuple[tuple[str, str], ...]
+    dtype: str
+    chat_template: str
+
+    def key(self) -> dict[str, Any]:
+        """As part of a response's key."""
+        return {
+            "hub_id": self.hub_id,
+            "revision": self.revision,
+            "files": dict(self.files),
+            "dtype": self.dtype,
+            "chat_template": self.chat_template,
+        }
+
+
+def files_of(checkpoint: Checkpoint) -> list[Path]:
+    """The files of a local folder that decide what a model writes; none for a model on the hub, whose commit does."""
+    if not checkpoint.is_local:
+        return []
+    folder = Path(checkpoint.location)
+    return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
+
+
+def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
+    """Find out what decides a candidate's responses, reading no weights but to hash them.
+
+    Raises:
+        InputError: The candidate cannot be used; names its line in the pool file.
+    """
+    checkpoint = candidate.checkpoint
+    try:
+        config = check(checkpoint)
+        files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
+        commit = None if checkpoint.is_local else _commit_of(checkpoint)
+    except (InputError, OSError) as error:
+        raise InputError(f"{candidate.place}: {error}") from error
+    dtype = candidate.dtype or setting.dtype
+    if dtype == "auto":
+        dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    template = candidate.chat_template or setting.chat_template
+    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template)
+
+
+def _commit_of(checkpoint: Checkpoint) -> str:
+    """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
+    if not isinstance(config, str):
+        name = checkpoint.path_or_id
+        raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")
+    return Path(config).parent.name
+
+
+def model_of(candidate: Candidate, identity: Identity, setting: Setting) -> Model:
+    """A candidate as it is to be loaded: its own options, and the run's where it has none."""
+    # The commit that was found at the beginning: a branch may move while other candidates are run.
+    revision = identity.revision or candidate.checkpoint.revision
+    return Model(
+        candidate.name,
+        dataclasses.replace(candidate.checkpoint, revision=revision),
+        candidate.device or setting.device,
+        candidate.dtype or setting.dtype,
+        candidate.chat_template or setting.chat_template,
+    )
