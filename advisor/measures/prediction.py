@@ -148,7 +148,7 @@ def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int
     start = first
     with torch.inference_mode():
         if not rows.lengths:
-            wanted += _likeliest(rows.admit([context[: first + 1]]))
+            wanted += _likeliest(rows.admit([context[: first + 1]])[0])
             keep = start = first + 1
         while start < len(context):
             end = min(start + most, len(context))
