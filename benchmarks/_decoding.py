@@ -11,10 +11,11 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
 from ensemble.decoder import Settings
-from ensemble.distribution import greedy
+from ensemble.distribution import Distribution, greedy
 from ensemble.drafting import LONGEST
-from ensemble.joint import JointVocabulary, build
+from ensemble.joint import build
 from ensemble.member import Member
+from ensemble.methods.gac import over_all
 from ensemble.methods.unite import union
 from ensemble.vocabulary import Vocabulary
 
@@ -22,6 +23,7 @@ BATCH = 16
 K = 10
 
 STEP_LIMIT = "at most 1.5"
+GAC_LIMIT = "at least 10"
 PLAIN_LIMIT = "at most 1.1"
 DRAFTED_LIMIT = "at most 1.35"
 BATCH_LIMIT = "at least 5"
@@ -132,17 +134,25 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
     return figures
 
 
-def step_figure(
+def step_figures(
     vocabularies: Sequence[tuple[PreTrainedTokenizerFast, int]], timer: Timer, steps: int, note: str = ""
-) -> Figure:
-    """What a step of UNITE costs, over just its members' topk calls, both on the same random logits."""
+) -> list[Figure]:
+    """A step of UNITE over just its members' topk calls, and one of GaC over that of UNITE, on equal random logits."""
     device = timer.device
     joint = build([Vocabulary(tokenizer, (), rows) for tokenizer, rows in vocabularies]).to(device)
     weights = torch.full((len(vocabularies),), 1 / len(vocabularies), dtype=torch.float64, device=device)
     sizes = [rows for _, rows in vocabularies]
-    parts = {"step": _steps(joint, weights, sizes, steps, device), "topk": _topk_calls(sizes, steps, device)}
+    whole = over_all(joint, weights.tolist())
+    parts = {
+        "step": _steps(lambda logits: union(logits, joint, K, weights), sizes, steps, device),
+        "gac": _steps(whole, sizes, steps, device),
+        "topk": _topk_calls(sizes, steps, device),
+    }
     times = timer(parts)
-    return ratio("step_over_topk", times["step"], times["topk"], limit=STEP_LIMIT, note=note)
+    return [
+        ratio("step_over_topk", times["step"], times["topk"], limit=STEP_LIMIT, note=note),
+        ratio("gac_step_over_step", times["gac"], times["step"], limit=GAC_LIMIT, note=note),
+    ]
 
 
 def _logits(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
@@ -151,14 +161,14 @@ def _logits(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
 
 
 def _steps(
-    joint: JointVocabulary, weights: torch.Tensor, sizes: Sequence[int], steps: int, device: torch.device
+    combine: Callable[[Sequence[torch.Tensor]], Distribution], sizes: Sequence[int], steps: int, device: torch.device
 ) -> Callable[[], int]:
     logits = _logits(sizes, device)
 
     @torch.inference_mode()
     def part() -> int:
         for _ in range(steps):
-            greedy(union(logits, joint, K, weights))
+            greedy(combine(logits))
         return steps
 
     return part

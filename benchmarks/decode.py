@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figure
+from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figures
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import (
     MIDDLE,
@@ -38,6 +38,7 @@ from ensemble.vocabulary import Vocabulary
 PAIR = ("qwen2", "llama-3")
 KEYS = (
     "step_over_topk",
+    "gac_step_over_step",
     "plain_over_members",
     "speculative_over_primary",
     f"batch{BATCH}_speedup",
@@ -78,7 +79,7 @@ def _timer(options: argparse.Namespace, rounds: int) -> Timer:
 def step(options: argparse.Namespace) -> list[Figure]:
     """A step by itself."""
     vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
-    return [step_figure(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))]
+    return step_figures(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))
 
 
 def tables(options: argparse.Namespace) -> list[Figure]:

@@ -16,7 +16,7 @@ from itertools import combinations
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._decoding import BATCH, Work, pair_figures, step_figure
+from benchmarks._decoding import BATCH, Work, pair_figures, step_figures
 from benchmarks._measure import Figure, Timer, arguments, machine, peak_memory, progress, tell
 from benchmarks._models import (
     ROWS,
@@ -66,14 +66,16 @@ def _steps(options: argparse.Namespace, timer: Timer) -> list[Figure]:
     progress("benchmarks.gpu: a step by itself")
     figures = []
     for names in combinations(NAMES, 2):
-        figure = step_figure(
+        found = step_figures(
             [_vocabulary(name, options.quick) for name in names],
             timer,
             2 if options.quick else 100,
             _note(names, options),
         )
         last = names == NAMES[-2:]
-        figures.append(figure if last else replace(figure, name=f"{figure.name}{_suffix(names)}", limit=""))
+        figures += [
+            figure if last else replace(figure, name=f"{figure.name}{_suffix(names)}", limit="") for figure in found
+        ]
     return figures
 
 

@@ -40,15 +40,15 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
     """Eq. 3 over all entries of a joint vocabulary.
 
     Args:
-        joint: The tables, on the logits' device.
+        joint: The tables, on the logits' device; of fewer members than it was built for, where only they have a say.
         weights: One for each member, summing to 1.
     """
     entries = torch.arange(joint.size, device=joint.members[0].entry_of.device)
     owned = [_owned(tables, entries) for tables in joint.members]
     first = joint.members[0]
     spelled = (entries + len(first.entry_of)).masked_fill(first.id_of == NONE, NONE)
-    ids = torch.where(owned[0], first.id_of, spelled)
-    all_there = torch.ones_like(owned[0])
+    there = torch.stack(owned).any(dim=0)
+    ids = torch.where(owned[0], first.id_of, spelled).masked_fill(~there, NONE)
     shares = torch.tensor(weights, dtype=torch.float64, device=entries.device)
 
     def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
@@ -60,7 +60,7 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
         members = torch.stack(own)
         mean = (members * shares.to(members)[:, None, None]).sum(dim=0)
         rows = len(mean)
-        return Distribution(entries.expand(rows, -1), all_there.expand(rows, -1), ids.expand(rows, -1), members, mean)
+        return Distribution(entries.expand(rows, -1), there.expand(rows, -1), ids.expand(rows, -1), members, mean)
 
     return combine
 
