@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ensemble.errors import InputError
-from ensemble.joint import NONE, JointVocabulary, MemberTables
+from ensemble.joint import NONE, MemberTables
 from ensemble.member import Member
+from ensemble.methods._token import Setup
 
 Side = Literal["input", "output"]
 FEWEST = 16
@@ -55,24 +57,23 @@ def owned_entries(tables: MemberTables) -> Tensor:
     return owned
 
 
-def common_entries(method: str, members: list[Member], joint: JointVocabulary) -> Tensor:
+def common_entries(method: str, setup: Setup, of: Sequence[int]) -> Tensor:
     """The entries, EOS among them, that each of some members has a candidate of its own for, in ascending order.
 
     Args:
         method: Who asks, for the message.
-        members: The primary first; the tables' members.
-        joint: Their joint vocabulary.
+        setup: The members and their joint vocabulary.
+        of: The numbers of the members.
 
     Raises:
         InputError: There are too few.
     """
-    everyones = torch.stack([owned_entries(tables) for tables in joint.members]).all(dim=0)
+    everyones = torch.stack([owned_entries(setup.joint.members[n]) for n in of]).all(dim=0)
     common = torch.nonzero(everyones).squeeze(1)
     if len(common) < FEWEST:
-        names = ", ".join(member.name for member in members)
+        names = " and ".join(setup.members[n].name for n in of)
         raise InputError(
-            f"method {method}: it needs {FEWEST} tokens that all members have, and {names} have {len(common)} in "
-            "common; use unite or gac"
+            f"method {method}: it needs {FEWEST} tokens in common, and {names} have {len(common)}; use unite or gac"
         )
     return common
 

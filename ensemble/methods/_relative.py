@@ -120,7 +120,7 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], how: Search) 
         InputError: They have too few tokens in common, or a model's embeddings cannot be read.
     """
     members, joint = list(setup.members), setup.joint
-    common = common_entries(method, members, joint)
+    common = common_entries(method, setup, range(len(members)))
     ids = [_anchors_first(tables.entry_of, tables.id_of[common]) for tables in joint.members]
     spaces = [
         RelativeSpace(unit_embeddings(method, member, "input", own), len(common), how.sharpness)
