@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
+
+import yaml
 
 from advisor.identity import files_of
 from advisor.loading import Model
@@ -14,7 +17,7 @@ from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
 from ensemble.hub import check_on_hub
-from ensemble.methods import list_methods
+from ensemble.methods import list_methods, make_options
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -39,6 +42,47 @@ def check_method(method: str, k: int) -> None:
         raise InputError(f"--method {method}: not one of {', '.join(decoding)}")
     if k < 1:
         raise InputError(f"--k {k}: each member must bring at least 1 candidate")
+
+
+def check_methods(methods: Sequence[str], k: int) -> None:
+    """Make sure that methods to evaluate exist, each of them once, and that k is in its range."""
+    known = list(list_methods())
+    if not methods:
+        raise InputError(f"--methods: name at least one of {', '.join(known)}")
+    if unknown := next((name for name in methods if name not in known), None):
+        raise InputError(f"--methods {unknown}: not one of {', '.join(known)}")
+    if twice := next((name for name in methods if methods.count(name) > 1), None):
+        raise InputError(f"--methods: {twice} is there twice; name each once")
+    if k < 1:
+        raise InputError(f"--k {k}: each member must bring at least 1 candidate")
+
+
+def check_options(settings: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings of methods, ``METHOD.NAME=VALUE`` each, by method and name.
+
+    Raises:
+        InputError: One is not of that form, or its method has no such setting, or not that value.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        place, equals, value = setting.partition("=")
+        method, _, name = place.partition(".")
+        if not equals or method not in methods or not name:
+            raise InputError(f"--set {setting}: give METHOD.NAME=VALUE, for a method of --methods")
+        found.setdefault(method, {})[name] = yaml.safe_load(value)
+    for method, options in found.items():
+        make_options(method, options)
+    return found
+
+
+def check_unseen(evaluated: Task, dev: Task) -> None:
+    """Make sure that a router is not judged by the questions that it learns from."""
+    prompts = {example.prompt for example in dev.examples}
+    if common := sum(example.prompt in prompts for example in evaluated.examples):
+        raise InputError(
+            f"--split {evaluated.split}: {common} of its {len(evaluated.examples)} questions are among the dev ones "
+            "that the router learns from; give another split, or leave the router out"
+        )
 
 
 def check_loading(dtype: str, chat_template: str) -> None:

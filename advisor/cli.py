@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from advisor.commands.evaluate import evaluate
 from advisor.commands.lists import methods, tasks
 from advisor.commands.profile import profile
 from advisor.commands.report import report
@@ -45,7 +46,7 @@ def about(
     """Which of your language models can be ensembled, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, tasks, methods):
+for command in (select, profile, report, run, evaluate, tasks, methods):
     app.command()(command)
 
 

@@ -236,6 +236,21 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
     return float(flips.pvalue)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values after Holm's correction for how many there are: all at once are wrong as seldom as one alone was.
+
+    Args:
+        p_values: One for each comparison that was made, in any order.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, n in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[n]))
+        adjusted[n] = largest
+    return adjusted
+
+
 def questions_needed(delta: float, discordance: float, level: float = LEVEL, power: float = 0.8) -> int | None:
     """How many questions it takes, in all, to tell a difference like the observed one, if it is really that large.
 

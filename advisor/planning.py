@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from advisor import checks
 from advisor.loading import Decoding, hush
 from advisor.plan import Plan
-from advisor.pool import read_pool
+from advisor.pool import Candidate, read_pool
 from advisor.records import LEVEL, Rules
 from advisor.setting import Setting
 from advisor.store import Store
@@ -118,3 +119,59 @@ def opened_store(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[Store
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
             watcher.say(note)
         yield store
+
+
+def plan_of_run(  # noqa: PLR0913  # see plan_of
+    run: Path,
+    *,
+    task: str | None,
+    data: Path | None,
+    split: str,
+    limit: int | None,
+    shots: int | None,
+    seed: int,
+    allow_code_execution: bool,
+    setting: Setting,
+    methods: Sequence[str],
+    k: int,
+    cache_dir: Path | None,
+    command: str,
+) -> Plan:
+    """A plan to evaluate methods on the chosen set of a run folder.
+
+    Raises:
+        InputError: Something is missing, or cannot be used.
+    """
+    if task is None:
+        raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
+    from advisor.running import chosen_by_run
+
+    checks.check_methods(methods, k)
+    checks.check_seed(seed)
+    candidates = tuple(
+        Candidate(
+            model.name, model.checkpoint, str(run / "result.json"), model.dtype, model.device, model.chat_template
+        )
+        for model in chosen_by_run(run).models
+    )
+    if len(candidates) < 2:
+        raise InputError(f"{run}: its set is {candidates[0].name} alone, and methods join at least two models")
+    load = partial(
+        load_task, task, data_dir=data, shots=shots, limit=limit, seed=seed, allow_code_execution=allow_code_execution
+    )
+    evaluated = load(split=split)
+    evaluated.check_allowed()
+    dev = load(split="dev") if "router" in methods else evaluated
+    if "router" in methods:
+        checks.check_unseen(evaluated, dev)
+    return Plan(
+        candidates=candidates,
+        dev=dev,
+        held_out=evaluated,
+        rules=Rules(),
+        setting=setting,
+        decoding=Decoding(k=k),
+        seed=seed,
+        cache_dir=cache_dir or default_cache_dir(),
+        command=command,
+    )

@@ -6,7 +6,7 @@ A candidate that fails is noted, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from advisor.answering import free_memory
 from advisor.identity import identify, model_of
 from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
-from advisor.profiling import Cost, profile
+from advisor.profiling import Cost, profile, question_key
 from advisor.records import Profile
+from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks.values import Task
 from advisor.watching import Watcher
@@ -90,6 +91,21 @@ class Profiler:
         decoding = decoding or self._plan.decoding
         return self._profile(decoding.method, decoding.key(), names, task, decoding)
 
+    def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profiled:
+        """One candidate's answers, drawn instead of greedy.
+
+        Raises:
+            MemberError: It cannot be run.
+        """
+        setting = replace(self._plan.setting, temperature=temperature, seed=seed)
+        return self._profile(f"{name}, drawn", {}, [name], task, setting=setting)
+
+    def is_stored(self, names: Sequence[str], task: Task, decoding: Decoding) -> bool:
+        """Whether all answers of a set are there already, so that no model has to be loaded."""
+        key = self._key(names, decoding.key())
+        keys = [question_key(key, example, task, self._plan.setting) for example in task.examples]
+        return len(self._store.get(keys)) == len(set(keys))
+
     def model(self, name: str) -> Model:
         """A candidate as it is to be loaded."""
         return model_of(self._candidates[name], self.identities[name], self._plan.setting)
@@ -99,14 +115,23 @@ class Profiler:
         return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
 
     def _profile(
-        self, name: str, key: Mapping[str, Any], members: Sequence[str], task: Task, decoding: Decoding | None = None
+        self,
+        name: str,
+        key: Mapping[str, Any],
+        members: Sequence[str],
+        task: Task,
+        decoding: Decoding | None = None,
+        setting: Setting | None = None,
     ) -> Profiled:
-        key = {"members": [self.identities[member].key() for member in members], **key}
-        load = partial(self.load, members, decoding)
+        load, setting = partial(self.load, members, decoding), setting or self._plan.setting
         with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
-            found = Profiled(*profile(name, key, load, task, self._plan.setting, self._store, advance))
+            found = Profiled(*profile(name, self._key(members, key), load, task, setting, self._store, advance))
         self._say_errors(found.profile)
         return found
+
+    def _key(self, members: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:
+        """What decides the responses of some members together."""
+        return {"members": [self.identities[member].key() for member in members], **key}
 
     def _say_errors(self, profile: Profile) -> None:
         errors = [answer.error for answer in profile.answers if answer.error is not None]

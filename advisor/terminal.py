@@ -79,6 +79,18 @@ class Terminal:
             self.console.print()
             self.console.print(held_out(result["ensemble"]))
 
+    def compare(self, evaluation: Mapping[str, Any]) -> None:
+        """Methods side by side, on standard output."""
+        console = Console(highlight=False)
+        console.print(methods_table(evaluation))
+        console.print(
+            "p: exact McNemar against the best single model, after Holm's correction. joint: steps in which several "
+            "members decided. entries: probabilities looked at, a step."
+        )
+        for entry in evaluation["methods"]:
+            if entry["left_out"]:
+                console.print(_plain(f"{entry['method']} was left out: {entry['left_out']}"), soft_wrap=True)
+
     def conclude(self, result: Mapping[str, Any], report: Path) -> None:
         """The result itself, on standard output: the verdict, and where the report is."""
         console = Console(highlight=False)
@@ -140,6 +152,43 @@ def held_out(ensemble: Mapping[str, Any]) -> Table:
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
     return table
+
+
+def methods_table(evaluation: Mapping[str, Any]) -> Table:
+    """Every member, every method, and the control, on the same questions."""
+    best = evaluation["best_single"]
+    title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, against {best} alone"
+    table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold", min_width=16)
+    for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries", "GB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for member in evaluation["members"]:
+        table.add_row(*_scores(member["model"], member), "", "", *_costs(member))
+    table.add_section()
+    for entry in evaluation["methods"]:
+        p_value = entry["p_value"] if entry["p_adjusted"] is None else entry["p_adjusted"]
+        difference = _number(entry["delta"], "+.1f"), _number(p_value, ".3f")
+        table.add_row(*_scores(entry["method"], entry), *difference, *_costs(entry))
+    return table
+
+
+def _scores(name: str, entry: Mapping[str, Any]) -> tuple[Text, str, str]:
+    interval = entry["accuracy_ci"]
+    return (
+        _plain(name),
+        _number(entry["accuracy"], ".1f"),
+        "–" if interval is None else f"{interval[0]:.0f} to {interval[1]:.0f}",
+    )
+
+
+def _costs(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    memory, share = entry["peak_memory"], entry.get("share_ensembled")
+    return (
+        _number(entry["ms_per_token"], ".2f"),
+        "" if share is None else f"{100 * share:.0f}%",
+        "" if not entry.get("handled_per_step") else f"{entry['handled_per_step']:.0f}",
+        _number(None if memory is None else memory / 1e9, ".2f"),
+    )
 
 
 def _table(title: str) -> Table:

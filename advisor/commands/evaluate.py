@@ -1,0 +1,81 @@
+"""``advisor evaluate``: methods of ensembling side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.commands import options as opt
+from advisor.commands.output import command_line, print_json
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, whose chosen set is taken.")],
+    *,
+    task: opt.Task = None,
+    methods: Annotated[
+        str, typer.Option("--methods", help="Names between commas; see: advisor methods.")
+    ] = "unite,voting",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="METHOD.NAME=VALUE", help="A setting of a method.")
+    ] = None,
+    data: opt.Data = None,
+    split: Annotated[str, typer.Option("--split", help="The split to evaluate on.")] = "held_out",
+    limit: opt.Limit = None,
+    shots: opt.Shots = None,
+    seed: opt.Seed = 0,
+    allow_code_execution: opt.Code = False,
+    k: opt.K = 10,
+    max_new_tokens: opt.Tokens = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    batch_size: opt.Batch = "auto",
+    chat_template: opt.Template = "auto",
+    cache_dir: opt.Cache = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+) -> None:
+    """Score methods of ensembling, and every member alone, on the same questions; writes RUN/evaluation.json."""
+    from advisor import provenance
+    from advisor.checks import check_options
+    from advisor.planning import opened_store, plan_of_run, setting_of
+    from advisor.runfolder import replace
+    from advisor.terminal import Terminal
+    from reports import write_report
+
+    terminal = Terminal(quiet=quiet)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    plan = plan_of_run(
+        run,
+        task=task,
+        data=data,
+        split=split,
+        limit=limit,
+        shots=shots,
+        seed=seed,
+        allow_code_execution=allow_code_execution,
+        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+        methods=names,
+        k=k,
+        cache_dir=cache_dir,
+        command=command_line(),
+    )
+    options = check_options(settings or (), names)
+    from advisor.evaluating import Evaluator
+    from advisor.evaluation import evaluation_of
+
+    with opened_store(plan, terminal, quiet=quiet) as store:
+        evaluator = Evaluator(plan, names, options, store, terminal)
+        evaluation = evaluator.run()
+    made = provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, evaluator.identities)
+    result = evaluation_of(evaluation, plan, evaluator.task, made)
+    replace(run / "evaluation.json", f"{json.dumps(result, indent=2, allow_nan=False)}\n")
+    write_report(run)
+    if as_json:
+        print_json(result)
+    else:
+        terminal.compare(result)

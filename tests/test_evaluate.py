@@ -1,0 +1,135 @@
+"""``advisor evaluate``: methods side by side, those that do not fit left out, and everything once computed kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from advisor import loading
+from advisor.evidence import holm
+from advisor.records import Answer, Profile
+from advisor.responses import answered, chosen
+from advisor.tasks import load_task
+from ensemble.methods import get_module
+from ensemble.methods._response import ResponseSetup
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+METHODS = "unite,gac,average,sweetspan,voting,rerank"
+
+
+@pytest.fixture
+def run(place: Place, models: Path) -> Place:
+    """A place with the run folder of three tiny models."""
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    return place
+
+
+def evaluate(place: Place, *options: str) -> dict[str, Any]:
+    ran = place.advisor("evaluate", "run", "--task", "task.yaml", "--json", "--quiet", *options)
+    assert (ran.status, ran.err) == (0, "")
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> None:
+    found = evaluate(run, "--methods", METHODS)
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    assert [member["model"] for member in found["members"]] == result["selected"]
+    assert [entry["method"] for entry in found["methods"]] == [*METHODS.split(","), "self-consistency"]
+    by_name = {entry["method"]: entry for entry in found["methods"]}
+    assert by_name["unite"]["accuracy"] == result["ensemble"]["accuracy"]
+    assert by_name["unite"]["delta"] == result["ensemble"]["delta"]
+    assert by_name["gac"]["handled_per_step"] > by_name["unite"]["handled_per_step"] > 0
+    assert by_name["unite"]["share_ensembled"] == 1
+    assert json.loads((run.folder / "run" / "evaluation.json").read_text(encoding="utf-8")) == found
+
+
+def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> None:
+    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", METHODS)["methods"]}
+    assert "it needs one vocabulary" in by_name["average"]["left_out"]
+    assert "it needs a reward model" in by_name["rerank"]["left_out"]
+    assert by_name["average"]["accuracy"] is None
+    assert [name for name, entry in by_name.items() if entry["left_out"]] == ["average", "rerank"]
+
+
+def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
+    assert (ran.status, ran.out) == (2, "")
+    assert "it needs a reward model" in ran.line
+    assert not (run.folder / "run" / "evaluation.json").exists()
+
+
+def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = evaluate(run, "--methods", "unite,gac,voting")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(loading, "_load", refuse)
+    again = evaluate(run, "--methods", "unite,gac,voting")
+    assert (again["members"], again["methods"]) == (first["members"], first["methods"])
+
+
+def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None:
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "voting,rerank", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    for text in ("voting", "self-consistency", "rerank was left out: method rerank: it needs a reward model"):
+        assert text in ran.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--methods", "unite,nothing"), "--methods nothing: not one of unite"),
+        (("--methods", "unite,unite"), "--methods: unite is there twice"),
+        (("--methods", ","), "--methods: name at least one of"),
+        (("--k", "0"), "--k 0"),
+        (("--set", "unite"), "--set unite: give METHOD.NAME=VALUE"),
+        (("--set", "unite.nonsense=1"), "method unite has no option nonsense"),
+        (("--methods", "gac-threshold", "--set", "gac-threshold.threshold=7"), "threshold 7"),
+        (("--methods", "router", "--split", "dev"), "questions are among the dev ones that the router learns from"),
+        (("--split", "nothing"), "nothing"),
+    ],
+)
+def test_bad_options_are_refused(run: Place, options: tuple[str, ...], message: str) -> None:
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", *options)
+    assert (ran.status, ran.out) == (2, "")
+    assert message in ran.line
+
+
+def test_without_a_task_or_a_run_folder_it_is_refused(run: Place) -> None:
+    assert "--task is missing" in run.advisor("evaluate", "run").line
+    assert "no result.json in it" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
+
+
+def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Place) -> None:
+    place.task()
+    task = load_task("task.yaml")
+    profiles = [
+        Profile(
+            name, tuple(Answer(one.id, f"{name} says {say}", say, float(say == "1"), "eos") for one in task.examples)
+        )
+        for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
+    ]
+    voting = get_module("voting").make(ResponseSetup(("a", "b", "c")), None)
+    profile, picks = chosen("voting", voting, task, profiles)
+    assert set(picks) == {1}
+    assert profile.answers == profiles[1].answers
+    assert {response.score for one in answered(task, profiles) for response in one.responses} == {None}
+    assert answered(task, profiles, scored=True)[0].responses[0].score == 1.0
+
+
+def test_holms_correction_is_the_textbooks() -> None:
+    # Sorted, each times how many are left, and never falling: 4 * 0.005, 3 * 0.01, 2 * 0.03, 1 * 0.04.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
