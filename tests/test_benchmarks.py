@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import decode, gpu, pool, profiling
+from benchmarks import decode, gpu, pool, profiling, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
+from ensemble.methods import list_methods
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,18 @@ def test_pool_does_the_whole_job_on_stored_responses(capsys, tmp_path: Path):
         assert printed[name] is not None, name
     assert printed["seconds_4"] >= printed["seconds_report"] > 0
     assert json.loads((tmp_path / "pool.json").read_text(encoding="utf-8"))["quick"] is True
+
+
+def test_steps_measures_every_token_level_method_that_fits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert steps.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    names = [name.replace("-", "_") for name, method in list_methods().items() if method.level == "token"]
+    assert printed.keys() == {"unite_ms", "peak_memory_mib", *(f"{name}_over_unite" for name in names[1:])}
+    unmeasured = {name for name, value in printed.items() if value is None}
+    assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

@@ -22,8 +22,9 @@ from ensemble.joint import NONE
 from ensemble.methods._embeddings import common_entries, owned_entries, unit_embeddings
 from ensemble.methods._token import Setup, TokenRule
 
-_CELLS = 2**24
-"""Of the matrix that are held at a time: 64 MiB in float32, and as much again while they are made."""
+_CELLS = {"cpu": 2**22}
+"""Of the matrix that are held at a time, by the kind of device: few enough that a processor's memory is used again."""
+_CELLS_ELSEWHERE = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class RelativeSpace:
     vectors: Tensor
     anchors: int
     sharpness: float
-    cells: int = _CELLS
+    cells: int
 
     def relate(self, log_p: Tensor, pull: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Take a step of the search, and relate the distribution that it leads to.
@@ -79,13 +80,13 @@ class RelativeSpace:
             The logarithms of the new distribution [B, V], and its relative representation [B, anchors].
         """
         rows = max(1, self.cells // self.anchors)
-        anchors = self.vectors[: self.anchors].T * self.sharpness
+        anchors = self.vectors[: self.anchors].T
         moved = []
         top = log_p.new_full((len(log_p), 1), torch.finfo(log_p.dtype).min)
         total = torch.zeros_like(top)
         related = self.vectors.new_zeros(len(log_p), self.anchors)
         for block, before in zip(self.vectors.split(rows), log_p.split(rows, dim=1), strict=True):
-            matrix = (block @ anchors).softmax(dim=1)
+            matrix = (block * self.sharpness @ anchors).softmax(dim=1)
             now = before if pull is None else before + (pull @ matrix.T).to(log_p.dtype)
             # The largest so far is taken off, so that no exponential overflows; what is summed up follows it.
             highest = torch.maximum(top, now.amax(dim=1, keepdim=True))
@@ -122,8 +123,9 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], how: Search) 
     members, joint = list(setup.members), setup.joint
     common = common_entries(method, setup, range(len(members)))
     ids = [_anchors_first(tables.entry_of, tables.id_of[common]) for tables in joint.members]
+    cells = _CELLS.get(common.device.type, _CELLS_ELSEWHERE)
     spaces = [
-        RelativeSpace(unit_embeddings(method, member, "input", own), len(common), how.sharpness)
+        RelativeSpace(unit_embeddings(method, member, "input", own), len(common), how.sharpness, cells)
         for member, own in zip(members, ids, strict=True)
     ]
     order = ids[0].argsort()
