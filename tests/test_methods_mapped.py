@@ -28,7 +28,7 @@ from ensemble.methods._token import Setup, TokenRule
 from ensemble.methods.eva import faithful, projection
 from ensemble.methods.mined import nearest
 
-quick = settings(max_examples=100, deadline=None, derandomize=True)
+quick = settings(max_examples=50, deadline=None, derandomize=True)
 METHODS = ("mined", "eva")
 
 
@@ -227,6 +227,17 @@ def test_scoring_is_in_double_precision(name: str) -> None:
     assert step.mean.dtype == torch.float64
 
 
+@pytest.mark.parametrize("name", [*METHODS, "deepen"])
+def test_members_of_different_precision_go_together(name: str) -> None:
+    single = member_of(
+        tiny_model(tokenizer_named("unigram"), 1, dtype=torch.float32), tokenizer_named("unigram"), name="single"
+    )
+    for members in ([member("bytes"), single], [single, member("bytes")]):
+        logits = [z.to(one.model.dtype) for z, one in zip(logits_of(members, 2), members, strict=True)]
+        step = rule(name, members).combine(logits)
+        assert torch.allclose(step.mean.sum(dim=1).double(), torch.ones(2, dtype=torch.float64), atol=1e-5)
+
+
 def test_eos_goes_to_eos() -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
@@ -252,7 +263,7 @@ def test_the_projection_finds_a_rotation_again() -> None:
     random = torch.Generator().manual_seed(0)
     own = torch.randn(40, 6, generator=random, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64)).Q
-    assert torch.allclose(projection(own @ rotation.T, own), rotation, atol=1e-10)
+    assert torch.allclose(projection(zip((own @ rotation.T).split(7), own.split(7), strict=True)), rotation, atol=1e-10)
 
 
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:

@@ -44,10 +44,15 @@ def unit_embeddings(method: str, member: Member, side: Side, ids: Tensor) -> Ten
         problem = f"has {weight.shape[0]} rows of them for {member.vocabulary.size} ids"
     if problem or weight is None:
         raise InputError(f"method {method}: it needs {side} embeddings, and {member.name} {problem}; use unite or gac")
+    # Of real models these are gigabytes, so there is one copy.
     rows = weight.detach()[ids.to(weight.device)].to(ids.device)
     rows = rows if rows.dtype == torch.float64 else rows.float()
-    # A row of zeros stays one: it is like nothing.
-    return torch.nn.functional.normalize(rows, dim=1, eps=torch.finfo(rows.dtype).tiny)
+    return unit_(rows)
+
+
+def unit_(rows: Tensor) -> Tensor:
+    """Give every row the length 1, in place; a row of zeros stays one, and is like nothing."""
+    return rows.div_(rows.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny))
 
 
 def owned_entries(tables: MemberTables) -> Tensor:

@@ -24,7 +24,7 @@ The mapping is made block by block and kept in the user's cache folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,7 +34,7 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.joint import NONE
 from ensemble.methods import Method
-from ensemble.methods._embeddings import common_entries, unit_embeddings
+from ensemble.methods._embeddings import common_entries, unit_, unit_embeddings
 from ensemble.methods._mapped import Mapping, average, kept, tokens
 from ensemble.methods._token import Setup, TokenRule
 
@@ -46,6 +46,8 @@ METHOD = Method(
 _MANY, _ALIKE = 5, 0.01
 _BLOCK = 2**24
 """Cosines that are held at a time."""
+_COMMON = 2**13
+"""Common tokens that the projection is learned from at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
     for n in range(1, len(setup.members)):
         common_entries("eva", setup, (0, n))
     first, *others = (
-        _Embedded.of(centred(unit_embeddings("eva", member, "output", ids)))
+        _Embedded.of(centred_(unit_embeddings("eva", member, "output", ids)))
         for member, ids in zip(setup.members, candidates, strict=True)
     )
     mappings = []
@@ -94,20 +96,28 @@ def make(setup: Setup, options: Options) -> TokenRule:
     return TokenRule(average(setup, mappings, faithful(options.agree) if options.agree else None))
 
 
-def centred(vectors: Tensor) -> Tensor:
-    """Vectors [V, width] of length 1 around their mean."""
-    return torch.nn.functional.normalize(vectors - vectors.mean(dim=0), dim=1)
+def centred_(vectors: Tensor) -> Tensor:
+    """Vectors [V, width] of length 1 around their mean, in place."""
+    return unit_(vectors.sub_(vectors.mean(dim=0)))
 
 
-def projection(others: Tensor, own: Tensor) -> Tensor:
-    """What takes some vectors [n, d] near to others' counterparts [n, e]: a matrix [d, e], orthogonal where d = e."""
-    crossed = others.double().T @ own.double()
-    if others.shape[1] == own.shape[1]:
+def projection(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """What takes some vectors near to their counterparts: a matrix [d, e] in float64, orthogonal where d = e.
+
+    Args:
+        pairs: The vectors and their counterparts, [n, d] and [n, e], in one block or several.
+    """
+    crossed, squared = torch.zeros(()), torch.zeros(())
+    for theirs, counterparts in pairs:
+        wide = theirs.double()
+        crossed = crossed + wide.T @ counterparts.double()
+        squared = squared + wide.T @ wide
+    if crossed.shape[0] == crossed.shape[1]:
         left, _, right = torch.linalg.svd(crossed)
         matrix: Tensor = left @ right
     else:
-        matrix = torch.linalg.pinv(others.double().T @ others.double(), hermitian=True) @ crossed
-    return matrix.to(own.dtype)
+        matrix = torch.linalg.pinv(squared, hermitian=True) @ crossed
+    return matrix
 
 
 def by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, options: Options) -> Mapping:
@@ -125,11 +135,12 @@ def by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opti
         for tables in (setup.joint.members[member], setup.joint.members[0])
     )
     beside = tokens(setup.joint, member)
-    sides = zip((other, primary), (ids, own_ids), beside.common, strict=True)
-    matrix = projection(*(vectors[torch.searchsorted(order, common)] for vectors, order, common in sides))
+    rows = (torch.searchsorted(ids, beside.common[0]), torch.searchsorted(own_ids, beside.common[1]))
+    blocks = zip(*(own.split(_COMMON) for own in rows), strict=True)
+    matrix = projection((other[theirs], primary[counterparts]) for theirs, counterparts in blocks).to(other.dtype)
     cells = [(*beside.common, primary.new_ones(beside.common.shape[1]))]
     for foreign in beside.foreign.split(max(1, _BLOCK // len(own_ids))):
-        projected = torch.nn.functional.normalize(other[torch.searchsorted(ids, foreign)] @ matrix, dim=1)
+        projected = unit_(other[torch.searchsorted(ids, foreign)] @ matrix).to(primary.dtype)
         likeness, places = (projected @ primary.T).topk(min(options.cells, len(own_ids)), dim=1)
         share = _truncated(likeness, options.threshold)
         row, column = torch.nonzero(share, as_tuple=True)
