@@ -1,7 +1,7 @@
 """The verdict: ensemble these, use one alone, or "cannot tell", in words for somebody who never saw the paper.
 
 Also the margins: which of the rules' decisions other questions could have turned round. Not covered: what to do instead
-of ensembling, beyond using the best single model.
+of ensembling, beyond using the best single model; `alternatives` looks at that.
 """
 
 from __future__ import annotations

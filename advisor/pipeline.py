@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from advisor import provenance
 from advisor.advice import Advice, advise, fragile
+from advisor.alternatives import Alternative, look_at, recommend
 from advisor.choosing import Choice, choose
 from advisor.compatibility import all_pairs, pairs_of_standings
 from advisor.evidence import accuracy_interval
@@ -38,6 +40,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
     standings = tuple(Standing(p.model, p.accuracy, p.mean_length) for p in profiles)
     pairing, names = Pairing(plan, profiler, store, watcher), readers(standings, margins, plan.rules)
     read = pairing.readings(names, {p.model: p for p in profiles}) if plan.held_out is not None else {}
+    alternatives = _alternatives(plan, choice)
     return Outcome(
         task_info=task_info(plan.dev, plan.setting.limit(plan.dev)),
         rules=plan.rules,
@@ -45,7 +48,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, pairing.tokenizations([p.model for p in profiles]), read),
-        advice=_advise(choice, plan.level),
+        advice=_advise(choice, alternatives, plan.level),
         task=plan.dev,
         profiles=tuple(profiles),
         dropped=tuple(one.profile for one in pool.dropped.values()),
@@ -55,20 +58,31 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         race=plan.race,
         tried=choice.tried,
         verified=verified,
+        alternatives=alternatives,
         traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},
         provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),
     )
 
 
-def _advise(choice: Choice, level: float) -> Advice:
-    """The verdict on a choice, with what a search came to."""
+def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
+    """What else the members' own answers could be used for; nothing where they were not run on held-out questions."""
+    if choice.verified is None:
+        return ()
+    learned = [choice.pool.complete[member.model].profile for member in choice.verified.members]
+    return look_at(plan.dev, learned, choice.verified.task, choice.verified.members, plan.seed)
+
+
+def _advise(choice: Choice, alternatives: Sequence[Alternative], level: float) -> Advice:
+    """The verdict on a choice, with what a search came to, and what else to do where the set is not worth it."""
     if choice.searched is not None and len(choice.selection.selected) < 2:
         return Advice("single", choice.searched)
     advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"Running it was tried, and failed: {choice.trouble}." if choice.trouble else None
     only = once if choice.searched and choice.verified else None
-    return replace(advice, text=" ".join(part for part in (advice.text, choice.searched, only, trouble) if part))
+    instead = recommend(alternatives, level) if advice.verdict != "ensemble" else None
+    parts = (advice.text, instead, choice.searched, only, trouble)
+    return replace(advice, text=" ".join(part for part in parts if part))
 
 
 def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:

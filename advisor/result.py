@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from advisor.advice import Advice, Margin
+from advisor.alternatives import Alternative
 from advisor.compatibility import Pair
 from advisor.evidence import Comparison, Interval
 from advisor.likelihoods import accuracy_by_bytes, calibration_error
@@ -72,6 +73,7 @@ class Outcome:
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
+        alternatives: What else could be done with its members, the best first.
         traces: The steps of some of its responses, by the question's number; :func:`advisor.tracing.describe` says how.
         provenance: How the run can be made again.
     """
@@ -92,6 +94,7 @@ class Outcome:
     race: float | None = None
     tried: tuple[Try, ...] | None = None
     verified: Verified | None = None
+    alternatives: tuple[Alternative, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -130,6 +133,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
+        "alternatives": [one.as_dict() for one in outcome.alternatives],
         "advice": asdict(outcome.advice),
         "provenance": dict(outcome.provenance),
     }

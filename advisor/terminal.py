@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class Terminal:
             self.console.print(searched(result))
         if result["ensemble"]:
             self.console.print()
-            self.console.print(held_out(result["ensemble"]))
+            self.console.print(held_out(result["ensemble"], result["alternatives"]))
 
     def compare(self, evaluation: Mapping[str, Any]) -> None:
         """Methods side by side, on standard output."""
@@ -143,14 +143,16 @@ def searched(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def held_out(ensemble: Mapping[str, Any]) -> Table:
-    """The ensemble beside its members on the held-out questions."""
+def held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]] = ()) -> Table:
+    """The ensemble beside its members on the held-out questions, and beside other uses of their answers."""
     table = _table(f"{ensemble['n']} held-out questions")
     for member in ensemble["members"]:
         table.add_row(_plain(member["model"]), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"]))
     table.add_row(
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
+    for one in alternatives:
+        table.add_row(f"or {one['method']}", _number(one["accuracy"], ".1f"), _interval(one["accuracy_ci"]))
     return table
 
 

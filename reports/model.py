@@ -144,6 +144,17 @@ class EnsembleRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another use of the members' own answers to the same held-out questions, against the best single model."""
+
+    method: str
+    accuracy: float | None
+    accuracy_ci: Interval | None
+    delta: float | None
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The whole of ``result.json``."""
 
@@ -153,6 +164,7 @@ class Result:
     selected: tuple[int, ...]
     pairs: tuple[Pair, ...]
     ensemble: EnsembleRun | None
+    alternatives: tuple[Alternative, ...]
     verdict: Verdict
     advice: str
     provenance: Provenance
@@ -192,6 +204,7 @@ def read_result(path: Path) -> Result:
         selected=tuple(indices[model] for model in root.texts("selected") if model in indices),
         pairs=tuple(pair for fields in root.parts("pairs") if (pair := _pair(fields, indices)) is not None),
         ensemble=_ensemble(root.optional_part("ensemble")),
+        alternatives=tuple(_alternative(fields) for fields in root.parts("alternatives")),
         verdict=cast(Verdict, _one_of(advice, "verdict", get_args(Verdict), "cannot_tell")),
         advice=advice.line("text"),
         provenance=read_provenance(root.part("provenance")),
@@ -294,6 +307,16 @@ def _member(fields: Fields) -> Member:
         accuracy_ci=fields.interval("accuracy_ci"),
         mean_length=fields.number("mean_length"),
         cost=_cost(fields),
+    )
+
+
+def _alternative(fields: Fields) -> Alternative:
+    return Alternative(
+        method=fields.line("method"),
+        accuracy=fields.number("accuracy"),
+        accuracy_ci=fields.interval("accuracy_ci"),
+        delta=fields.number("delta"),
+        p_value=fields.number("p_value"),
     )
 
 

@@ -232,6 +232,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "search",
             "pairs",
             "ensemble",
+            "alternatives",
             "advice",
             "provenance",
         )

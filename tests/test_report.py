@@ -272,3 +272,15 @@ def test_a_refusal_does_not_wait_for_the_drawing_library(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "False"
     assert "has no result.json" in done.stdout
+
+
+def test_other_uses_of_the_answers_are_a_table_where_there_are_any(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert 'id="alternatives"' not in write_report(folder).read_text(encoding="utf-8")
+    voting = {"method": "voting <b>", "accuracy": 81.0, "accuracy_ci": [72.2, 87.5], "delta": 4.0, "p_value": 0.021}
+    write_json(folder, {**result, "alternatives": [voting]})
+    page = write_report(folder).read_text(encoding="utf-8")
+    table = page.partition('id="alternatives"')[2].partition("</table>")[0]
+    for shown in ("voting &lt;b&gt;", "81.0", "72.2 to 87.5", "+4.0", "= 0.021"):
+        assert shown in table
