@@ -98,6 +98,10 @@ class Writer:
         for place, [[number]] in enumerate(prompts):
             yield place, Generation(self.response(number), tuple(range(60)), "eos")
 
+    def most_rows(self, tokens: int) -> int | None:  # noqa: ARG002  # as an ensemble has it
+        """Room for any number: nothing is computed."""
+        return None
+
     def response(self, number: int) -> str:
         """Sentences as the candidate uses to write them, with its own mistakes, and now and then another turn."""
         style, chance = random.Random(self.name), random.Random(f"{self.name} {number}")
