@@ -2,6 +2,8 @@
 
 # The interpreter that .venv is made with: make venv PYTHON=python3.12 (delete .venv first to change it).
 PYTHON ?= python3
+# How many processes the tests run in, with one thread each: make test PROCESSES=4.
+PROCESSES ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ demo: venv  ## set up, then choose among the bundled models, and write runs/demo
 	$(BIN)/advisor select --pool demo --task word_problems --out runs/demo
 
 test: venv check  ## set up, then run all checks and tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: venv  ## lint, formatting and types
 	$(BIN)/ruff check .
