@@ -6,7 +6,7 @@ the one set is run, so that its figures owe nothing to the choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.evidence import accuracy_interval, compare
@@ -55,8 +55,10 @@ def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choi
         models = choice.selection.selected
         if plan.held_out is None or len(models) < 2:
             return choice
-        members = profiler.alone(models, plan.held_out)
-        if len(members) == len(models):
+        # The best candidate is what a set has to beat, also where a search found one without it.
+        compared = tuple(dict.fromkeys([*models, pool.select(plan.rules).selected[0]]))
+        alone = profiler.alone(compared, plan.held_out)
+        if len(alone) == len(compared):
             break
         pool = without_failed(pool, plan, profiler, watcher)
     try:
@@ -64,7 +66,7 @@ def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choi
     except MemberError as error:
         watcher.say(str(error))
         return replace(choice, trouble=str(error))
-    return replace(choice, verified=_verified(plan, plan.held_out, together, members))
+    return replace(choice, verified=_verified(plan, plan.held_out, together, models, alone))
 
 
 def _choose_on_dev(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
@@ -75,17 +77,16 @@ def _choose_on_dev(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher)
     profiles = [one.profile for one in pool.complete.values()]
     prospects = promising_sets(profiles, plan.rules, plan.search)
     tried = tuple(_try(prospect, plan, profiler, watcher) for prospect in prospects)
-    if all(one.accuracy is None for one in tried):
+    best = best_of(tried)
+    if best is None:
         return Choice(pool, greedy, tried=tried)
     standings = [Standing(p.model, p.accuracy, p.mean_length) for p in profiles]
     single = next(one for one in standings if one.model == greedy.selected[0])
-    best = best_of(tried, single.accuracy)
-    found = None if best is None else best.prospect
     return Choice(
         pool,
-        put_forward(greedy, found, standings, plan.rules),
+        put_forward(greedy, best.prospect, standings, plan.rules),
         tried=tried,
-        searched=sentence(tried, found, single, len(plan.dev.examples)),
+        searched=sentence(tried, best, single, len(plan.dev.examples)),
     )
 
 
@@ -99,17 +100,21 @@ def _try(prospect: Prospect, plan: Plan, profiler: Profiler, watcher: Watcher) -
     return Try(prospect, together.profile.accuracy, together.cost.seconds)
 
 
-def _verified(plan: Plan, task: Task, together: Profiled, members: Mapping[str, Profiled]) -> Verified:
-    """The chosen set beside each of its members alone."""
-    alone = tuple(one.profile for one in members.values())
+def _verified(
+    plan: Plan, task: Task, together: Profiled, models: Sequence[str], alone: Mapping[str, Profiled]
+) -> Verified:
+    """The chosen set beside each of its members alone, held against the best of all who answered alone."""
+    members = [alone[model] for model in models]
+    comparison = compare(together.profile, [one.profile for one in alone.values()], plan.seed)
     return Verified(
         task=task,
         ensemble=together.profile,
-        members=alone,
-        comparison=compare(together.profile, alone, plan.seed),
-        intervals=tuple(accuracy_interval(member, seed=plan.seed) for member in alone),
+        members=tuple(one.profile for one in members),
+        single=alone[comparison.best_single].profile,
+        comparison=comparison,
+        intervals=tuple(accuracy_interval(one.profile, seed=plan.seed) for one in members),
         cost=together.cost,
-        member_costs=tuple(one.cost for one in members.values()),
+        member_costs=tuple(one.cost for one in members),
         method=plan.decoding.method,
         k=plan.decoding.k,
     )

@@ -74,8 +74,6 @@ def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
 
 def _advise(choice: Choice, alternatives: Sequence[Alternative], level: float) -> Advice:
     """The verdict on a choice, with what a search came to, and what else to do where the set is not worth it."""
-    if choice.searched is not None and len(choice.selection.selected) < 2:
-        return Advice("single", choice.searched)
     advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"Running it was tried, and failed: {choice.trouble}." if choice.trouble else None

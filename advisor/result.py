@@ -35,6 +35,7 @@ class Verified:
         task: The held-out questions.
         ensemble: The set's answers together.
         members: Each member's answers alone, in the set's order.
+        single: The best single model's, which a search may have found no place for in the set.
         comparison: The one held against the others.
         intervals: Of each member's accuracy, in points.
         cost: What the ensemble's responses took.
@@ -44,6 +45,7 @@ class Verified:
     task: Task
     ensemble: Profile
     members: tuple[Profile, ...]
+    single: Profile
     comparison: Comparison
     intervals: tuple[Interval, ...]
     cost: Cost
@@ -144,8 +146,10 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
     if outcome.task is not None:
         yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
     if outcome.verified is not None:
-        held_out, members = outcome.verified.task, outcome.verified.members
-        yield from _samples(held_out, "held_out", members, outcome.verified.ensemble, outcome.traces)
+        verified = outcome.verified
+        # A search may have put forward a set without the best single model, which it is held against all the same.
+        alone = tuple({one.model: one for one in (*verified.members, verified.single)}.values())
+        yield from _samples(verified.task, "held_out", alone, verified.ensemble, outcome.traces)
 
 
 def read_result(run: Path) -> dict[str, Any]:

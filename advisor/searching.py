@@ -125,58 +125,53 @@ def promising_sets(profiles: Sequence[Profile], rules: Rules, tries: int = TRIES
     return (prospect(greedy), *others)[:tries]
 
 
-def best_of(tried: Sequence[Try], single: float) -> Try | None:
-    """Which of the sets to put forward: the one that did best on dev; None where none beats the best model there.
+def best_of(tried: Sequence[Try]) -> Try | None:
+    """Which of the sets to put forward: the one that did best on dev; None where none could be decoded.
 
     Args:
         tried: The sets, the greedy one first; it is put forward where another is only as good.
-        single: Accuracy of the best candidate on the same questions, in points.
     """
     decoded = [(round(one.accuracy, 9), one) for one in tried if one.accuracy is not None]
-    accuracy, best = max(decoded, key=lambda pair: pair[0], default=(0.0, None))
-    return best if accuracy > round(single, 9) else None
+    return max(decoded, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def put_forward(greedy: Selection, found: Prospect | None, standings: Sequence[Standing], rules: Rules) -> Selection:
+def put_forward(greedy: Selection, found: Prospect, standings: Sequence[Standing], rules: Rules) -> Selection:
     """The selection with the set that a search found in place of the greedy one.
 
     Args:
         greedy: What the rules decided.
-        found: The set; None for the best candidate alone.
+        found: The set.
         standings: What the rules looked at.
         rules: The limits.
     """
-    if found is not None and found.models == greedy.selected:
+    if found.models == greedy.selected:
         return greedy
-    models = greedy.selected[:1] if found is None else found.models
-    inside = {one.model: one for one in select([one for one in standings if one.model in models], rules).decisions}
-    return Selection(tuple(_decision(one, greedy, inside) for one in greedy.decisions), models)
+    inside = {
+        one.model: one for one in select([one for one in standings if one.model in found.models], rules).decisions
+    }
+    return Selection(tuple(_decision(one, greedy, inside) for one in greedy.decisions), found.models)
 
 
-def sentence(tried: Sequence[Try], found: Prospect | None, single: Standing, questions: int) -> str:
+def sentence(tried: Sequence[Try], found: Try, single: Standing, questions: int) -> str:
     """What was searched, for the advice.
 
     Args:
         tried: The sets that were decoded on dev, the greedy one first.
-        found: The one that was put forward; None for the best candidate alone.
-        single: That candidate.
+        found: The one that was put forward.
+        single: The best candidate alone.
         questions: Dev questions.
     """
-    decoded = [one for one in tried if one.accuracy is not None]
-    if found is None:
-        best = max(decoded, key=lambda one: one.accuracy or 0.0)
-        those = "the only set that was" if len(decoded) == 1 else f"the best of {len(decoded)} sets that were"
-        return (
-            f"Use {single.model} alone: {those} decoded on the {questions:,} dev questions, "
-            f"{_join(best.prospect.models)}, scores {best.accuracy:.1f} points there, and {single.model} by itself "
-            f"{single.accuracy:.1f}. No set was run on held-out questions."
-        )
-    own = next(one for one in decoded if one.prospect == found)
-    compared = f"{own.accuracy:.1f} points on the {questions:,} dev questions"
-    if found.greedy:
-        return f"The rules' own choice was the best of the {len(decoded)} sets decoded in a search: {compared}."
-    rules = f"; the rules' own choice, {_join(tried[0].prospect.models)}, {_points(tried[0].accuracy)}"
-    return f"A search found this set, the best of {len(decoded)} that were decoded: {compared}{rules}."
+    count = sum(one.accuracy is not None for one in tried)
+    scored = f"{found.accuracy:.1f} points on the {questions:,} dev questions"
+    if found.prospect.greedy:
+        best = "the only set that was decoded" if count == 1 else f"the best of the {count} sets decoded in a search"
+        said = f"The rules' own choice was {best}: {scored}"
+    else:
+        rules = f"the rules' own choice, {_join(tried[0].prospect.models)}, {_points(tried[0].accuracy)}"
+        said = f"A search found this set, the best of {count} that were decoded: {scored}; {rules}"
+    # Only the held-out questions decide: on dev the best candidate is the luckiest one.
+    beaten = "" if (found.accuracy or 0.0) > single.accuracy else f"; {single.model} alone scores {single.accuracy:.1f}"
+    return f"{said}{beaten}."
 
 
 def _sets(fitting: Sequence[str], standings: dict[str, Standing], rules: Rules) -> Iterator[tuple[str, ...]]:
@@ -215,9 +210,8 @@ def _decision(decision: Decision, greedy: Selection, inside: dict[str, Decision]
     if own is None:
         if decision.status == "rejected":
             return decision
-        alone = len(inside) == 1
-        why = "no set that was decoded beats the best candidate" if alone else "the set that did best is one without it"
-        return Decision(decision.model, "rejected", f"fits, but on the dev questions {why}")
+        reason = "fits, but on the dev questions the set that did best is one without it"
+        return Decision(decision.model, "rejected", reason)
     if own.status == "selected" or decision.model == greedy.selected[0]:
         return own if own.status == "selected" else decision
     return replace(own, reason="the most accurate of the set that did best on the dev questions when decoded")

@@ -73,7 +73,7 @@ class Tracing:
             return {}
         members = [self.profiler.identities[name].key() for name in names]
         key = {"members": members, **self.plan.decoding.key(), "trace": FORM}
-        numbers = choose(verified.ensemble, verified.members, verified.comparison.best_single)
+        numbers = choose(verified.ensemble, verified.members, verified.single)
         keys = {n: question_key(key, task.examples[n], task, self.plan.setting) for n in numbers}
         found = {n: kept for n in numbers if (kept := self.store.value(keys[n])) is not None}
         missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in found}
@@ -112,16 +112,15 @@ class Tracing:
             yield n, describe(generation.trace if same else (), names)
 
 
-def choose(together: Profile, members: Sequence[Profile], best_single: str) -> list[int]:
+def choose(together: Profile, members: Sequence[Profile], single: Profile) -> list[int]:
     """Choose the questions to trace, by number: the first of each kind.
 
     Args:
         together: The ensemble's answers.
         members: Each member's alone, on the same questions.
-        best_single: The member that the ensemble is held against.
+        single: The answers that the ensemble is held against.
     """
-    best = next(member for member in members if member.model == best_single)
-    changes = [joint.score - alone.score for joint, alone in zip(together.answers, best.answers, strict=True)]
+    changes = [joint.score - alone.score for joint, alone in zip(together.answers, single.answers, strict=True)]
     answered = [n for n, answer in enumerate(together.answers) if answer.error is None and answer.text]
     mended = [n for n in answered if changes[n] > 0][:OF_A_KIND]
     broken = [n for n in answered if changes[n] < 0][:OF_A_KIND]

@@ -142,17 +142,15 @@ def test_candidates_that_were_asked_different_questions_are_refused() -> None:
 
 def test_the_best_on_dev_is_put_forward_and_the_greedy_set_where_it_is_as_good() -> None:
     greedy, other = Try(prospect("ab", greedy=True), 70.0), Try(prospect("ac"), 70.0)
-    assert best_of([greedy, other], 65.0) is greedy
+    assert best_of([greedy, other]) is greedy
     better = dataclasses.replace(other, accuracy=70.1)
-    assert best_of([greedy, better], 65.0) is better
-    assert best_of([dataclasses.replace(greedy, accuracy=None), other], 65.0) is other
+    assert best_of([greedy, better]) is better
+    assert best_of([dataclasses.replace(greedy, accuracy=None), other]) is other
 
 
-def test_no_set_is_put_forward_that_does_not_beat_the_best_candidate() -> None:
-    tried = [Try(prospect("ab", greedy=True), 65.0), Try(prospect("ac"), None)]
-    assert best_of(tried, 65.0) is None
-    assert best_of(tried, 64.9) is tried[0]
-    assert best_of([], 0.0) is None
+def test_where_no_set_can_be_decoded_none_is_found() -> None:
+    assert best_of([Try(prospect("ab", greedy=True), None)]) is None
+    assert best_of([]) is None
 
 
 STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.0, 78.0, 76.0, 60.0), strict=True)]
@@ -176,47 +174,36 @@ def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
     assert put_forward(greedy, prospect("abc", greedy=True), STANDINGS, Rules()) is greedy
 
 
-def test_the_best_candidate_alone_is_a_selection_too() -> None:
-    greedy = select(STANDINGS, Rules())
-    alone = put_forward(greedy, None, STANDINGS, Rules())
-    assert alone.selected == ("a",)
-    assert [d.status for d in alone.decisions] == ["primary", "rejected", "rejected", "rejected"]
-    assert "no set that was decoded beats the best candidate" in alone.decisions[1].reason
-
-
 def test_the_sentence_says_what_was_compared_where() -> None:
     tried = [Try(prospect("ab", greedy=True), 70.0), Try(prospect("ac"), 71.5), Try(prospect("bc"), None)]
-    text = sentence(tried, tried[1].prospect, STANDINGS[0], 300)
-    assert text == (
+    single = dataclasses.replace(STANDINGS[0], accuracy=70.5)
+    assert sentence(tried, tried[1], single, 300) == (
         "A search found this set, the best of 2 that were decoded: 71.5 points on the 300 dev questions; the rules' "
         "own choice, a and b, 70.0."
     )
-    assert "The rules' own choice was the best of the 2 sets" in sentence(tried, tried[0].prospect, STANDINGS[0], 300)
-    assert sentence(tried, None, STANDINGS[0], 300) == (
-        "Use a alone: the best of 2 sets that were decoded on the 300 dev questions, a and c, scores 71.5 points "
-        "there, and a by itself 80.0. No set was run on held-out questions."
+    assert sentence(tried, tried[0], single, 300) == (
+        "The rules' own choice was the best of the 2 sets decoded in a search: 70.0 points on the 300 dev questions; "
+        "a alone scores 70.5."
     )
 
 
 # --- With models ---
 
 
-def test_where_no_set_beats_the_best_candidate_on_dev_the_verdict_is_single(
+def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), search=3)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     result = result_of(outcome)
-    assert result["advice"]["verdict"] == "single"
-    assert result["advice"]["text"].startswith(f"Use {result['selected'][0]} alone: the best of 3 sets")
-    assert result["ensemble"] is None
-    assert sorted(statuses(outcome).values()) == ["primary", "rejected", "rejected"]
-    assert [name.count("+") + 1 for name in loaded[:3]] == [1, 1, 1]
-    decoded = ["+".join(one["models"]) for one in result["search"]]
-    assert [name for name in loaded if "+" in name] == decoded
+    (put,) = [one for one in result["search"] if one["put_forward"]]
+    assert put["models"] == result["selected"]
+    assert result["ensemble"] is not None
     assert [one["greedy"] for one in result["search"]] == [True, False, False]
-    assert not any(one["put_forward"] or one["error"] for one in result["search"])
+    decoded = ["+".join(one["models"]) for one in result["search"]]
+    assert [name for name in loaded if "+" in name][: len(decoded)] == decoded
+    assert "sets decoded in a search" in result["advice"]["text"] or "A search found" in result["advice"]["text"]
 
 
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
@@ -246,6 +233,9 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     put = [one for one in result["search"] if one["put_forward"]]
     assert [(one["models"], one["dev_accuracy"]) for one in put] == [(list(wanted), 100)]
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
+    assert outcome.verified is not None
+    best = result["search"][0]["models"][0]
+    assert {*outcome.verified.comparison.members} == {*wanted, best}, "the best candidate is held against the set too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
 

@@ -55,7 +55,7 @@ def test_the_first_mended_and_broken_ones_are_traced_and_those_that_divide_the_m
     together = profile("unite", 1, 0, 1, 0, 1, 1)
     best = profile("a", 0, 1, 1, 0, 1, 1, said="abcdef")
     other = profile("b", 0, 0, 1, 0, 1, 1, said="abcxef")
-    assert choose(together, [best, other], "a") == [0, 1, 3]
+    assert choose(together, [best, other], best) == [0, 1, 3]
 
 
 def test_at_most_so_many_of_a_kind_are_traced() -> None:
@@ -63,13 +63,14 @@ def test_at_most_so_many_of_a_kind_are_traced() -> None:
     scores = [1.0] * 10 + [0.0] * 30
     best = profile("a", *([0.0] * 10 + [1.0] * 10 + [0.0] * 20), said="a" * n)
     other = profile("b", *([0.0] * n), said="b" * n)
-    numbers = choose(profile("unite", *scores), [best, other], "a")
+    numbers = choose(profile("unite", *scores), [best, other], best)
     assert numbers == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]
 
 
 def test_a_question_without_a_response_is_not_traced() -> None:
     failed = Profile("unite", (Answer("0", "", None, 0.0, "error", "out of memory"),))
-    assert choose(failed, [profile("a", 1), profile("b", 0, said="y")], "a") == []
+    best = profile("a", 1)
+    assert choose(failed, [best, profile("b", 0, said="y")], best) == []
 
 
 # --- What is written of a step ---
