@@ -15,15 +15,12 @@ from typing import Any
 
 from advisor.evidence import Comparison, compare, holm
 from advisor.records import LEVEL, Profile
-from advisor.responses import answered, chosen
+from advisor.responses import answered, can_vote, chosen
 from advisor.tasks.values import Task
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._response import ResponseMethod, ResponseSetup
 
-_FIXED = ("exact_match", "number", "choice")
-"""Metrics that read a short, fixed answer from a response without looking at the reference. What `contains` read is the
-reference itself where it was found, so that votes for it would be told what is right."""
 _VOTERS = 3
 """Fewer members than this, and a vote is the primary's answer."""
 
@@ -127,7 +124,7 @@ _WHAT = {
 
 def _methods(task: Task, setup: ResponseSetup) -> Iterator[tuple[str, ResponseMethod]]:
     """The methods that fit, by name."""
-    if len(setup.members) >= _VOTERS and task.metric in _FIXED and task.scorer is None:
+    if len(setup.members) >= _VOTERS and can_vote(task):
         yield "voting", _make("voting", setup)
     try:
         yield "router", _make("router", setup)

@@ -17,7 +17,7 @@ from advisor.plan import Plan
 from advisor.profiler import Profiled, Profiler
 from advisor.profiling import Cost
 from advisor.records import Profile
-from advisor.responses import answered, chosen
+from advisor.responses import answered, can_vote, chosen
 from advisor.store import Store
 from advisor.watching import Watcher
 from ensemble.checkpoint import first_line
@@ -29,6 +29,7 @@ CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
 TEMPERATURE = 0.7
 """Of the control's draws, as in that paper."""
+_NO_VOTE = "votes are counted where answers are short and fixed, and the task's metric reads none such"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,9 @@ class Evaluator:
         """Why methods cannot be run on this set, by name. What the store has all responses of can be."""
         found = {}
         for name in self._methods:
+            if name == "voting" and not can_vote(self.task):
+                found[name] = f"method voting: {_NO_VOTE}"
+                continue
             try:
                 if get_method(name).level == "response":
                     # Whether there is enough to learn from shows when it is learnt.
@@ -205,6 +209,8 @@ class Evaluator:
         best = max((one.profile for one in alone), key=lambda profile: round(profile.accuracy, 9))
         if self.task.metric == "choice":
             return Entry(CONTROL, "control", "options are chosen by their likelihood, and nothing is drawn")
+        if not can_vote(self.task):
+            return Entry(CONTROL, "control", _NO_VOTE)
         drawn = [
             self._profiler.drawn(best.model, self.task, TEMPERATURE, self._plan.seed + n) for n in range(len(alone))
         ]

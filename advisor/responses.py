@@ -9,6 +9,15 @@ from advisor.records import Profile
 from advisor.tasks.values import Task
 from ensemble.methods._response import Answered, Response, ResponseMethod
 
+_FIXED = ("exact_match", "number", "choice")
+"""Metrics that read a short, fixed answer from a response without looking at the reference. What `contains` read is the
+reference itself where it was found, so that votes for it would be told what is right."""
+
+
+def can_vote(task: Task) -> bool:
+    """Whether the answers that a task's metric reads can be counted as votes."""
+    return task.metric in _FIXED and task.scorer is None
+
 
 def answered(task: Task, profiles: Sequence[Profile], *, scored: bool = False) -> tuple[Answered, ...]:
     """The task's questions with every member's response.

@@ -29,6 +29,7 @@ METHODS = "unite,gac,average,sweetspan,voting,rerank"
 def run(place: Place, models: Path) -> Place:
     """A place with the run folder of three tiny models."""
     place.job(models)
+    place.task(metric="exact_match")
     assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
     return place
 
@@ -59,6 +60,13 @@ def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> N
     assert "it needs a reward model" in by_name["rerank"]["left_out"]
     assert by_name["average"]["accuracy"] is None
     assert [name for name, entry in by_name.items() if entry["left_out"]] == ["average", "rerank"]
+
+
+def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(run: Place) -> None:
+    run.task(metric="contains")
+    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "unite,voting")["methods"]}
+    assert "votes are counted where answers are short and fixed" in by_name["voting"]["left_out"]
+    assert "votes are counted" in by_name["self-consistency"]["left_out"]
 
 
 def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
