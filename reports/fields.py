@@ -22,10 +22,12 @@ class Fields:
     Attributes:
         values: The object, as parsed.
         place: File, and line or field path, for messages.
+        way_out: What to do where something is wrong.
     """
 
     values: dict[str, Any]
     place: str
+    way_out: str = _WAY_OUT
 
     def line(self, name: str, default: str = "") -> str:
         """Return a string that is shown on one line, cleaned."""
@@ -77,14 +79,16 @@ class Fields:
 
     def part(self, name: str) -> Fields:
         """Return the object under a name, an empty one where there is none."""
-        return self.optional_part(name) or Fields({}, f"{self.place}: {name}")
+        return self.optional_part(name) or Fields({}, f"{self.place}: {name}", self.way_out)
 
     def optional_part(self, name: str) -> Fields | None:
         """Return the object under a name, or None."""
         value = self.values.get(name)
         if value is None:
             return None
-        return Fields(value, f"{self.place}: {name}") if isinstance(value, dict) else self.refuse(name, "an object")
+        if not isinstance(value, dict):
+            self.refuse(name, "an object")
+        return Fields(value, f"{self.place}: {name}", self.way_out)
 
     def parts(self, name: str) -> list[Fields]:
         """Return the objects of the list under a name."""
@@ -93,7 +97,7 @@ class Fields:
             return []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             self.refuse(name, "a list of objects")
-        return [Fields(item, f"{self.place}: {name}[{index}]") for index, item in enumerate(value)]
+        return [Fields(item, f"{self.place}: {name}[{index}]", self.way_out) for index, item in enumerate(value)]
 
     def texts(self, name: str, *, keep_lines: bool = False) -> tuple[str, ...]:
         """Return a string, or a list of strings, as a tuple of cleaned strings."""
@@ -103,7 +107,7 @@ class Fields:
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise the error for a field that is not what it should be."""
-        raise InputError(f"{self.place}: {name} should be {expected}; {_WAY_OUT}")
+        raise InputError(f"{self.place}: {name} should be {expected}; {self.way_out}")
 
     def _string(self, name: str, default: str) -> str:
         value = self.values.get(name)
@@ -112,38 +116,38 @@ class Fields:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def read_object(path: Path) -> Fields:
+def read_object(path: Path, way_out: str = _WAY_OUT) -> Fields:
     """Read a file that holds one JSON object."""
-    return _parse(_text(path), path, first_line=1)
+    return _parse(_text(path, way_out), path, 1, way_out)
 
 
 def read_lines(path: Path) -> Iterator[Fields]:
     """Read a file that holds a JSON object on each line; empty lines are passed over."""
     # Not splitlines(): U+2028 and its like may stand inside a JSON string, and end no line there.
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(_text(path, _WAY_OUT).split("\n"), start=1):
         if line.strip():
-            yield _parse(line, path, first_line=number)
+            yield _parse(line, path, number, _WAY_OUT)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, way_out: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {_WAY_OUT}") from error
+        raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {way_out}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check that it is a readable file") from error
 
 
-def _parse(text: str, path: Path, first_line: int) -> Fields:
+def _parse(text: str, path: Path, first_line: int, way_out: str) -> Fields:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{first_line + error.lineno - 1}: not JSON ({error.msg}); {_WAY_OUT}") from error
+        raise InputError(f"{path}:{first_line + error.lineno - 1}: not JSON ({error.msg}); {way_out}") from error
     except (RecursionError, ValueError) as error:  # nested beyond reason, or a number of thousands of digits
-        raise InputError(f"{path}:{first_line}: not usable JSON; {_WAY_OUT}") from error
+        raise InputError(f"{path}:{first_line}: not usable JSON; {way_out}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path}:{first_line}: should be a JSON object; {_WAY_OUT}")
-    return Fields(value, f"{path}:{first_line}" if path.suffix == ".jsonl" else str(path))
+        raise InputError(f"{path}:{first_line}: should be a JSON object; {way_out}")
+    return Fields(value, f"{path}:{first_line}" if path.suffix == ".jsonl" else str(path), way_out)
 
 
 def _is_number(value: object) -> bool:

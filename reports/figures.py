@@ -1,4 +1,4 @@
-"""Every drawing of the report: the map, the ensemble against its members, the lengths, and the pair matrices.
+"""Every drawing of the report: the map, the ensemble against its members, the lengths, the pair matrices, the methods.
 
 A drawing that would be too small on a phone is made twice, once for a narrow page.
 """
@@ -10,27 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports import words
+from reports.evaluation import Evaluation
 from reports.examples import Samples
 from reports.mapping import draw_map
 from reports.matrices import Matrix, draw_matrices
-from reports.model import Candidate, EnsembleRun, Interval, Result
+from reports.methods import draw_methods
+from reports.model import Candidate, EnsembleRun, Result
+from reports.rows import COLUMN, NARROW, WIDE, Drawing, Row, axis, both, interval_mark, row_name
 from reports.scales import Scale, length_scale, points_scale
 from reports.svg import Canvas, plain_style
-
-WIDE, NARROW = 904, 358
-"""Pixels across: what the page leaves for a drawing on a desk and on a phone of 390 pixels."""
-
-COLUMN = 190
-"""Pixels for the names beside a wide drawing; a narrow one has them above the lines."""
-NAME = 12.5
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """The same drawing for a wide and for a narrow page, as SVG markup."""
-
-    wide: str
-    narrow: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +30,19 @@ class Figures:
     ensemble: Drawing | None
     lengths: Drawing | None
     matrices: tuple[Matrix, ...]
+    methods: Drawing | None
 
 
-def draw(result: Result, samples: Samples | None) -> Figures:
+def draw(result: Result, samples: Samples | None, evaluation: Evaluation | None = None) -> Figures:
     """Draw everything that the run has the numbers for."""
     with plain_style():
         return Figures(
             delta=draw_delta(result.ensemble),
-            map=_both(draw_map(result, WIDE, 420), draw_map(result, NARROW, 380)),
-            ensemble=_both(draw_ensemble(result, WIDE), draw_ensemble(result, NARROW)),
-            lengths=_both(draw_lengths(result, samples, WIDE), draw_lengths(result, samples, NARROW)),
+            map=both(draw_map(result, WIDE, 420), draw_map(result, NARROW, 380)),
+            ensemble=both(draw_ensemble(result, WIDE), draw_ensemble(result, NARROW)),
+            lengths=both(draw_lengths(result, samples, WIDE), draw_lengths(result, samples, NARROW)),
             matrices=draw_matrices(result),
+            methods=both(draw_methods(evaluation, WIDE), draw_methods(evaluation, NARROW)),
         )
 
 
@@ -79,22 +69,14 @@ def draw_delta(run: EnsembleRun | None) -> str | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    name: str
-    shape: str
-    accuracy: float
-    interval: Interval | None
-
-
 def draw_ensemble(result: Result, width: int) -> str | None:
     """Draw the ensemble and its members, each with its interval; None where nothing was run together."""
     run, short_names = result.ensemble, result.short_names
     if run is None or run.accuracy is None:
         return None
-    rows = [_Row(f"{run.method} ensemble", "ensemble", run.accuracy, run.accuracy_ci)]
+    rows = [Row(f"{run.method} ensemble", "ensemble", run.accuracy, run.accuracy_ci)]
     rows += [
-        _Row(short_names.get(each.model, each.model), "selected", each.accuracy, each.accuracy_ci)
+        Row(short_names.get(each.model, each.model), "selected", each.accuracy, each.accuracy_ci)
         for each in run.members
         if each.accuracy is not None
     ]
@@ -102,7 +84,7 @@ def draw_ensemble(result: Result, width: int) -> str | None:
     canvas = Canvas(width, step * len(rows) + foot)
     ends = [end for row in rows for end in (row.accuracy, *(row.interval or ()))]
     x = points_scale(ends, start, width - 52, pad=1.5)
-    _axis(canvas, x, foot, "accuracy, points", 5 if width == NARROW else 10)
+    axis(canvas, x, foot, "accuracy, points", 5 if width == NARROW else 10)
     if run.best_single is not None:
         at = x(run.best_single)
         canvas.line((at, foot), (at, canvas.height), "muted", dash=(3, 3))
@@ -129,27 +111,16 @@ def draw_lengths(result: Result, samples: Samples | None, width: int) -> str | N
     if primary and primary.mean_length:
         ratio = result.rules.max_length_ratio
         canvas.box(x(primary.mean_length / ratio), foot, x(primary.mean_length * ratio), canvas.height, "band")
-    _axis(canvas, x, foot, "response length, characters (log scale)", 5 if width == NARROW else 10)
+    axis(canvas, x, foot, "response length, characters (log scale)", 5 if width == NARROW else 10)
     for index, (candidate, lengths) in enumerate(rows):
         _spread(canvas, candidate, short_names[candidate.model], lengths, x, canvas.height - step * (index + 1) + 12)
     return canvas.markup(f"How the response lengths of {len(rows)} candidates are spread, with the mean of each.")
 
 
-def _axis(canvas: Canvas, x: Scale, bottom: float, label: str, most: int) -> None:
-    for value in x.ticks(most):
-        canvas.line((x(value), bottom), (x(value), canvas.height), "rule", width=0.8)
-        canvas.text(x(value), bottom - 14, f"{value:,g}", size=11.5, colour="muted", align="center")
-    canvas.line((x.start, bottom), (x.end, bottom), "muted")
-    canvas.text(x.end, 8, f"{label} →", size=11.5, colour="muted", align="right")
-
-
-def _interval_row(canvas: Canvas, row: _Row, x: Scale, y: float) -> None:
+def _interval_row(canvas: Canvas, row: Row, x: Scale, y: float) -> None:
     bold = row.shape == "ensemble"
-    _row_name(canvas, row.name, x, y, 17, bold)
-    if row.interval is not None:
-        canvas.line((x(row.interval[0]), y), (x(row.interval[1]), y), row.shape, width=3 if bold else 2)
-    title = f"{row.name}: {words.points(row.accuracy)} points, interval {words.interval(row.interval)}"
-    canvas.mark(x(row.accuracy), y, row.shape, title=title)
+    row_name(canvas, row.name, x, y, 17, bold=bold)
+    interval_mark(canvas, row, x, y)
     canvas.text(canvas.width - 4, y, words.points(row.accuracy), size=13, bold=bold, align="right")
 
 
@@ -168,18 +139,7 @@ def _spread(canvas: Canvas, candidate: Candidate, name: str, lengths: Sequence[i
             left = x.start + index * step
             canvas.box(left + 0.5, base, left + step - 0.5, base + height, "bar")
     canvas.line((x.start, base), (x.end, base), "rule")
-    _row_name(canvas, name, x, base + (8 if canvas.width == WIDE else 0), 38, candidate.status != "rejected")
+    row_name(canvas, name, x, base + (8 if canvas.width == WIDE else 0), 38, bold=candidate.status != "rejected")
     if candidate.mean_length is not None:
         title = f"{candidate.model}: mean {words.length(candidate.mean_length)} characters"
         canvas.mark(x(candidate.mean_length), base, candidate.status, title=title)
-
-
-def _row_name(canvas: Canvas, name: str, x: Scale, y: float, above: float, bold: bool) -> None:
-    if canvas.width == WIDE:
-        canvas.text(0, y, words.shortened(name, 24), size=NAME, bold=bold)
-    else:
-        canvas.text(x.start, y + above, words.shortened(name, 40), size=NAME, bold=bold)
-
-
-def _both(wide: str | None, narrow: str | None) -> Drawing | None:
-    return Drawing(wide, narrow) if wide is not None and narrow is not None else None

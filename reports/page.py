@@ -16,6 +16,7 @@ from ensemble.errors import InputError
 from reports import words
 from reports.costs import cost_rows, slowdown
 from reports.data import script_data
+from reports.evaluation import Evaluation
 from reports.examples import TAGS, Example, Samples
 from reports.figures import draw
 from reports.matrices import known_measures
@@ -51,23 +52,28 @@ class Bar:
     floor: float
 
 
-def write_page(path: Path, result: Result, samples: Samples | None) -> Path:
+def write_page(path: Path, result: Result, samples: Samples | None, evaluation: Evaluation | None = None) -> Path:
     """Write the report to a file, and return its path; see :func:`reports.write_report`."""
-    return _write_atomically(path, render(result, samples))
+    return _write_atomically(path, render(result, samples, evaluation))
 
 
-def render(result: Result, samples: Samples | None) -> str:
+def render(result: Result, samples: Samples | None, evaluation: Evaluation | None = None) -> str:
     """Return the report as HTML."""
     # Markup is what the template does not escape: this package's own text, and what was escaped by other means.
     style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _STYLES)
     script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    figures, costs = draw(result, samples), cost_rows(result)
+    chosen = tuple(result.candidates[index].model for index in result.selected)
+    # A set may have been chosen anew since its methods were evaluated.
+    current = evaluation if evaluation is not None and evaluation.members == chosen else None
+    figures, costs = draw(result, samples, current), cost_rows(result)
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             result=result,
             samples=samples,
+            evaluation=evaluation,
+            current=current is not None,
             figures=figures,
             headline=headline(result),
             certainty=certainty(result),
@@ -101,6 +107,8 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "amount": words.amount,
+        "chance": words.chance,
+        "cost": words.cost,
         "difference": words.difference,
         "difference_interval": words.difference_interval,
         "drawn": Markup,  # for the drawings, whose text has been escaped by the XML writer
@@ -112,6 +120,7 @@ def _environment() -> Environment:
         "ratio": words.ratio,
         "seconds": words.seconds,
         "sentence": _sentence,
+        "share": words.share,
     }
     return environment
 

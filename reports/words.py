@@ -65,6 +65,23 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
 
 
+def cost(value: float | None) -> str:
+    """Return milliseconds with three digits at least: ``0.84``, ``12.3``, ``1,204``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """Return a share in percent: ``7%``."""
+    return UNKNOWN if value is None else f"{100 * value:.0f}%"
+
+
+def chance(value: float | None) -> str:
+    """Return a p-value for a column: ``0.012``, ``< 0.001``."""
+    return p_value(value).removeprefix("= ")
+
+
 def memory(value: float | None) -> str:
     """Return bytes: ``640 MB``, ``14.2 GB``."""
     if value is None:

@@ -34,6 +34,49 @@ def write_json(folder: Path, result: dict[str, Any]) -> Path:
     return folder
 
 
+def write_evaluation(folder: Path, evaluation: dict[str, Any]) -> Path:
+    """Write an evaluation.json beside a result.json, and return the folder."""
+    (folder / "evaluation.json").write_text(json.dumps(evaluation, indent=2), encoding="utf-8")
+    return folder
+
+
+def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
+    """Make evaluation.json of the set of a result.json: two methods, one that was left out, and the control."""
+    run = result["ensemble"]
+    members = [
+        {key: member[key] for key in ("model", "accuracy", "accuracy_ci", "mean_length", "seconds", "peak_memory")}
+        | {"ms_per_token": 0.5 + place}
+        for place, member in enumerate(run["members"])
+    ]
+    figures = {key: run[key] for key in ("accuracy", "accuracy_ci", "delta", "delta_ci", "p_value", "gained", "lost")}
+    left_out = {**dict.fromkeys(figures), "left_out": "method average: it needs one vocabulary"}
+    methods = [
+        _entry("unite", "token", **figures, p_adjusted=0.0312, handled_per_step=23.7),
+        _entry("gac-threshold", "token", **figures, p_adjusted=0.5, share_ensembled=0.073, handled_per_step=2400.2),
+        _entry("average", "token", **left_out, ms_per_token=None, share_ensembled=None, peak_memory=None),
+        _entry("voting", "response", **figures, p_adjusted=0.75, ms_per_token=1234.5, share_ensembled=None),
+        _entry("self-consistency", "control", **figures, share_ensembled=None),
+    ]
+    return {
+        "schema_version": 1,
+        "task": "word_problems",
+        "metric": "number",
+        "split": "held_out",
+        "n": run["n"],
+        "signature": "task:word_problems|split:held_out|n:100|shots:0|seed:0|prompt:9f2c1ab0|version:0.1.0",
+        "k": 10,
+        "best_single": run["best_single_model"],
+        "members": members,
+        "methods": methods,
+        "provenance": {"command": "advisor evaluate runs/demo --task word_problems --methods unite,voting"},
+    }
+
+
+def _entry(method: str, level: str, **figures: Any) -> dict[str, Any]:
+    usual = {"left_out": None, "p_adjusted": None, "ms_per_token": 2.04, "seconds": 0.1, "share_ensembled": 1.0}
+    return {"method": method, "level": level, **usual, "handled_per_step": None, "peak_memory": 701_000_000, **figures}
+
+
 def make_samples(dev: int = 300, held_out: int = 100, seed: int = 5) -> list[dict[str, Any]]:
     """Make the lines of samples.jsonl."""
     chance = random.Random(seed)

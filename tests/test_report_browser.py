@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from report_browser import browser, open_report, prefer, resize
-from report_fixture import make_result, make_samples, write_json, write_run
+from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
 from advisor.records import Rules, Standing
 from advisor.selection import select
@@ -360,3 +360,38 @@ def test_text_stands_out_from_what_is_behind_it(window: Any, theme: str) -> None
     pairs += [(f"--heat-{level}", "--heat-low" if level < 5 else "--heat-high") for level in range(9)]
     contrasts = window.execute_script(CONTRASTS, pairs)
     assert {pair: round(ratio, 2) for pair, ratio in zip(pairs, contrasts, strict=True) if ratio < 4.5} == {}
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("runs") / "methods")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return write_report(write_evaluation(folder, make_evaluation(result)))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_methods_fit_their_page_in_either_theme(driver: Any, methods: Path, width: int) -> None:
+    resize(driver, width)
+    colours = set()
+    for theme in ("light", "dark"):
+        prefer(driver, theme)
+        open_report(driver, methods)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        script = "return getComputedStyle(document.querySelector(arguments[0])).fill"
+        colours.add(driver.execute_script(script, f"#methods .{'wide' if width == 1280 else 'narrow'} text"))
+    assert len(colours) == 2
+    assert driver.get_log("browser") == []
+
+
+def test_methods_sort_by_what_they_cost_and_what_was_left_out_stays_last(driver: Any, methods: Path) -> None:
+    resize(driver, 1440)
+    open_report(driver, methods)
+    heads = {head.text.split("\u2009")[0]: head for head in find(driver, ".methods thead th")}
+    button = heads["ms/token"].find_element("tag name", "button")
+    for order in (1, -1):
+        button.click()
+        costs = [cell.get_attribute("data-value") for cell in find(driver, ".methods [data-label='ms/token']")]
+        assert costs[-1] == ""
+        assert [float(cost) for cost in costs[:-1]] == sorted(
+            (float(cost) for cost in costs[:-1]), key=lambda c: order * c
+        )

@@ -11,12 +11,14 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_fixture import make_result, make_samples, write_json, write_run
+from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
+from reports.evaluation import read_evaluation
 from reports.examples import read_samples
-from reports.figures import NARROW, WIDE, Figures, draw
+from reports.figures import Figures, draw
 from reports.labels import Box, Label, place, text_width
 from reports.model import Result, read_result
+from reports.rows import NARROW, WIDE
 from reports.scales import Scale, length_scale, points_scale
 from reports.svg import Canvas, plain_style
 
@@ -29,18 +31,20 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     folder = write_run(tmp_path_factory.mktemp("figures"))
+    write_evaluation(folder, make_evaluation(make_result(make_samples())))
     read = read_result(folder / "result.json")
-    return draw(read, read_samples(folder / "samples.jsonl", read))
+    evaluation = read_evaluation(folder / "evaluation.json")
+    return draw(read, read_samples(folder / "samples.jsonl", read), evaluation)
 
 
 def every(figures: Figures) -> list[str]:
-    both = [drawing for drawing in (figures.map, figures.ensemble, figures.lengths) if drawing is not None]
+    both = [drawing for drawing in (figures.map, figures.ensemble, figures.lengths, figures.methods) if drawing]
     pairs = [svg for drawing in both for svg in (drawing.wide, drawing.narrow)]
     return [*pairs, *(matrix.svg for matrix in figures.matrices), *([figures.delta] if figures.delta else [])]
 
 
 def test_everything_is_drawn(figures: Figures) -> None:
-    assert len(every(figures)) == 3 * 2 + 10 + 1
+    assert len(every(figures)) == 4 * 2 + 10 + 1
 
 
 def test_drawings_are_xml_with_the_themes_colours_and_no_style_or_id(figures: Figures) -> None:
@@ -171,3 +175,16 @@ def test_a_drawing_is_the_same_every_time_and_keeps_its_order() -> None:
 
 def test_sizes_are_those_of_the_page() -> None:
     assert (WIDE, NARROW) == (904, 358)
+
+
+def test_methods_stand_on_lines_of_their_own_by_accuracy_and_cost(figures: Figures) -> None:
+    assert figures.methods is not None
+    for svg in (figures.methods.wide, figures.methods.narrow):
+        root = ElementTree.fromstring(svg)
+        titles = [title.text or "" for title in root.iter("title")]
+        # Each has a mark on either scale; what was left out has none.
+        for name in ("unite", "gac-threshold", "voting", "self-consistency", "terse-bytes"):
+            assert sum(title.startswith(f"{name}: ") for title in titles) == 2, name
+        assert "voting: 1,234 ms" in titles
+        assert not any(title.startswith("average") for title in titles)
+        assert any(element.get("stroke-dasharray") for element in root.iter("path"))

@@ -1,4 +1,4 @@
-"""Hostile content in every field of both files: the page's markup stays the same, and nothing invisible is in it."""
+"""Hostile content in every field of all files: the page's markup stays the same, and nothing invisible is in it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from report_fixture import make_result, make_samples, write_json
+from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
 
 from reports import write_report
 from reports.visible import visible
 
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)
-FIXED = {"status", "verdict", "split", "finish_reason"}
+EVALUATION = make_evaluation(RESULT)
+FIXED = {"status", "verdict", "split", "finish_reason", "level"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [
@@ -88,6 +89,7 @@ def page_with(folder: Path, payload: str) -> str:
 
     samples = [poisoned(sample, poison) for sample in SAMPLES]
     (folder / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
+    write_evaluation(folder, poisoned(EVALUATION, poison))
     return write_report(write_json(folder, poisoned(RESULT, poison))).read_text(encoding="utf-8")
 
 

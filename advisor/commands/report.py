@@ -15,7 +15,7 @@ def report(
     *,
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
-    """Write a run's report.html again, from result.json and samples.jsonl alone."""
+    """Write a run's report.html again, from result.json, samples.jsonl and evaluation.json alone."""
     from reports import write_report
 
     print(write_report(run))

@@ -1,0 +1,110 @@
+"""Methods side by side in the report: there where evaluation.json is, and only where it is of the chosen set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
+from test_report import text_of
+
+from ensemble.errors import InputError
+from reports import write_report
+
+HEADING = "Methods side by side"
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    return make_result(make_samples(dev=30, held_out=20))
+
+
+def page_of(folder: Path, result: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
+    write_json(folder, result)
+    if evaluation is not None:
+        write_evaluation(folder, evaluation)
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def test_there_is_a_section_where_methods_were_evaluated_and_only_there(tmp_path: Path, result: dict[str, Any]) -> None:
+    assert HEADING not in page_of(tmp_path, result, None)
+    page = page_of(tmp_path, result, make_evaluation(result))
+    assert HEADING in text_of(page) and '<a href="#methods">' in page
+    assert "and evaluation.json. This file loads nothing" in text_of(page)
+
+
+def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = text_of(page_of(tmp_path, result, make_evaluation(result)))
+    section = text[text.index(HEADING) : text.index("Leaderboard", text.index(HEADING))]
+    unite = section[section.index("unite tokens") : section.index("gac-threshold tokens")]
+    run = result["ensemble"]
+    for figure in (f"{run['accuracy']:.1f}", f"{run['delta']:+.1f}", "0.031", "2.04", "100%", "24", "701 MB"):
+        assert f" {figure} " in unite, figure
+    assert "7% 2,400" in section and "1,234" in section
+    for model in result["selected"]:
+        assert f"{model} alone" in section
+    assert "Holm" in section
+
+
+def test_what_was_left_out_has_its_reason(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = text_of(page_of(tmp_path, result, make_evaluation(result)))
+    assert "average Left out: Method average: it needs one vocabulary. tokens – – – – – – –" in text
+
+
+def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, result: dict[str, Any]) -> None:
+    evaluation = make_evaluation(result)
+    evaluation["members"][0]["model"] = "gone"
+    text = text_of(page_of(tmp_path, result, evaluation))
+    assert "evaluation.json is of another set: gone," in text
+    assert "ms/token" not in text
+
+
+def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[str, Any]) -> None:
+    evaluation = make_evaluation(result)
+    for line in (*evaluation["members"], *evaluation["methods"]):
+        line["peak_memory"] = None
+    text = text_of(page_of(tmp_path, result, evaluation))
+    assert "Entries Memory" not in text and "Entries terse" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ('{"schema_version": 1,\n "methods": [', "evaluation.json:2: not JSON"),
+        ("[]", "evaluation.json:1: should be a JSON object"),
+        ("{}", "evaluation.json: schema_version is missing, and this unite-advisor reads 1"),
+        ('{"schema_version": [1]}', "evaluation.json: schema_version should be a number"),
+        ('{"schema_version": 1, "methods": 3}', "evaluation.json: methods should be a list of objects"),
+        ('{"schema_version": 1, "methods": [{}]}', "evaluation.json: methods[0]: method should be the method's name"),
+        (
+            '{"schema_version": 1, "methods": [{"method": "a", "level": "token", "delta": "much"}]}',
+            "evaluation.json: methods[0]: delta should be a number",
+        ),
+        (
+            '{"schema_version": 1, "methods": [{"method": "a", "level": "word"}]}',
+            "evaluation.json: methods[0]: level should be token or span or response or control",
+        ),
+    ],
+)
+def test_a_damaged_evaluation_is_one_line_with_place_and_way_out(
+    tmp_path: Path, result: dict[str, Any], written: str, place: str
+) -> None:
+    write_json(tmp_path, result)
+    (tmp_path / "evaluation.json").write_text(written, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        write_report(tmp_path)
+    message = str(caught.value)
+    assert place in message and "run `advisor evaluate` again, or delete the file" in message and "\n" not in message
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_evaluation_without_figures_is_drawn(tmp_path: Path, result: dict[str, Any]) -> None:
+    bare = {
+        "schema_version": 1,
+        "members": [{"model": name} for name in result["selected"]],
+        "methods": [{"method": "unite", "level": "token"}],
+        "news": json.dumps([1]),
+    }
+    assert "unite tokens – – – – – –" in text_of(page_of(tmp_path, result, bare))
