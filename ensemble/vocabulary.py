@@ -188,7 +188,9 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 of all that decides bytes, roles and ids: the tokenizer's whole content, EOS and the size."""
         roles = f"{sorted(self.eos_ids)} {sorted(self._special)} {self.size}"
-        return hashlib.sha256(f"{self._backend.to_str()}{roles}".encode()).hexdigest()
+        # What pickle keeps of it: the bytes of to_str, without making text of them and bytes again. The file's
+        # hash would be quicker, and wrong after the tokenizer was changed in memory.
+        return hashlib.sha256(self._backend.__getstate__() + roles.encode()).hexdigest()
 
 
 def _as_text(data: bytes) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from test_vocabulary import judge_of, vocabulary_named
 from tiny import byte_tokenizer, real_tokenizers
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.joint import EOS, NONE, JointVocabulary, build, entries, load_or_build
@@ -117,6 +119,26 @@ def test_another_content_has_tables_of_its_own(change: str, tmp_path: Path) -> N
     for vocabulary in (changed(tokenizer, "nothing"), changed(tokenizer, "nothing"), changed(tokenizer, change)):
         assert same(load_or_build([vocabulary], tmp_path), build([vocabulary]))
     assert len([*tmp_path.iterdir()]) == 2
+
+
+IN_MEMORY: dict[str, Callable[[Tokenizer], object]] = {
+    "an added token": lambda backend: backend.add_tokens(["Jamie"]),
+    "a special token": lambda backend: backend.add_special_tokens(["<|pad|>"]),
+    "a normalizer": lambda backend: setattr(backend, "normalizer", normalizers.NFC()),
+    "a pre-tokenizer": lambda backend: setattr(backend, "pre_tokenizer", pre_tokenizers.ByteLevel()),
+    "a model without merges": lambda backend: setattr(backend, "model", BPE(backend.get_vocab(), [])),
+    "the model's own setting": lambda backend: setattr(backend.model, "ignore_merges", True),
+}
+"""Ways to change a tokenizer that was read from a file, which the file knows nothing of."""
+
+
+@pytest.mark.parametrize("change", IN_MEMORY)
+def test_a_tokenizer_that_is_changed_in_memory_has_another_fingerprint(change: str) -> None:
+    tokenizer = byte_tokenizer(("James", " the"))
+    before = Vocabulary(tokenizer, (), 512).fingerprint
+    assert Vocabulary(tokenizer, (), 512).fingerprint == before
+    IN_MEMORY[change](tokenizer.backend_tokenizer)
+    assert Vocabulary(tokenizer, (), 512).fingerprint != before
 
 
 def test_another_order_has_tables_of_its_own(two: list[Vocabulary], tmp_path: Path) -> None:
