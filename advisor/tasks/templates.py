@@ -58,7 +58,7 @@ class Template:
         InputError: The source is no template.
     """
 
-    __slots__ = ("_evaluate", "_file", "_key", "_named", "_render")
+    __slots__ = ("_evaluate", "_field", "_file", "_key", "_named", "_render")
 
     def __init__(self, source: str, *, file: str, key: str) -> None:
         self._file, self._key = file, key
@@ -66,6 +66,8 @@ class Template:
             expression = _lone_expression(source)
             self._evaluate = expression and _ENVIRONMENT.compile_expression(expression, undefined_to_none=False)
             self._named = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
+            # A field alone, as most options and references are, needs no engine: MMLU has 68,000 of them.
+            self._field = expression.strip() if expression and expression.strip() in self._named else None
             self._render = _ENVIRONMENT.from_string(source).render
         except _FAILURES as error:
             message = str(error).partition("\n")[0] or type(error).__name__
@@ -90,6 +92,8 @@ class Template:
         """
         if not self._evaluate:
             return self.text(record)
+        if self._field is not None and self._field in record.values:
+            return record.values[self._field]
         try:
             value = self._evaluate(record.values)
             if isinstance(value, jinja2.Undefined):
