@@ -69,6 +69,15 @@ def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(ru
     assert "votes are counted" in by_name["self-consistency"]["left_out"]
 
 
+def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> None:
+    found = evaluate(run, "--methods", "deepen-adapt,unite")["methods"][0]
+    # What untrained models get right is nothing, which leaves nothing to weigh them by.
+    assert "chance" in found["left_out"]
+    accuracies = "--set", "deepen-adapt.accuracies=[60,50,40]"
+    found = evaluate(run, "--methods", "deepen-adapt", *accuracies)["methods"][0]
+    assert found["left_out"] is None
+
+
 def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
     assert (ran.status, ran.out) == (2, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,7 @@ def evaluate(
         cache_dir=cache_dir,
         command=command_line(),
     )
-    options = check_options(settings or (), names)
+    options = check_options([*_learnt(run, names), *(settings or ())], names)
     from advisor.evaluating import Evaluator
     from advisor.evaluation import evaluation_of
 
@@ -79,3 +80,14 @@ def evaluate(
         print_json(result)
     else:
         terminal.compare(result)
+
+
+def _learnt(run: Path, methods: Sequence[str]) -> list[str]:
+    """Settings that a run has found out: DeePEn-Adapt weighs the members by their accuracies on dev."""
+    from advisor.result import read_result
+
+    if "deepen-adapt" not in methods:
+        return []
+    result = read_result(run)
+    accuracy = {candidate["model"]: candidate["accuracy"] for candidate in result["candidates"]}
+    return [f"deepen-adapt.accuracies={[accuracy[model] for model in result['selected']]}"]
