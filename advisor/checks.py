@@ -181,7 +181,7 @@ def check_device(option: str, device: str) -> None:
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
-    """Make sure that a checkpoint is a causal language model with weights that may be read, on the hub too.
+    """Make sure that a checkpoint can be a member, with weights that may be read, on the hub too.
 
     Raises:
         InputError: It is not, or cannot be reached.

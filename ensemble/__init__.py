@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble.decoder import Generation
     from ensemble.ensemble import Ensemble
+    from ensemble.seq2seq import Sourced
 
-__all__ = ["Ensemble", "Generation"]
+__all__ = ["Ensemble", "Generation", "Sourced"]
 
 
 def __getattr__(name: str) -> object:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> object:
         from ensemble.decoder import Generation
 
         return Generation
+    if name == "Sourced":
+        from ensemble.seq2seq import Sourced
+
+        return Sourced
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

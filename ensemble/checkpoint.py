@@ -13,6 +13,28 @@ if TYPE_CHECKING:
 
 ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template: where it has one, in every case, or not at all."""
+Reads = Literal["source", "prompt"]
+"""What an encoder reads where there are both: the bare source of a prompt, or the prompt that the others continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What may be said of the two sides of an encoder-decoder model.
+
+    Attributes:
+        source: The language that it reads, as its tokenizer writes it (``eng_Latn``); the tokenizer's own where None.
+        target: The language that it writes (``deu_Latn``); needed where it writes many.
+        reads: What its encoder reads; None for the bare source.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    reads: Reads | None = None
+
+    def key(self) -> dict[str, str]:
+        """What is said, by option; empty for every causal model."""
+        said = {"source": self.source, "target": self.target, "reads": self.reads}
+        return {option: value for option, value in said.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +45,13 @@ class Checkpoint:
         path_or_id: A local folder, or an id on the hub.
         revision: A commit, branch or tag on the hub; None for its main branch.
         trust_remote_code: Whether code from the hub may run. It needs a revision that is a commit.
+        sides: Languages of an encoder-decoder model.
     """
 
     path_or_id: str
     revision: str | None = None
     trust_remote_code: bool = False
+    sides: Sides = Sides()
 
     @property
     def is_local(self) -> bool:
@@ -49,8 +73,8 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     """Make sure that a checkpoint can be loaded, reading no weights; its configuration.
 
     Raises:
-        InputError: No such folder, a folder that is no causal language model, weights only as pickle, a hub that
-            cannot be reached or does not know the id.
+        InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
+            only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -61,14 +85,29 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
     except (OSError, ValueError) as error:
         raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+    if is_encoder_decoder(config):
+        return config
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
         getattr(config, "auto_map", None) or {}
     ):
         raise InputError(
-            f"{checkpoint.path_or_id}: a model of type {config.model_type} is no causal language model, "
-            "and only those can be members"
+            f"{checkpoint.path_or_id}: a model of type {config.model_type} is neither a causal language model nor an "
+            "encoder-decoder one, and only those can be members"
+        )
+    if said := checkpoint.sides.key():
+        raise InputError(
+            f"{checkpoint.path_or_id}: a model of type {config.model_type} has no encoder; leave "
+            f"{' and '.join(said)} out"
         )
     return config
+
+
+def is_encoder_decoder(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of a text-to-text model of transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+    both_sides = getattr(config, "is_encoder_decoder", False)
+    return bool(both_sides) and config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 
 def _check_folder(folder: Path) -> None:
@@ -86,6 +125,14 @@ def _check_folder(folder: Path) -> None:
             )
         raise InputError(f"{folder}: no weights (*.safetensors) in it; the download may be incomplete")
     if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
+        slow = sorted(
+            path.name for pattern in ("*.spm", "*.bpe.model", "spiece.model") for path in folder.glob(pattern)
+        )
+        if slow:
+            raise InputError(
+                f"{folder}: its tokenizer has no fast form (only {slow[0]}, no tokenizer.json), which the alignment "
+                "needs; choose a model that has one, as NLLB and T5 do"
+            )
         raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there too")
 
 

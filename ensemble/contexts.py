@@ -171,8 +171,7 @@ class Contexts:
         """Whether every member's context holds a text with a draft behind it, which readers have read."""
         emitted = [len(text.tokens) + drafted, *(len(reader.ids) for reader in readers)]
         lengths = [len(prompt) + length for prompt, length in zip(text.prompts, emitted, strict=True)]
-        limits = [member.context for member in self._members]
-        return all(limit is None or length <= limit for limit, length in zip(limits, lengths, strict=True))
+        return fit(self._members, text.prompts, lengths)
 
     def _feed(self, member: int, texts: Sequence[Text]) -> Tensor:
         changes = [text.change(member, text.ids(member)) for text in texts]
@@ -207,6 +206,12 @@ class Contexts:
     def _text(self, prompt: Sequence[list[int]]) -> Text:
         readers = [Continuation(member.vocabulary) for member in self._members[1:]]
         return Text(list(prompt), readers, [[] for _ in self._members], [0] * len(self._members))
+
+
+def fit(members: Sequence[Member], prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> bool:
+    """Whether every member's context holds so many tokens, those of its prompt included."""
+    limits = [member.most_tokens(prompt) for member, prompt in zip(members, prompts, strict=True)]
+    return all(limit is None or length <= limit for limit, length in zip(limits, lengths, strict=True))
 
 
 def read_on(readers: Sequence[Continuation], data: bytes) -> list[Continuation]:

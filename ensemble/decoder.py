@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from ensemble.choosing import NOT_A_NUMBER, Choice, Chooser, Spelling
-from ensemble.contexts import Contexts, Text
+from ensemble.contexts import Contexts, Text, fit
 from ensemble.continuation import Continuation
 from ensemble.drafting import LONGEST, Proposer
 from ensemble.errors import MemberError
@@ -276,13 +276,8 @@ class Decoder:
         if found := [end for end in ends if end >= 0]:
             progress.end = min(found)
             progress.finish_reason = "stop"
-        elif len(text.tokens) >= self._settings.max_new_tokens or self._is_full(text):
+        elif len(text.tokens) >= self._settings.max_new_tokens or not fit(self._members, text.prompts, text.lengths()):
             progress.finish_reason = "length"
-
-    def _is_full(self, text: Text) -> bool:
-        """Whether some member's context cannot hold the text."""
-        limits = [member.context for member in self._members]
-        return any(limit is not None and length > limit for limit, length in zip(limits, text.lengths(), strict=True))
 
     def _check(self, token: int, row: int, text: Text) -> None:
         """Stop where a row of logits is no numbers; a place of a draft counts only once the text has come to it."""

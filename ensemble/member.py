@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ensemble.checkpoint import ChatTemplate, Checkpoint, check, first_line
+from ensemble.checkpoint import ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
 from ensemble.errors import InputError, MemberError
 from ensemble.memory import check_memory, free_memory, token_size
 from ensemble.rows import CachedRows, RecomputedRows, Rows
+from ensemble.seq2seq import EncodedRows, EncoderDecoder, Sourced, encoder_decoder_of, encoder_length
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Prompt = str | Sequence[dict[str, str]]
-"""A text, or a conversation: messages with a ``role`` and a ``content``."""
+Prompt = str | Sequence[dict[str, str]] | Sourced
+"""A text, or a conversation (messages with a ``role`` and a ``content``), or a text and the bare source in it."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 """What a model's weights can be held in; ``auto`` is as they are stored."""
 
@@ -29,13 +30,14 @@ class Member:
 
     Attributes:
         name: How it is called in messages and reports.
-        model: A causal language model of transformers, in evaluation mode.
+        model: A causal language model of transformers, or an encoder-decoder one, in evaluation mode.
         tokenizer: Its tokenizer.
         vocabulary: The tokenizer's ids as bytes.
-        context: Tokens that its context holds; None where it has no limit.
+        context: Tokens that its context holds (its encoder's, and its decoder's); None where it has no limit.
         chat_template: Whether prompts go through the tokenizer's chat template.
         window: Tokens that it attends to; None where it attends to all.
         note: Why contexts are recomputed at every step; None where the cache is used.
+        seq2seq: How it is asked where it has an encoder; None for a causal model.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Member:
     chat_template: ChatTemplate
     window: int | None
     note: str | None
+    seq2seq: EncoderDecoder | None = None
 
     @property
     def device(self) -> torch.device:
@@ -59,6 +62,8 @@ class Member:
 
     def rows(self) -> Rows:
         """An empty batch of contexts."""
+        if self.seq2seq is not None:
+            return EncodedRows(self.model)
         return RecomputedRows(self.model) if self.note else CachedRows(self.model, self.window)
 
     @property
@@ -73,11 +78,17 @@ class Member:
         """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
 
         Args:
-            prompt: A text, or a conversation as chat templates take it (which needs one).
+            prompt: A text, or a conversation as chat templates take it (which needs one). Of a :class:`Sourced`, causal
+                models take the prompt, and those with an encoder what they are to read.
+
+        Returns:
+            Ids to go on behind. Those that an encoder reads are negative; see :mod:`ensemble.seq2seq`.
 
         Raises:
             InputError: The prompt has no ids, or leaves no room in the context.
         """
+        if isinstance(prompt, Sourced):
+            prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
         if self.uses_chat_template or not isinstance(prompt, str):
             if not self.tokenizer.chat_template:
                 raise InputError(f"{self.name}: its tokenizer has no chat template, so its prompts must be text")
@@ -88,12 +99,21 @@ class Member:
             ids = list(self.tokenizer(prompt)["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
-        if self.context is not None and len(ids) >= self.context:
+        # A decoder's own context has room for what is written; an encoder's may be filled.
+        most = None if self.context is None else self.context - (self.seq2seq is None)
+        if most is not None and len(ids) > most:
             raise InputError(
                 f"{self.name}: a prompt of {len(ids)} tokens does not fit its context of {self.context}; "
-                f"it may have {self.context - 1}"
+                f"it may have {most}"
             )
-        return ids
+        return ids if self.seq2seq is None else self.seq2seq.row(ids)
+
+    def most_tokens(self, prompt: Sequence[int]) -> int | None:
+        """Tokens that a row with this prompt may have; None where there is no limit.
+
+        What an encoder reads takes none of the room of what is written.
+        """
+        return None if self.context is None else self.context + encoder_length(prompt)
 
 
 def load_member(
@@ -120,9 +140,9 @@ def load_member(
         InputError: What was given cannot be used; see :func:`ensemble.checkpoint.check`.
         MemberError: It looked usable, and failed while it was loaded.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    check(checkpoint)
+    kind = AutoModelForSeq2SeqLM if is_encoder_decoder(check(checkpoint)) else AutoModelForCausalLM
     place = parse_device(device)
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
@@ -135,7 +155,7 @@ def load_member(
         options |= {"quantization_config": quantization, "device_map": {"": place}}
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-        pair: Any = AutoModelForCausalLM.from_pretrained(
+        pair: Any = kind.from_pretrained(
             checkpoint.location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
         model, loaded = pair
@@ -151,7 +171,7 @@ def load_member(
     if missing := sorted(loaded["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
-    return member_of(model, tokenizer, name=name, chat_template=chat_template)
+    return member_of(model, tokenizer, name=name, chat_template=chat_template, sides=checkpoint.sides)
 
 
 def member_of(
@@ -160,8 +180,9 @@ def member_of(
     *,
     name: str,
     chat_template: ChatTemplate = "auto",
+    sides: Sides | None = None,
 ) -> Member:
-    """Make a member of a loaded model and its tokenizer."""
+    """Make a member of a loaded model and its tokenizer; ``sides`` says how an encoder-decoder model is asked."""
     if chat_template == "always" and not tokenizer.chat_template:
         raise InputError(f"{name}: its tokenizer has no chat template; use chat_template=auto or never")
     model = model.eval()
@@ -171,7 +192,11 @@ def member_of(
     size = head.weight.shape[0] if head is not None else model.config.vocab_size
     vocabulary = Vocabulary(tokenizer, eos_ids, size)
     context = getattr(model.config, "max_position_embeddings", None)
-    return Member(name, model, tokenizer, vocabulary, context, chat_template, _window(model), why_recompute(model))
+    seq2seq = None
+    if is_encoder_decoder(model.config):
+        seq2seq = encoder_decoder_of(name, model, tokenizer, sides or Sides())
+    window, note = _window(model), why_recompute(model)
+    return Member(name, model, tokenizer, vocabulary, context, chat_template, window, note, seq2seq)
 
 
 def _window(model: PreTrainedModel) -> int | None:
@@ -190,7 +215,7 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     remembers what was taken back shows as a difference far above rounding.
     """
     if getattr(model.config, "is_encoder_decoder", False):
-        return "it is no decoder-only model"
+        return "its decoder is run anew at each step, as it is no decoder-only model"
     if getattr(model.config, "attention_chunk_size", None):
         # Too long for what follows to notice; and where a chunk begins would be counted in slots, not in tokens.
         return "it attends in chunks"

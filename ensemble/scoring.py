@@ -156,7 +156,8 @@ def read(
             own.extend(more)
     for member, prompt, own in zip(members, prompts, reached, strict=True):
         length = len(prompt) + max(map(len, own), default=0)
-        if member.context is not None and length > member.context:
+        most = member.most_tokens(prompt)
+        if most is not None and length > most:
             raise InputError(
                 f"{member.name}: a prompt and an option of {length} tokens together do not fit its context of "
                 f"{member.context}"

@@ -102,7 +102,8 @@ class Writer:
         for prompt, text, span in zip(self._prompts, texts, spans, strict=True):
             reader = text.fork()
             same = reader.extend(span.data)
-            ids = reader.ids if self._member.context is None else reader.ids[: self._member.context - len(prompt)]
+            most = self._member.most_tokens(prompt)
+            ids = reader.ids if most is None else reader.ids[: most - len(prompt)]
             wanted.append(ids)
             scored.append([*ids[same:], self._eos] if self._says_eos(span) else ids[same:])
         # The logits before a span's first token are those behind the last that stays; those behind its last one count
@@ -156,6 +157,6 @@ class Writer:
         data = b"".join(token_bytes(each) or b"" for each in written)
         if (match := whole.match(data)) is not None:
             return Span(match.group(), ended=False)
-        context = self._member.context
-        full = context is not None and len(self._prompts[row]) + len(text) + len(written) >= context
+        most_tokens = self._member.most_tokens(self._prompts[row])
+        full = most_tokens is not None and len(self._prompts[row]) + len(text) + len(written) >= most_tokens
         return Span(data, ended=False) if len(written) >= most or full else None

@@ -114,8 +114,8 @@ def write(name: str, text: str) -> Callable[[Path], object]:
     return lambda folder: folder.joinpath(name).write_text(text)
 
 
-def t5(folder: Path) -> None:
-    folder.joinpath("config.json").write_text(json.dumps({"model_type": "t5", "architectures": ["T5Model"]}))
+def vit(folder: Path) -> None:
+    folder.joinpath("config.json").write_text(json.dumps({"model_type": "vit", "architectures": ["ViTModel"]}))
 
 
 def word_pieces(folder: Path) -> None:
@@ -127,7 +127,7 @@ def word_pieces(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (t5, "a model of type t5 is no causal language model"),
+        (vit, "a model of type vit is neither a causal language model nor an encoder-decoder one"),
         (remove("config.json"), "no config.json in it"),
         (remove("*.safetensors"), r"no weights \(\*.safetensors\) in it"),
         (rename("model.safetensors", "pytorch_model.bin"), r"only there as pickle \(pytorch_model.bin\)"),

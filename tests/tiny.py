@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    NllbTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 TOKENIZERS = SHARED / "tokenizers"
@@ -137,6 +145,22 @@ def unigram_tokenizer(byte_fallback: bool = False) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
+@cache
+def nllb_tokenizer() -> PreTrainedTokenizerFast:
+    """A small tokenizer as NLLB's: BPE with Metaspace, ``LANGUAGE text </s>``, and a special token a language."""
+    vocabulary = {token: n for n, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "▁"])}
+    merges: list[tuple[str, str]] = []
+    for word in (f"▁{word}" for sentence in SENTENCES for word in sentence.split()):
+        for character in word:
+            vocabulary.setdefault(character, len(vocabulary))
+        for n in range(1, min(len(word), 4)):
+            if word[: n + 1] not in vocabulary:
+                vocabulary[word[: n + 1]] = len(vocabulary)
+                merges.append((word[:n], word[n]))
+    languages = ["eng_Latn", "deu_Latn", "ron_Latn"]
+    return NllbTokenizer(vocab=vocabulary, merges=merges, extra_special_tokens=languages)
+
+
 def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool = False) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer with the 256 bytes, `words` (built from the left, a merge a byte) and one EOS.
 
@@ -229,6 +253,59 @@ def tiny_model(
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(arch, **usual | config), dtype=dtype
         )
+    _randomize(model, tokenizer, seed, hidden, sharpness, eos_rate, dtype)
+    return model
+
+
+def tiny_translator(
+    tokenizer: Any, seed: int = 0, arch: str = "t5", *, eos_rate: float = 0.05, positions: int = 256, **config: Any
+) -> PreTrainedModel:
+    """An encoder-decoder model with random weights in float64 for that tokenizer; see `tiny_model`.
+
+    Args:
+        tokenizer: a tokenizer.
+        seed: of the weights.
+        arch: ``t5``, ``bart`` or ``m2m_100`` (NLLB's).
+        eos_rate: how often EOS is the likeliest token, roughly.
+        positions: the longest context of the encoder, and of the decoder; T5's have no end.
+        config: more of the configuration, by the names of transformers.
+    """
+    hidden = 16
+    begin = {"t5": tokenizer.pad_token_id}.get(arch, tokenizer.eos_token_id)
+    t5 = {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    bart = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in _SIDES.items()}
+    usual = {
+        "vocab_size": 64 * math.ceil(len(tokenizer) / 64) + 64,
+        "d_model": hidden,
+        "tie_word_embeddings": False,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "decoder_start_token_id": begin,
+        "forced_eos_token_id": None,
+        **(t5 if arch == "t5" else {**bart, "max_position_embeddings": positions}),
+    }
+    with torch.random.fork_rng(devices=[]):
+        model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(
+            AutoConfig.for_model(arch, **usual | config), dtype=torch.float64
+        )
+    _randomize(model, tokenizer, seed, hidden, 2.0, eos_rate, torch.float64)
+    return model
+
+
+_SIDES = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
+
+
+def _randomize(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    seed: int,
+    hidden: int,
+    sharpness: float,
+    eos_rate: float,
+    dtype: torch.dtype,
+) -> None:
+    """Random weights, see `tiny_model`."""
     random = torch.Generator().manual_seed(seed)
     head: Any = model.get_output_embeddings().weight
     embedding: Any = model.get_input_embeddings().weight
@@ -248,7 +325,6 @@ def tiny_model(
         needed = (states @ head.T).amax(1) / wanted.clamp(min=1e-6)
         head[eos] *= needed.sort().values[round(eos_rate * len(states))]
     model.eval()
-    return model
 
 
 def let_write(model: PreTrainedModel, ids: Sequence[int], strength: float = 20.0) -> PreTrainedModel:

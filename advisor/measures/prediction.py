@@ -97,7 +97,8 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
         if text.prompt not in prompts:
             prompts[text.prompt] = member.encode_prompt(text.prompt)
         prompt = prompts[text.prompt]
-        room = None if member.context is None else member.context - len(prompt)
+        most = member.most_tokens(prompt)
+        room = None if most is None else most - len(prompt)
         ids = vocabulary.continue_ids(text.text.encode())[:room]
         if not ids:
             yield Reading(0, 0)

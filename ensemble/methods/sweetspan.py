@@ -194,7 +194,7 @@ class SpanDecoding:
     def _is_full(self, running: _Running) -> bool:
         """Whether some member's context cannot hold the text and a token more."""
         held = zip(self._members, running.prompts, running.readers, strict=True)
-        return any(m.context is not None and len(p) + len(r.ids) >= m.context for m, p, r in held)
+        return any((most := m.most_tokens(p)) is not None and len(p) + len(r.ids) >= most for m, p, r in held)
 
 
 @dataclass(frozen=True, slots=True)
