@@ -31,7 +31,7 @@ class Alternative:
 
     Attributes:
         method: ``voting`` or ``router``.
-        comparison: It against the best member, on held-out questions.
+        comparison: It against the best single model, on held-out questions.
         p_value: The comparison's, after Holm's correction for how many alternatives were looked at.
         looked_at: That number.
     """
@@ -61,7 +61,12 @@ class Alternative:
 
 
 def look_at(
-    dev: Task, learned: Sequence[Profile], held_out: Task, members: Sequence[Profile], seed: int = 0
+    dev: Task,
+    learned: Sequence[Profile],
+    held_out: Task,
+    members: Sequence[Profile],
+    seed: int = 0,
+    rivals: Sequence[Profile] = (),
 ) -> tuple[Alternative, ...]:
     """Judge the alternatives that fit the task and the set on the held-out questions.
 
@@ -71,6 +76,7 @@ def look_at(
         held_out: The questions to judge by.
         members: The members' answers to these, in the same order, at least one.
         seed: Of draws and of the resampling, which only scores other than 0 and 1 need.
+        rivals: Answers to the same questions by models outside of the set that have to be beaten, too.
 
     Returns:
         Voting, where the answers are short and fixed and at least three members have a vote; the router, where there
@@ -84,7 +90,7 @@ def look_at(
         return ()
     setup = ResponseSetup(names, answered(dev, learned, scored=True), seed)
     compared = {
-        name: compare(chosen(name, method, held_out, members)[0], members, seed)
+        name: compare(chosen(name, method, held_out, members)[0], (*members, *rivals), seed)
         for name, method in _methods(held_out, setup)
     }
     p_values = holm([comparison.p_value for comparison in compared.values()])

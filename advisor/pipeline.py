@@ -69,7 +69,9 @@ def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
     if choice.verified is None:
         return ()
     learned = [choice.pool.complete[member.model].profile for member in choice.verified.members]
-    return look_at(plan.dev, learned, choice.verified.task, choice.verified.members, plan.seed)
+    members, single = choice.verified.members, choice.verified.single
+    rivals = () if single in members else (single,)
+    return look_at(plan.dev, learned, choice.verified.task, members, plan.seed, rivals)
 
 
 def _advise(choice: Choice, alternatives: Sequence[Alternative], level: float) -> Advice:

@@ -31,7 +31,12 @@ def folders() -> dict[str, Path]:
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
             for task in [pool.submit(make_model, recipe, own[recipe.name]) for recipe in missing]:
                 task.result()
-    return {recipe.name: HERE / "models" / recipe.name for recipe in RECIPES} | own
+    return demo_folders() | own
+
+
+def demo_folders() -> dict[str, Path]:
+    """The folders of the demo's models, which come with the project."""
+    return {recipe.name: HERE / "models" / recipe.name for recipe in RECIPES}
 
 
 if __name__ == "__main__":

@@ -143,3 +143,11 @@ def test_an_alternative_is_held_against_the_best_member_as_the_ensemble_is(place
     voting = look_at(dev, members(dev, "R", "R", "R"), test, alone)[0]
     assert voting.method == "voting"
     assert voting.comparison == compare(profile("voting", test, "R"), alone)
+
+
+def test_a_better_model_outside_of_the_set_has_to_be_beaten_too(place: Place) -> None:
+    dev, test = task_of(place)
+    alone, rival = members(test, "R-", "-R"), profile("outside", test, "R")
+    found = look_at(dev, members(dev, "R-", "-R"), test, alone, rivals=[rival])[0]
+    assert (found.comparison.best_single, found.comparison.delta) == ("outside", 0)
+    assert recommend([found]) is None

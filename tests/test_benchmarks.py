@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import decode, gpu, pool, profiling, steps
+from advisor.records import Answer, Profile
+from benchmarks import _outcomes, advice, decode, gpu, pool, profiling, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from ensemble.methods import list_methods
@@ -79,6 +81,42 @@ def test_steps_measures_every_token_level_method_that_fits(
     assert printed.keys() == {"unite_ms", "peak_memory_mib", *(f"{name}_over_unite" for name in names[1:])}
     unmeasured = {name for name, value in printed.items() if value is None}
     assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
+
+
+def test_advice_decodes_a_zoo_and_tells_what_each_strategy_loses(capsys, tmp_path: Path):
+    assert advice.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["models"], printed["sets"]) == (3, 4)
+    for name in ("regret_single", "regret_rules", "regret_advised_search", "false_ensemble", "race_same_half_hopeless"):
+        assert printed[name] is not None, name
+    assert printed["best_set"] > 0
+    assert 0 < printed["coverage"] <= 1
+    assert json.loads((tmp_path / "advice.json").read_text(encoding="utf-8"))["quick"] is True
+
+
+def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
+    def answers(digits: str) -> tuple[Answer, ...]:
+        return tuple(
+            Answer(f"test-{n}", "x" * n, None if one == "-" else one, float(one == "R"), "eos")
+            for n, one in enumerate(digits)
+        )
+
+    profiles = {name: Profile(name, answers(digits)) for name, digits in {"a": "RR57-R5R7", "b": "R75--R5R5"}.items()}
+    right = np.array([True, False, False, True, True, False, True, False, True])
+    outcomes = _outcomes.Outcomes("task:sums", ("a", "b"), profiles, {("a", "b"): right}, 12.0)
+    _outcomes.keep(outcomes, tmp_path / "zoo.json")
+    again = _outcomes.read(tmp_path / "zoo.json")
+    assert (again.signature, again.models, again.seconds) == ("task:sums", ("a", "b"), 12.0)
+    assert again.sets["a", "b"].tolist() == right.tolist()
+    for name, profile in profiles.items():
+        assert [answer.score for answer in again.profiles[name].answers] == [one.score for one in profile.answers]
+        assert again.profiles[name].mean_length == profile.mean_length
+    said = [[one.answers[n].extracted for n in range(9)] for one in again.profiles.values()]
+    # The same wrong answer to a question has the same name, and another one another.
+    assert [a == b and a is not None for a, b in zip(*said, strict=True)] == [
+        *(True, False, True, False, False, True, True, True, False)
+    ]
+    assert said[0][4] is None
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

@@ -1,0 +1,193 @@
+"""The zoo's outcomes: what every model, and every pair and triple of them, came to on each question.
+
+Decoding all sets takes minutes of a core for each, so their outcomes are kept, small enough for a repository:
+
+    model   a hexadecimal digit a question: 0 right, f no answer, else which of the wrong answers to that question it is
+            (two models with the same digit gave the same answer); and two digits for the length of the response
+    set     a bit a question, 1 where it was right, four of them to a hexadecimal digit
+
+Sets decode in the order of their members' accuracy on the demo's dev questions, of which none is among these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.evidence import Floats, scores
+from advisor.loading import Decoding, KeepingLoader
+from advisor.plan import Plan
+from advisor.pool import Candidate
+from advisor.profiler import Profiler
+from advisor.records import Answer, Profile, Rules, Standing
+from advisor.selection import select
+from advisor.setting import Setting
+from advisor.store import Store
+from advisor.tasks import Task, load_task
+from advisor.terminal import Terminal
+from benchmarks._measure import RESULTS, progress
+from ensemble.checkpoint import Checkpoint
+
+KEPT = RESULTS / "zoo.json"
+SIZES = (2, 3)
+_WRONG, _NONE = 1, 15
+_LONGEST = 255
+_ROWS = 256
+"""Questions at a time: the models are so small that a step of many rows takes hardly longer than one of few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What came out, question by question.
+
+    Attributes:
+        signature: Of the questions.
+        models: In order of accuracy on other questions, those of the sets' order.
+        profiles: Each model's answers, by name; of a text only the length is known, of an answer which ones are equal.
+        sets: Whether a set was right, by its members in order.
+        seconds: That all sets' responses took to decode.
+    """
+
+    signature: str
+    models: tuple[str, ...]
+    profiles: Mapping[str, Profile]
+    sets: Mapping[tuple[str, ...], NDArray[np.bool_]]
+    seconds: float
+
+    @property
+    def questions(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.profiles.values())).answers)
+
+    def ordered(self, models: Iterable[str]) -> tuple[str, ...]:
+        """Members as they decode together, the primary first."""
+        return tuple(sorted(models, key=self.models.index))
+
+    def together(self, models: Iterable[str], name: str = "unite") -> Profile:
+        """The answers of a set; of these only whether they are right is known."""
+        right = self.sets[self.ordered(models)]
+        ids = [answer.id for answer in self.profiles[self.models[0]].answers]
+        return Profile(name, tuple(_answer(id_, 0 if one else _WRONG, 1) for id_, one in zip(ids, right, strict=True)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has them."""
+        return {
+            "signature": self.signature,
+            "questions": self.questions,
+            "seconds": round(self.seconds),
+            "models": {name: _packed_model(self.profiles[name], digits) for name, digits in self._digits().items()},
+            "sets": {" ".join(models): np.packbits(right).tobytes().hex() for models, right in self.sets.items()},
+        }
+
+    def _digits(self) -> dict[str, str]:
+        """Each model's answers as digits: wrong ones are numbered question by question as they are met."""
+        known: dict[tuple[int, str], int] = {}
+        met = [0] * self.questions
+
+        def digit(question: int, answer: Answer) -> int:
+            if answer.score == 1:
+                return 0
+            if answer.extracted is None:
+                return _NONE
+            if (question, answer.extracted) not in known:
+                met[question] += 1
+                known[question, answer.extracted] = met[question]
+            return known[question, answer.extracted]
+
+        return {
+            name: "".join(f"{digit(n, answer):x}" for n, answer in enumerate(self.profiles[name].answers))
+            for name in self.models
+        }
+
+
+def read(path: Path = KEPT) -> Outcomes:
+    """Read outcomes that were kept."""
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    profiles = {name: _unpacked_model(name, one) for name, one in kept["models"].items()}
+    bits = {
+        tuple(names.split(" ")): np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8))
+        for names, packed in kept["sets"].items()
+    }
+    sets = {models: right[: kept["questions"]].astype(bool) for models, right in bits.items()}
+    return Outcomes(kept["signature"], tuple(profiles), profiles, sets, kept["seconds"])
+
+
+def keep(outcomes: Outcomes, path: Path = KEPT) -> None:
+    """Write outcomes, a line for each model and set, so that a change of one is a change of a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(outcomes.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None = None) -> Outcomes:
+    """Have all models, pairs and triples answer the demo's test questions.
+
+    Args:
+        folders: The models by name.
+        cache_dir: Where responses are looked up and kept, so that an interruption loses nothing.
+        questions: Only so many of them.
+    """
+    dev, test = load_task("word_problems", split="dev"), load_task("word_problems", split="test")
+    if questions is not None:
+        dev, test = (replace(task, examples=task.examples[:questions]) for task in (dev, test))
+    plan = _plan(folders, dev, cache_dir)
+    with Store(cache_dir) as store:
+        profiler = Profiler(plan, store, Terminal(quiet=True), KeepingLoader(cache_dir))
+        ordered = _by_accuracy([one.profile for one in profiler.alone(list(folders), dev).values()])
+        alone = {name: one.profile for name, one in profiler.alone(ordered, test).items()}
+        sets, seconds = {}, 0.0
+        wanted = [models for size in SIZES for models in combinations(ordered, size)]
+        for number, models in enumerate(wanted, start=1):
+            found = profiler.together(models, test)
+            sets[models], seconds = scores(found.profile) == 1, seconds + found.cost.seconds
+            progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.profile.accuracy:.1f}")
+    return Outcomes(str(test.signature), ordered, alone, sets, seconds)
+
+
+def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> Plan:
+    return Plan(
+        # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
+        candidates=tuple(
+            Candidate(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
+        ),
+        dev=dev,
+        held_out=None,
+        rules=Rules(),
+        setting=Setting(batch_size=_ROWS),
+        decoding=Decoding(),
+        seed=0,
+        cache_dir=cache_dir,
+        command="python -m benchmarks.advice --decode",
+    )
+
+
+def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
+    standings = [Standing(profile.model, profile.accuracy, profile.mean_length) for profile in profiles]
+    return tuple(decision.model for decision in select(standings, Rules()).decisions)
+
+
+def _answer(id_: str, digit: int, length: int) -> Answer:
+    extracted = None if digit == _NONE else f"{digit:x}"
+    return Answer(id_, "x" * length, extracted, float(digit == 0), "eos")
+
+
+def _packed_model(profile: Profile, digits: str) -> dict[str, str]:
+    lengths = bytes(min(answer.length, _LONGEST) for answer in profile.answers)
+    return {"answers": digits, "lengths": lengths.hex()}
+
+
+def _unpacked_model(name: str, kept: Mapping[str, str]) -> Profile:
+    lengths = bytes.fromhex(kept["lengths"])
+    pairs = enumerate(zip(kept["answers"], lengths, strict=True))
+    return Profile(name, tuple(_answer(f"test-{n}", int(digit, 16), length) for n, (digit, length) in pairs))
+
+
+def scores_of(profiles: Iterable[Profile]) -> Floats:
+    """Scores, models by questions."""
+    return np.stack([scores(profile) for profile in profiles])

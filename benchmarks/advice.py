@@ -1,0 +1,236 @@
+"""How good the advice is: ``python -m benchmarks.advice``.
+
+Three things are measured. *The zoo*: models of the demo's kind, all pairs and triples of which were decoded on the same
+questions (`benchmarks._outcomes` has what came out, kept in results/zoo.json; ``--decode`` makes it again): what each
+way to choose a set loses against the best one, how often its verdict was right, and what it cost. *Simulated pools*,
+of which the truth is known: how often the advice says `ensemble` where nothing is gained, and how often intervals
+cover. *Races* on the zoo and on a pool of which half is hopeless.
+
+All figures are points, shares of 1 or counts, and none of them depends on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import stats
+
+from advisor.evidence import Floats
+from advisor.racing import Raced, race
+from advisor.records import Profile, Rules, Standing
+from advisor.searching import promising_sets
+from advisor.selection import gap, select, within
+from benchmarks import _zoo
+from benchmarks._measure import Figure, arguments, progress, tell
+from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
+from benchmarks._simulated import simulate
+from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, try_out
+from ensemble.cachefolder import default_cache_dir
+
+POOLS = 2000
+TRIALS = 400
+RESHUFFLES = 200
+HOPELESS = 0.05
+"""Share of the questions that a hopeless candidate gets right."""
+_QUICK = 3
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure, print, and keep where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--decode", action="store_true", help="make results/zoo.json again: minutes of a core")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="with --decode: these of the zoo; all without")
+    parser.add_argument("--questions", type=int, default=500, help="with --decode: how many of the demo's 1,000")
+    options = parser.parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    outcomes = _outcomes(options)
+    quick = options.quick
+    figures = [
+        *zoo_figures(outcomes),
+        *strategy_figures(outcomes, 10 if quick else TRIALS),
+        *simulated_figures(60 if quick else POOLS),
+        *race_figures(outcomes, 10 if quick else RESHUFFLES),
+    ]
+    tell("advice", figures, options)
+    return 0
+
+
+def _outcomes(options: argparse.Namespace) -> Outcomes:
+    """The zoo's outcomes: those that were kept, or new ones; of three of the demo's models for a quick try."""
+    if options.quick:
+        demo = dict(list(_zoo.demo_folders().items())[:_QUICK])
+        with tempfile.TemporaryDirectory() as folder:
+            return decode(demo, Path(folder), 20)
+    if options.decode or not KEPT.is_file():
+        progress("benchmarks.advice: decoding the zoo")
+        folders = _zoo.folders()
+        wanted = options.models or list(folders)
+        keep(decode({name: folders[name] for name in wanted}, default_cache_dir() / "benchmarks", options.questions))
+    return read()
+
+
+def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
+    """The zoo, and whether the search's prediction ranks its sets as they came out."""
+    profiles = list(outcomes.profiles.values())
+    yield Figure("models", len(profiles), limit="at least 8", note=", ".join(outcomes.models))
+    yield Figure("sets", len(outcomes.sets), note=f"pairs and triples, decoded on {outcomes.questions} questions")
+    yield Figure("best_single", max(one.accuracy for one in profiles), note="points, on all questions")
+    yield Figure("best_set", max(100 * float(one.mean()) for one in outcomes.sets.values()), note="points, likewise")
+    limits = {"any": replace(ANYBODY, max_models=3), "fitting": Rules()}
+    for kind, rules in limits.items():
+        found = promising_sets(profiles, rules, tries=len(outcomes.sets))
+        came_out = [outcomes.together(one.models).accuracy for one in found]
+        means = [statistics.mean(outcomes.profiles[model].accuracy for model in one.models) for one in found]
+        note = f"rank correlation (Spearman) with the accuracy of {len(found)} sets, {kind}: "
+        for what, values in {"predicted": [one.predicted for one in found], "mean": means}.items():
+            value = _spearman(values, came_out)
+            which = "the search's prediction" if what == "predicted" else "the members' mean accuracy"
+            yield Figure(f"ranks_{what}_{kind}", value, note=note + which)
+
+
+def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
+    """Each strategy's regrets, verdicts and costs, on the same pools and splits."""
+    progress(f"benchmarks.advice: {len(STRATEGIES)} strategies on {trials} pools and splits")
+    found: dict[str, list[Trial]] = {name: [] for name in STRATEGIES}
+    places: list[Ground] = []
+    for ground in grounds(outcomes, trials):
+        best = ground.best()
+        places.append(ground)
+        for name, strategy in STRATEGIES.items():
+            found[name].append(try_out(ground, strategy, best))
+    rules = statistics.mean(one.regret for one in found["rules"])
+    for name, tried in found.items():
+        yield from _regrets(name, tried, rules)
+        yield from _verdicts(name, tried)
+        responses = [one.choice.responses for one in tried]
+        yield Figure(f"responses_{name}", statistics.mean(responses), note="of single models on dev, to choose")
+        decodings = [
+            one.choice.decodings + len(ground.held_out) * (one.verdict is not None)
+            for one, ground in zip(tried, places, strict=True)
+        ]
+        yield Figure(f"decodings_{name}", statistics.mean(decodings), note="responses of sets: to choose, and to judge")
+
+
+def _regrets(name: str, tried: Sequence[Trial], rules: float) -> Iterator[Figure]:
+    yield _mean(f"regret_{name}", [one.regret for one in tried], note="points behind the best set: the set as chosen")
+    if name == "single":
+        return
+    limit = f"below {rules:.2f}" if name in ("rules", "search", "race") else ""
+    note = "the same, the verdict followed; where it cannot tell "
+    yield _mean(f"regret_advised_{name}", [one.followed for one in tried], limit, note + "what did better held out")
+    yield _mean(f"regret_cautious_{name}", [one.cautious for one in tried], limit, note + "the best single model")
+
+
+def _verdicts(name: str, tried: Sequence[Trial]) -> Iterator[Figure]:
+    judged = [one for one in tried if one.verdict is not None]
+    if not judged:
+        return
+    telling = [one for one in judged if one.right is not None]
+    for verdict in ("ensemble", "single"):
+        those = [one for one in telling if one.verdict == verdict]
+        yield _share(f"right_{verdict}_{name}", [bool(one.right) for one in those], note=f"verdicts {verdict}, on test")
+    doubtful = [one.verdict == "cannot_tell" for one in judged]
+    yield _share(f"cannot_tell_{name}", doubtful, note="verdicts on a set")
+
+
+def simulated_figures(count: int) -> Iterator[Figure]:
+    """False verdicts where nothing is gained, and the coverage of the interval of the difference."""
+    progress(f"benchmarks.advice: twice {count} simulated pools")
+    without = list(simulate(count, gains=False))
+    false = [one.verdict == "ensemble" for one in without]
+    yield _share("false_ensemble", false, "at most 0.05", "verdicts ensemble where the true gain is zero or negative")
+    exactly = [one.verdict == "ensemble" for one in without if one.gain == 0]
+    yield _share("false_ensemble_zero", exactly, "at most 0.05", "of those, where it is exactly zero")
+    pools = list(simulate(count, gains=True, seed=1))
+    bar = "0.93 to 0.97"
+    known = [_covers(one.known.delta_ci, one.gain) for one in pools]
+    yield _share("coverage", known, bar, "95% intervals of the difference to a model that was fixed before")
+    seemed = [_covers(one.comparison.delta_ci, one.difference) for one in pools]
+    yield _share("coverage_seemed_best", seemed, bar, "to the member that seemed best on the same questions")
+    few = [_covers(one.known.delta_ci, one.gain) for one in pools if one.n <= 50]
+    yield _share("coverage_few", few, note="as coverage, on 30 or 50 questions")
+    gaining = [one.verdict == "ensemble" for one in pools if one.gain >= 5 and one.n >= 200]
+    yield _share(
+        "found_gain", gaining, note="verdicts ensemble where 5 points or more are gained, 200 questions or more"
+    )
+
+
+def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
+    """Races on the zoo, and on its contenders with as many hopeless ones: the same set, and the responses they need."""
+    progress(f"benchmarks.advice: twice {reshuffles} races")
+    profiles = [outcomes.profiles[model] for model in outcomes.models]
+    yield from _races("zoo", profiles, [], reshuffles, "models of the zoo")
+    best = max(one.accuracy for one in profiles)
+    contenders = [one for one in profiles if within(gap(one.accuracy, best), Rules().max_gap)]
+    hopeless = [_hopeless(n, contenders[0]) for n in range(len(contenders))]
+    note = f"{len(contenders)} of the zoo within the gap, and as many that are right at {HOPELESS:.0%}"
+    yield from _races("half_hopeless", [*contenders, *hopeless], hopeless, reshuffles, note)
+
+
+def _races(
+    name: str, profiles: Sequence[Profile], hopeless: Sequence[Profile], reshuffles: int, note: str
+) -> Iterator[Figure]:
+    chance = np.random.default_rng(0)
+    values: Floats = scores_of(profiles)
+    full = _chosen(profiles)
+    races: list[Raced] = []
+    for _ in range(reshuffles):
+        races.append(race(values, Rules(), order=chance.permutation(values.shape[1])))
+    same = [_chosen([profiles[model] for model in one.running]) == full for one in races]
+    yield _share(f"race_same_{name}", same, "at least 0.95", f"{note}: races that end with the set of the full run")
+    limit = "at most 0.333" if hopeless else ""
+    yield _mean(f"race_share_{name}", [one.share for one in races], limit, "responses, of those of the full run")
+    if hopeless:
+        places = range(len(profiles) - len(hopeless), len(profiles))
+        own = [sum(one.asked[place] for place in places) / (len(places) * max(one.asked)) for one in races]
+        yield _mean(f"race_share_of_{name}", own, limit, "responses of the hopeless half, of those of its full run")
+
+
+def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
+    return select([Standing(one.model, one.accuracy, one.mean_length) for one in profiles], Rules()).selected
+
+
+def _hopeless(number: int, like: Profile) -> Profile:
+    """A candidate that is nearly always wrong, and writes as much as another one."""
+    right = np.random.default_rng(number).random(len(like.answers)) < HOPELESS
+    answers = zip(like.answers, right, strict=True)
+    return Profile(f"hopeless-{number}", tuple(replace(answer, score=float(one)) for answer, one in answers))
+
+
+def _covers(interval: tuple[float, float], truth: float) -> bool:
+    return interval[0] <= truth <= interval[1]
+
+
+def _spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return None  # nothing to rank
+    return float(stats.spearmanr(a, b).statistic)
+
+
+def _share(name: str, outcomes: Sequence[bool], limit: str = "", note: str = "") -> Figure:
+    """A share with its 95% interval (Wilson)."""
+    if not outcomes:
+        return Figure(name, None, limit=limit, note=f"{note}: there were none")
+    wilson = stats.binomtest(sum(outcomes), len(outcomes)).proportion_ci(method="wilson")
+    share = sum(outcomes) / len(outcomes)
+    return Figure(name, share, wilson.low, wilson.high, limit, f"{note}; of {len(outcomes):,}")
+
+
+def _mean(name: str, values: Sequence[float], limit: str = "", note: str = "") -> Figure:
+    """A mean with its 95% interval over the pools and splits."""
+    mean = statistics.mean(values)
+    half = 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return Figure(name, mean, mean - half, mean + half, limit, note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
