@@ -92,11 +92,15 @@ class RecomputedRows:
     def _run(self, rows: Sequence[Ids], last: int) -> Tensor:
         """Logits [rows, last, V]; rows are padded on the right, which a causal model never sees."""
         device = self._model.device
-        longest = max(len(row) for row in rows)
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-        ends = torch.tensor([len(row) for row in rows], device=device)
-        logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
-        places = (ends[:, None] - last + torch.arange(last, device=device)).clamp(min=0)
+        # Logits take most of a long prompt's memory: none are made before the first that is asked for.
+        wanted = min(longest, longest - min(lengths) + last)
+        skipped = {"logits_to_keep": wanted} if _can_skip_logits(type(self._model).forward) else {}
+        logits: Tensor = self._model(input_ids=ids, use_cache=False, **skipped).logits
+        ends = torch.tensor(lengths, device=device)[:, None] - (longest - logits.shape[1])
+        places = (ends - last + torch.arange(last, device=device)).clamp(min=0)
         return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ensemble.member import member_of
 from ensemble.memory import token_size
-from ensemble.rows import CachedRows, RecomputedRows, common_prefix
+from ensemble.rows import CachedRows, RecomputedRows, _can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
 ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "phi", "gemma", "gemma3_text", "falcon", "opt", "cohere", "starcoder2")
@@ -296,6 +296,19 @@ def test_a_cache_that_cannot_be_rolled_back_is_not_used_and_the_note_says_why(ar
     member = member_of(model_of(arch), byte_tokenizer(), name=arch)
     assert why in (member.note or "")
     assert isinstance(member.rows(), RecomputedRows)
+
+
+@pytest.mark.parametrize("arch", ["llama", "mamba", "openai-gpt"])
+def test_rows_that_are_recomputed_have_no_more_logits_than_their_lengths_ask_for(arch: str) -> None:
+    model, rows = model_of(arch), RecomputedRows(model_of(arch))
+    prompts, made = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]], list[int]()
+    hook = model.register_forward_hook(lambda _, __, output: made.append(output.logits.shape[1]))
+    with torch.inference_mode():
+        found = rows.admit(prompts, last=2)
+        hook.remove()
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -2:] for prompt in prompts]
+    torch.testing.assert_close(found, torch.stack(expected))
+    assert made == [3 if _can_skip_logits(type(model).forward) else 6]
 
 
 def test_a_cache_is_used_in_single_precision_too() -> None:
