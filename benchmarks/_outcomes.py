@@ -36,7 +36,6 @@ from benchmarks._measure import RESULTS, progress
 from ensemble.checkpoint import Checkpoint
 
 KEPT = RESULTS / "zoo.json"
-SIZES = (2, 3)
 _WRONG, _NONE = 1, 15
 _LONGEST = 255
 _ROWS = 256
@@ -65,6 +64,11 @@ class Outcomes:
     def questions(self) -> int:
         """How many there are."""
         return len(next(iter(self.profiles.values())).answers)
+
+    @property
+    def largest(self) -> int:
+        """Members of the largest sets; all sets that are not larger are there."""
+        return max(map(len, self.sets))
 
     def ordered(self, models: Iterable[str]) -> tuple[str, ...]:
         """Members as they decode together, the primary first."""
@@ -125,13 +129,14 @@ def keep(outcomes: Outcomes, path: Path = KEPT) -> None:
     path.write_text(json.dumps(outcomes.as_dict(), indent=1) + "\n", encoding="utf-8")
 
 
-def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None = None) -> Outcomes:
-    """Have all models, pairs and triples answer the demo's test questions.
+def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None = None, largest: int = 3) -> Outcomes:
+    """Have all models, and all sets of them, answer the demo's test questions.
 
     Args:
         folders: The models by name.
         cache_dir: Where responses are looked up and kept, so that an interruption loses nothing.
         questions: Only so many of them.
+        largest: Members of the largest sets, at least 2.
     """
     dev, test = load_task("word_problems", split="dev"), load_task("word_problems", split="test")
     if questions is not None:
@@ -142,7 +147,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
         ordered = _by_accuracy([one.profile for one in profiler.alone(list(folders), dev).values()])
         alone = {name: one.profile for name, one in profiler.alone(ordered, test).items()}
         sets, seconds = {}, 0.0
-        wanted = [models for size in SIZES for models in combinations(ordered, size)]
+        wanted = [models for size in range(2, largest + 1) for models in combinations(ordered, size)]
         for number, models in enumerate(wanted, start=1):
             found = profiler.together(models, test)
             sets[models], seconds = scores(found.profile) == 1, seconds + found.cost.seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
 
@@ -19,7 +19,7 @@ from advisor.racing import race
 from advisor.records import Profile, Rules, Selection, Standing, Verdict
 from advisor.searching import TRIES, Try, best_of, promising_sets
 from advisor.selection import select
-from benchmarks._outcomes import SIZES, Outcomes, scores_of
+from benchmarks._outcomes import Outcomes, scores_of
 
 Places = Sequence[int]
 ANYBODY = Rules(max_gap=100, max_length_ratio=math.inf)
@@ -101,7 +101,13 @@ class Ground:
 
     def best(self) -> float:
         """The best that could have been chosen of the pool, in points."""
-        return max(self.worth(models) for size in (1, *SIZES) for models in combinations(self.pool, size))
+        sizes = range(1, self.outcomes.largest + 1)
+        return max(self.worth(models) for size in sizes for models in combinations(self.pool, size))
+
+    @property
+    def rules(self) -> Rules:
+        """The default rules, with no set larger than those that were decoded."""
+        return replace(Rules(), max_models=min(Rules().max_models, self.outcomes.largest))
 
 
 def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
@@ -150,14 +156,14 @@ def two_best(ground: Ground) -> Choice:
 
 def rules(ground: Ground) -> Choice:
     """The paper's rules."""
-    return Choice(_selected(ground, Rules()), _profiled(ground))
+    return Choice(_selected(ground, ground.rules), _profiled(ground))
 
 
 def search(ground: Ground) -> Choice:
     """The most promising sets, decoded on dev, and the best of them."""
     tried = [
         Try(one, ground.together(one.models, ground.dev).accuracy)
-        for one in promising_sets(ground.profiles(), Rules(), TRIES)
+        for one in promising_sets(ground.profiles(), ground.rules, TRIES)
     ]
     best = best_of(tried)
     models = _selected(ground, ANYBODY)[:1] if best is None else best.prospect.models
@@ -167,8 +173,8 @@ def search(ground: Ground) -> Choice:
 def raced(ground: Ground) -> Choice:
     """The paper's rules on those that finish a race."""
     profiles = ground.profiles()
-    result = race(scores_of(profiles), Rules())
-    selected = select(_standings([profiles[model] for model in result.running]), Rules()).selected
+    result = race(scores_of(profiles), ground.rules)
+    selected = select(_standings([profiles[model] for model in result.running]), ground.rules).selected
     return Choice(selected, sum(result.asked))
 
 

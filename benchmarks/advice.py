@@ -1,10 +1,10 @@
 """How good the advice is: ``python -m benchmarks.advice``.
 
-Three things are measured. *The zoo*: models of the demo's kind, all pairs and triples of which were decoded on the same
-questions (`benchmarks._outcomes` has what came out, kept in results/zoo.json; ``--decode`` makes it again): what each
-way to choose a set loses against the best one, how often its verdict was right, and what it cost. *Simulated pools*,
-of which the truth is known: how often the advice says `ensemble` where nothing is gained, and how often intervals
-cover. *Races* on the zoo and on a pool of which half is hopeless.
+Three things are measured. *The zoo*: models of the demo's kind, all pairs and triples of which (or pairs alone, by
+``--largest``) were decoded on the same questions (`benchmarks._outcomes` has what came out, kept in results/zoo.json;
+``--decode`` makes it again): what each way to choose a set loses against the best one, how often its verdict was right,
+and what it cost. *Simulated pools*, of which the truth is known: how often the advice says `ensemble` where nothing is
+gained, and how often intervals cover. *Races* on the zoo and on a pool of which half is hopeless.
 
 All figures are points, shares of 1 or counts, and none of them depends on the machine.
 """
@@ -49,43 +49,48 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--decode", action="store_true", help="make results/zoo.json again: minutes of a core")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="with --decode: these of the zoo; all without")
     parser.add_argument("--questions", type=int, default=500, help="with --decode: how many of the demo's 1,000")
+    parser.add_argument("--largest", type=int, choices=(2, 3), default=3, help="with --decode: pairs, or triples too")
     options = parser.parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
     outcomes = _outcomes(options)
     quick = options.quick
-    figures = [
-        *zoo_figures(outcomes),
-        *strategy_figures(outcomes, 10 if quick else TRIALS),
-        *simulated_figures(60 if quick else POOLS),
-        *race_figures(outcomes, 10 if quick else RESHUFFLES),
-    ]
+    figures = list(simulated_figures(60 if quick else POOLS))
+    if outcomes is None:
+        progress("benchmarks.advice: no results/zoo.json here; --decode makes it, and until then the rest is left out")
+    else:
+        figures += zoo_figures(outcomes)
+        figures += strategy_figures(outcomes, 10 if quick else TRIALS)
+        figures += race_figures(outcomes, 10 if quick else RESHUFFLES)
     tell("advice", figures, options)
     return 0
 
 
-def _outcomes(options: argparse.Namespace) -> Outcomes:
-    """The zoo's outcomes: those that were kept, or new ones; of three of the demo's models for a quick try."""
+def _outcomes(options: argparse.Namespace) -> Outcomes | None:
+    """The zoo's outcomes, kept or new, or of three of the demo's models for a quick try; None where none are kept."""
     if options.quick:
         demo = dict(list(_zoo.demo_folders().items())[:_QUICK])
         with tempfile.TemporaryDirectory() as folder:
             return decode(demo, Path(folder), 20)
-    if options.decode or not KEPT.is_file():
+    if options.decode:
         progress("benchmarks.advice: decoding the zoo")
         folders = _zoo.folders()
         wanted = options.models or list(folders)
-        keep(decode({name: folders[name] for name in wanted}, default_cache_dir() / "benchmarks", options.questions))
-    return read()
+        cache_dir = default_cache_dir() / "benchmarks"
+        keep(decode({name: folders[name] for name in wanted}, cache_dir, options.questions, options.largest))
+    return read() if KEPT.is_file() else None
 
 
 def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
     """The zoo, and whether the search's prediction ranks its sets as they came out."""
     profiles = list(outcomes.profiles.values())
     yield Figure("models", len(profiles), limit="at least 8", note=", ".join(outcomes.models))
-    yield Figure("sets", len(outcomes.sets), note=f"pairs and triples, decoded on {outcomes.questions} questions")
+    yield Figure(
+        "sets", len(outcomes.sets), note=f"of 2 to {outcomes.largest} models, decoded on {outcomes.questions} questions"
+    )
     yield Figure("best_single", max(one.accuracy for one in profiles), note="points, on all questions")
     yield Figure("best_set", max(100 * float(one.mean()) for one in outcomes.sets.values()), note="points, likewise")
-    limits = {"any": replace(ANYBODY, max_models=3), "fitting": Rules()}
+    limits = {"any": replace(ANYBODY, max_models=outcomes.largest), "fitting": _rules(outcomes)}
     for kind, rules in limits.items():
         found = promising_sets(profiles, rules, tries=len(outcomes.sets))
         came_out = [outcomes.together(one.models).accuracy for one in found]
@@ -193,6 +198,10 @@ def _races(
         places = range(len(profiles) - len(hopeless), len(profiles))
         own = [sum(one.asked[place] for place in places) / (len(places) * max(one.asked)) for one in races]
         yield _mean(f"race_share_of_{name}", own, limit, "responses of the hopeless half, of those of its full run")
+
+
+def _rules(outcomes: Outcomes) -> Rules:
+    return replace(Rules(), max_models=outcomes.largest)
 
 
 def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
