@@ -208,6 +208,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
             }
         ],
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
+        "alternatives": [{"method": "voting", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}],
         "advice": {"verdict": "single", "text": HOSTILE},
     }
     terminal = Terminal()
