@@ -166,8 +166,14 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def tell(name: str, figures: Sequence[Figure], options: argparse.Namespace, device: torch.device | None = None) -> None:
-    """Print the figures, and keep them where the options say so."""
+def tell(
+    name: str,
+    figures: Sequence[Figure],
+    options: argparse.Namespace,
+    device: torch.device | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> None:
+    """Print the figures, and keep them where the options say so; with the table that they are from, if there is one."""
     if options.json:
         print(json.dumps({figure.name: figure.value for figure in figures}, indent=1))
     else:
@@ -181,6 +187,7 @@ def tell(name: str, figures: Sequence[Figure], options: argparse.Namespace, devi
             "quick": options.quick,
             "machine": machine(device),
             "figures": {figure.name: {k: v for k, v in asdict(figure).items() if k != "name"} for figure in figures},
+            **({"table": table} if table else {}),
         }
         options.save.mkdir(parents=True, exist_ok=True)
         (options.save / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

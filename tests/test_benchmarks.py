@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, pool, profiling, steps
+from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from ensemble.methods import list_methods
@@ -117,6 +117,20 @@ def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
         *(True, False, True, False, False, True, True, True, False)
     ]
     assert said[0][4] is None
+
+
+def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_path: Path):
+    assert methods.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("unite_accuracy", "deepen_adapt_accuracy", "voting_delta", "gac_p", "gac_over_unite"):
+        assert printed[name] is not None, name
+    assert printed["gac_threshold_over_gate"] > 0 <= printed["gac_threshold_share"]
+    kept = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
+    assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
+    left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
+    # Six questions teach no router.
+    assert set(left_out) == {"average", "rerank", "router"}
+    assert "it needs a reward model" in left_out["rerank"]
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():
