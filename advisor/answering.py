@@ -150,11 +150,11 @@ def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int
 
 
 def _encode(ensemble: Ensemble, example: Example) -> Prompt:
-    return ensemble.encode(example.prompt)
+    return ensemble.encode(example.asked)
 
 
 def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Question:
-    return ensemble.encode_options(example.prompt, [f"{delimiter}{choice}" for choice in example.choices])
+    return ensemble.encode_options(example.asked, [f"{delimiter}{choice}" for choice in example.choices])
 
 
 def _texts(

@@ -11,7 +11,7 @@ from advisor.loading import Model
 from advisor.pool import Candidate
 from advisor.setting import Setting
 from advisor.store import Store
-from ensemble.checkpoint import Checkpoint, check
+from ensemble.checkpoint import Checkpoint, Sides, check, is_encoder_decoder
 from ensemble.errors import InputError
 
 _DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
@@ -27,6 +27,7 @@ class Identity:
         files: Name and SHA-256 of a local folder's files.
         dtype: The numeric type that it is run in.
         chat_template: Whether its prompts go through a chat template.
+        sides: How it is asked where it has an encoder; None for a causal model.
     """
 
     hub_id: str | None
@@ -34,15 +35,18 @@ class Identity:
     files: tuple[tuple[str, str], ...]
     dtype: str
     chat_template: str
+    sides: Sides | None = None
 
     def key(self) -> dict[str, Any]:
         """As part of a response's key."""
+        encoder = {} if self.sides is None else {"encoder": self.sides.key()}
         return {
             "hub_id": self.hub_id,
             "revision": self.revision,
             "files": dict(self.files),
             "dtype": self.dtype,
             "chat_template": self.chat_template,
+            **encoder,
         }
 
 
@@ -71,7 +75,8 @@ def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     template = candidate.chat_template or setting.chat_template
-    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template)
+    sides = checkpoint.sides if is_encoder_decoder(config) else None
+    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template, sides)
 
 
 def _commit_of(checkpoint: Checkpoint) -> str:

@@ -26,6 +26,7 @@ from advisor.store import Store, key_of
 from advisor.watching import Watcher
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import UniteError
+from ensemble.prompts import Sourced
 
 if TYPE_CHECKING:
     from ensemble.vocabulary import Vocabulary
@@ -139,14 +140,15 @@ class Pairing:
         """A candidate's responses to some questions, by number, without the empty ones."""
         answers = {n: profile.answers[n] for n in numbers}
         return {
-            n: Text(self.plan.dev.examples[n].prompt, answer.text, cut=answer.finish_reason != "eos")
+            n: Text(self.plan.dev.examples[n].asked, answer.text, cut=answer.finish_reason != "eos")
             for n, answer in answers.items()
             if answer.text
         }
 
     def _read(self, reader: str, texts: Sequence[Text], advance: Any) -> dict[Text, Reading]:
         keys = {
-            text: self._key(reader, reading=_FORM, prompt=text.prompt, text=text.text, cut=text.cut) for text in texts
+            text: self._key(reader, reading=_FORM, prompt=_spelled(text.prompt), text=text.text, cut=text.cut)
+            for text in texts
         }
         read = {text: one for text, key in keys.items() if (one := _reading(self.store.value(key))) is not None}
         advance(len(read))
@@ -190,6 +192,11 @@ def _vocabulary(checkpoint: Checkpoint, rows: int) -> Vocabulary:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     # More ends than the tokenizer's own may stand in the generation configuration; special tokens they are anyway.
     return Vocabulary(tokenizer, (), rows)
+
+
+def _spelled(prompt: str | Sourced) -> str | list[str]:
+    """A prompt as part of a key."""
+    return prompt if isinstance(prompt, str) else [prompt.prompt, prompt.source]
 
 
 def _reading(kept: object) -> Reading | None:

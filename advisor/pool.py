@@ -2,6 +2,7 @@
 
     mistralai/Mistral-7B-Instruct-v0.3@c170c708  dtype=bfloat16
     ./models/my-finetune  name=mine  chat_template=never    # a folder beside this file
+    facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
 
 Not covered: models behind a server.
 """
@@ -11,17 +12,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from ensemble.checkpoint import ChatTemplate, Checkpoint
+from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.errors import InputError
 
 DEMO = Path(__file__).parent / "demo" / "pool.txt"
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 CHAT_TEMPLATES = ("auto", "always", "never")
-_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code")
+READS = ("source", "prompt")
+_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -91,7 +93,9 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
     if len(options) < len(words) - 1:
         raise InputError(f"{place}: an option is given twice")
     trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
-    checkpoint = _checkpoint(words[0], place, folder, trust)
+    reads = cast("Reads | None", _choice(options, "reads", READS, place))
+    sides = Sides(options.get("source"), options.get("target"), reads)
+    checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides)
     name = options.get("name", checkpoint.location.rstrip("/").rsplit("/", 1)[-1])
     if not name.strip() or not name.isprintable():
         raise InputError(f"{place}: the name {name!r} must be printable and not empty")

@@ -109,6 +109,8 @@ def _cost(responses: Sequence[Response], peak_memory: int | None) -> Cost:
 def question_key(key: Mapping[str, Any], example: Example, task: Task, setting: Setting) -> str:
     """The key of a response: what answers, the question, and how it is asked."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
+    if example.source is not None and any("encoder" in member for member in key.get("members", ())):
+        question["source"] = example.source
     if task.metric == "choice":
         return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
     if setting.temperature:

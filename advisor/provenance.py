@@ -60,4 +60,5 @@ def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[s
         "dtype": identity.dtype,
         "device": candidate.device or setting.device,
         "chat_template": identity.chat_template,
+        **candidate.checkpoint.sides.key(),
     }

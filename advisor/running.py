@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,7 +12,7 @@ from typing import cast
 from advisor.loading import Decoding, FreshLoader, Model
 from advisor.result import read_result
 from ensemble.cachefolder import default_cache_dir
-from ensemble.checkpoint import ChatTemplate, Checkpoint
+from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.decoder import Generation
 from ensemble.ensemble import Ensemble
 from ensemble.errors import InputError
@@ -73,7 +73,9 @@ def chosen_by_run(run: Path) -> Chosen:
         models = tuple(
             Model(
                 name=name,
-                checkpoint=Checkpoint(str(sources[name]["path_or_id"]), sources[name]["revision"]),
+                checkpoint=Checkpoint(
+                    str(sources[name]["path_or_id"]), sources[name]["revision"], sides=_sides(sources[name])
+                ),
                 device=sources[name]["device"],
                 dtype=sources[name]["dtype"],
                 chat_template=cast("ChatTemplate", sources[name]["chat_template"]),
@@ -93,6 +95,10 @@ def chosen_by_run(run: Path) -> Chosen:
             f"{run / 'result.json'}: it does not say where its models are ({error} is missing), as a run on numbers "
             "does not; give them with --models"
         ) from None
+
+
+def _sides(source: Mapping[str, str]) -> Sides:
+    return Sides(source.get("source"), source.get("target"), cast("Reads | None", source.get("reads")))
 
 
 def chosen_by_hand(models: Sequence[str]) -> Chosen:

@@ -103,7 +103,7 @@ class Tracing:
         size = min(self.plan.setting.batch_size or AT_A_TIME, AT_A_TIME)
         limit = self.plan.setting.limit(task)
         settings = Settings(max_new_tokens=limit, stop=task.stop, trace=True, batch_size=size)
-        prompts = [ensemble.encode(task.examples[n].prompt) for n in numbers]
+        prompts = [ensemble.encode(task.examples[n].asked) for n in numbers]
         for place, generation in ensemble.generate_each(prompts, settings):
             n = numbers[place]
             same = generation.text == missing[n]

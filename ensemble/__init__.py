@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ensemble.prompts import Sourced
+
 if TYPE_CHECKING:
     from ensemble.decoder import Generation
     from ensemble.ensemble import Ensemble
-    from ensemble.seq2seq import Sourced
 
 __all__ = ["Ensemble", "Generation", "Sourced"]
 
@@ -28,8 +29,4 @@ def __getattr__(name: str) -> object:
         from ensemble.decoder import Generation
 
         return Generation
-    if name == "Sourced":
-        from ensemble.seq2seq import Sourced
-
-        return Sourced
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

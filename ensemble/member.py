@@ -11,8 +11,9 @@ import torch
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
 from ensemble.errors import InputError, MemberError
 from ensemble.memory import check_memory, free_memory, token_size
+from ensemble.prompts import Sourced
 from ensemble.rows import CachedRows, RecomputedRows, Rows
-from ensemble.seq2seq import EncodedRows, EncoderDecoder, Sourced, encoder_decoder_of, encoder_length
+from ensemble.seq2seq import EncodedRows, EncoderDecoder, encoder_decoder_of, encoder_length
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

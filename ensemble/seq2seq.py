@@ -23,24 +23,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.checkpoint import Reads, Sides
 from ensemble.errors import InputError
+from ensemble.prompts import Sourced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Ids = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Sourced:
-    r"""A prompt for models that continue a text, together with the bare text for those that turn one into another.
-
-    Attributes:
-        prompt: What causal members continue: "English: Good morning\nGerman:".
-        source: What encoder-decoder members read: "Good morning".
-    """
-
-    prompt: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from advisor.setting import Setting
 from advisor.store import Response, Store
 from advisor.tasks import Task, load_task
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint
+from ensemble.checkpoint import Checkpoint, Sides
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.member import member_of
 
@@ -187,6 +187,18 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
         *(of_question({"members": [other.key()]}, example, task, SHORT) for other in others),
     }
     assert len(keys) == 8 + len(others)
+
+
+def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
+    identity = Identity(None, None, (("model.safetensors", "0"),), "float32", "auto")
+    example = task.examples[0]
+    sourced = dataclasses.replace(example, source="4")
+    keys = []
+    for sides in (None, Sides(), Sides(target="deu_Latn"), Sides(reads="prompt")):
+        key = {"members": [dataclasses.replace(identity, sides=sides).key()]}
+        keys += [profiling.question_key(key, one, task, SHORT) for one in (example, sourced)]
+    # A causal model's key is the same with and without.
+    assert keys[0] == keys[1] and len(set(keys)) == 7
 
 
 def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:

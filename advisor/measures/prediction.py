@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ensemble.member import Member
+    from ensemble.prompts import Sourced
     from ensemble.rows import Rows
 
 _LOGITS = 2**26
@@ -34,7 +35,7 @@ class Text:
         cut: Whether it was cut off, by a stop string or by the limit, so that a token may have gone on behind its end.
     """
 
-    prompt: str
+    prompt: str | Sourced
     text: str
     cut: bool
 
@@ -91,7 +92,7 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
     from ensemble.contexts import common_length
 
     rows, vocabulary = member.rows(), member.vocabulary
-    prompts: dict[str, list[int]] = {}
+    prompts: dict[str | Sourced, list[int]] = {}
     held: list[int] = []
     for text in texts:
         if text.prompt not in prompts:

@@ -32,6 +32,7 @@ _OPTIONAL = (
     "instructions",
     "choices",
     "group",
+    "source",
     "extract",
     "stop",
     "max_new_tokens",
@@ -39,6 +40,7 @@ _OPTIONAL = (
     "shot_response",
     "dev_size",
 )
+_ANSWERED = ("reference", "choices", "instructions", "shot_response", "stop", "extract", "max_new_tokens")
 _MAX_NEW_TOKENS = 256
 
 
@@ -58,6 +60,7 @@ class TaskDefinition:
         metric: Name of the metric.
         instructions: Text before the shots; empty for none.
         group: Renders the part of the task that a question belongs to.
+        source: Renders the bare text that encoder-decoder models read; None for the prompt.
         extract: Regular expression on the response.
         stop: Stop strings, none of them empty.
         max_new_tokens: At least 1.
@@ -79,6 +82,7 @@ class TaskDefinition:
     metric: str
     instructions: str
     group: Template | None
+    source: Template | None
     extract: str | None
     stop: tuple[str, ...]
     max_new_tokens: int
@@ -128,6 +132,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
         metric=_metric(keys),
         instructions=keys.text("instructions") or "",
         group=template("group"),
+        source=template("source"),
         extract=_extract(keys),
         stop=keys.texts("stop"),
         max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
@@ -137,7 +142,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
         digest=_digest(keys.values, tuple(keys.values), chosen),
         prompt_digest=_digest(
             keys.values,
-            ("prompt", "reference", "choices", "instructions", "shot_response", "stop", "extract", "max_new_tokens"),
+            ("prompt", "source", *_ANSWERED),
             chosen,
         ),
     )

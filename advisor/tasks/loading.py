@@ -135,7 +135,8 @@ def _questions(
 
 
 def _identity(example: Example) -> object:
-    return [example.id, example.prompt, example.choices, example.accepted]
+    source = () if example.source is None else (example.source,)
+    return [example.id, example.prompt, example.choices, example.accepted, *source]
 
 
 def _sha256(*parts: object) -> str:

@@ -71,7 +71,7 @@ class QuestionBank:
         problem = get_metric(self._definition.metric).problem(accepted, question.choices)
         if problem is not None:
             raise InputError(f"{question.record.place}: {problem}; correct it, or {self._definition.file}")
-        group = self._definition.group
+        group, source = self._definition.group, self._definition.source
         return Example(
             id=question.id,
             prompt=prefix + question.text,
@@ -79,6 +79,7 @@ class QuestionBank:
             reference=reference,
             choices=question.choices,
             group=None if group is None else group.text(question.record),
+            source=None if source is None else source.text(question.record),
         )
 
     def shot(self, question: Question) -> str:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from advisor.tasks import metrics, patterns
 from ensemble.errors import InputError
+from ensemble.prompts import Sourced
 
 READ_AT_MOST = 100_000  # characters: far above what max_new_tokens lets a model write, and little enough for any metric
 
@@ -33,6 +34,7 @@ class Example:
         reference: The accepted text, or all accepted texts where the task gives a list.
         choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
         group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
+        source: The bare text that encoder-decoder models read; None for the prompt.
     """
 
     id: str
@@ -41,6 +43,12 @@ class Example:
     reference: str | tuple[str, ...]
     choices: tuple[str, ...] = ()
     group: str | None = None
+    source: str | None = None
+
+    @property
+    def asked(self) -> str | Sourced:
+        """What the members are given, each of which takes its own part of it."""
+        return self.prompt if self.source is None else Sourced(self.prompt, self.source)
 
     @property
     def accepted(self) -> tuple[str, ...]:
