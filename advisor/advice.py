@@ -43,8 +43,8 @@ class Margin:
         length_ratio_ci: Interval of the length ratio: the mean length that is longer here over the shorter, so that it
             may reach below 1. Infinite where all responses of one may be empty.
         order_flips: The candidate may be more accurate than the primary.
-        gap_flips: The limit of the gap lies within its interval.
-        length_flips: The limit of the length ratio lies within its interval.
+        gap_flips: The limit of the gap lies within its interval, and the other rule does not reject for certain.
+        length_flips: The limit of the length ratio lies within its interval, likewise.
         text: All that as a clause.
     """
 
@@ -89,6 +89,34 @@ def advise(
     return Advice("cannot_tell", f"Cannot tell whether {choice}: {figures}. {_more(needed)}{notes}", needed)
 
 
+def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
+    """What to doubt before all else: models that guess, or that cannot read the questions; None where all is well.
+
+    Args:
+        profiles: The candidates' answers, the best first.
+        lowest: The lower end of the best one's interval, in points.
+        chance: What guessing would score, in points; None where nothing can be guessed.
+    """
+    unread = [
+        one.model for one in profiles if 5 * sum(answer.error is not None for answer in one.answers) > len(one.answers)
+    ]
+    parts = []
+    if chance is not None and lowest <= chance:
+        parts.append(
+            f"Beware: no candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
+            "of the candidates means little."
+        )
+    if never := [one.model for one in profiles if one.accuracy == 0 and one.model not in unread]:
+        parts.append(
+            f"Beware: not one response of {_join(never)} is right; look at some of them, whether the prompt and the "
+            "metric fit."
+        )
+    if unread:
+        who = f"{len(unread)} candidates" if len(unread) > 2 else _join(unread)
+        parts.append(f"Beware: over a fifth of the questions could not be answered by {who}; the notes say why.")
+    return " ".join(parts) or None
+
+
 def fragile(
     profiles: Sequence[Profile], primary: str, rules: Rules, level: float = LEVEL, seed: int = 0
 ) -> tuple[Margin, ...]:
@@ -125,6 +153,9 @@ def _margin(
     gap_flips = within(high, rules.max_gap) != close or within(low, rules.max_gap) != close
     # A ratio far below 1 breaks the limit too: then the shorter one may be by far the longer one.
     length_flips = (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
+    # Where one rule rejects for certain, the other one's doubts turn nothing round.
+    out_by_gap, out_by_length = not close and not gap_flips, not alike and not length_flips
+    gap_flips, length_flips = gap_flips and not out_by_length, length_flips and not out_by_gap
     doubts = [
         *(["it may be the more accurate of the two"] if order_flips else []),
         *(["the gap may be on the other side of its limit"] if gap_flips else []),
@@ -156,8 +187,8 @@ def _more(needed: int | None) -> str:
     if needed is None:
         return "No difference was seen, so no number of questions can be named that would show one."
     return (
-        f"That may be chance: if the difference is really this large, about {needed:,} questions in all would be "
-        "needed to tell, with a chance of 80%."
+        f"That may be chance: if the difference is really this large, about {needed:,} held-out questions in all would "
+        "give a chance of 80% of telling."
     )
 
 

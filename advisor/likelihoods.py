@@ -15,6 +15,13 @@ BINS = 15
 """As many as Guo et al. take."""
 
 
+def chance_of(task: Task) -> float | None:
+    """What guessing among the options would score on a choice task, in points; None for other tasks."""
+    if task.metric != "choice":
+        return None
+    return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
+
+
 def calibration_error(profile: Profile, bins: int = BINS) -> float | None:
     """Expected calibration error: how far a model's confidence in its choice is from how often it is right, 0 to 1.
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor import provenance
-from advisor.advice import Advice, advise, fragile
+from advisor.advice import Advice, advise, fragile, misfit
 from advisor.alternatives import Alternative, look_at, recommend
 from advisor.choosing import Choice, choose
 from advisor.compatibility import all_pairs, pairs_of_standings
 from advisor.evidence import accuracy_interval
 from advisor.gathering import gather
+from advisor.likelihoods import chance_of
 from advisor.pairing import Pairing, readers
 from advisor.plan import Plan
 from advisor.profiler import Profiler
@@ -41,6 +42,8 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
     pairing, names = Pairing(plan, profiler, store, watcher), readers(standings, margins, plan.rules)
     read = pairing.readings(names, {p.model: p for p in profiles}) if plan.held_out is not None else {}
     alternatives = _alternatives(plan, choice)
+    intervals = {name: accuracy_interval(one, seed=plan.seed) for name, one in pool.profiles.items()}
+    beware = misfit(profiles, intervals[profiles[0].model][0], chance_of(plan.dev))
     return Outcome(
         task_info=task_info(plan.dev, plan.setting.limit(plan.dev)),
         rules=plan.rules,
@@ -48,11 +51,11 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, pairing.tokenizations([p.model for p in profiles]), read),
-        advice=_advise(choice, alternatives, plan.level),
+        advice=_advise(choice, alternatives, beware, plan.level),
         task=plan.dev,
         profiles=tuple(profiles),
         dropped=tuple(one.profile for one in pool.dropped.values()),
-        intervals={name: accuracy_interval(one, seed=plan.seed) for name, one in pool.profiles.items()},
+        intervals=intervals,
         margins=margins,
         costs=pool.costs,
         race=plan.race,
@@ -74,14 +77,14 @@ def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
     return look_at(plan.dev, learned, choice.verified.task, members, plan.seed, rivals)
 
 
-def _advise(choice: Choice, alternatives: Sequence[Alternative], level: float) -> Advice:
+def _advise(choice: Choice, alternatives: Sequence[Alternative], beware: str | None, level: float) -> Advice:
     """The verdict on a choice, with what a search came to, and what else to do where the set is not worth it."""
     advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"Running it was tried, and failed: {choice.trouble}." if choice.trouble else None
     only = once if choice.searched and choice.verified else None
     instead = recommend(alternatives, level) if advice.verdict != "ensemble" else None
-    parts = (advice.text, instead, choice.searched, only, trouble)
+    parts = (advice.text, instead, choice.searched, only, trouble, beware)
     return replace(advice, text=" ".join(part for part in parts if part))
 
 

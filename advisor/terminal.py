@@ -84,8 +84,9 @@ class Terminal:
         console = Console(highlight=False)
         console.print(methods_table(evaluation))
         console.print(
-            "p: exact McNemar against the best single model, after Holm's correction. joint: steps in which several "
-            "members decided. entries: probabilities looked at, a step."
+            "p: of no gain over the best single model, corrected for how many methods are compared (Holm). joint: "
+            "steps in which several members decided. entries: probabilities looked at, a step. self-consistency: the "
+            "best single model's own majority over as many drawn responses as there are members."
         )
         for entry in evaluation["methods"]:
             if entry["left_out"]:
@@ -162,7 +163,7 @@ def methods_table(evaluation: Mapping[str, Any]) -> Table:
     title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, against {best} alone"
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold", min_width=16)
-    for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries", "GB"):
+    for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries"):
         table.add_column(heading, justify="right", no_wrap=True)
     for member in evaluation["members"]:
         table.add_row(*_scores(member["model"], member), "", "", *_costs(member))
@@ -184,12 +185,11 @@ def _scores(name: str, entry: Mapping[str, Any]) -> tuple[Text, str, str]:
 
 
 def _costs(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    memory, share = entry["peak_memory"], entry.get("share_ensembled")
+    share = entry.get("share_ensembled")
     return (
         _number(entry["ms_per_token"], ".2f"),
         "" if share is None else f"{100 * share:.0f}%",
         "" if not entry.get("handled_per_step") else f"{entry['handled_per_step']:.0f}",
-        _number(None if memory is None else memory / 1e9, ".2f"),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import advise, fragile
+from advisor.advice import advise, fragile, misfit
 from advisor.compatibility import all_pairs
 from advisor.evidence import Comparison, compare
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
@@ -198,6 +198,25 @@ def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
     [margin] = fragile([first, second], first.model, Rules())
     assert margin.order_flips
     assert "it may be the more accurate of the two" in margin.text
+
+
+def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round() -> None:
+    [margin] = fragile(members(160, 138, lengths=(20, 60)), "a", Rules())
+    assert not (margin.gap_flips or margin.length_flips)
+    [margin] = fragile(members(160, 40, lengths=(20, 41)), "a", Rules())
+    assert not (margin.gap_flips or margin.length_flips)
+    [margin] = fragile(members(160, 138, lengths=(20, 41)), "a", Rules())
+    assert margin.gap_flips and margin.length_flips
+
+
+def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
+    good, bad, never = members(160, 50, 0)
+    unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
+    assert misfit([good, bad], 75.0, 25.0) is None
+    assert misfit([good, bad], 75.0, None) is None
+    assert "not one response of c is right" in (misfit([good, never], 75.0, None) or "")
+    assert "over a fifth of the questions could not be answered by b" in (misfit([good, unread], 75.0, None) or "")
+    assert "better than guessing, which scores 25.0 points" in (misfit([bad], 20.0, 25.0) or "")
 
 
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
