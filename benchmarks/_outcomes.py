@@ -51,14 +51,12 @@ class Outcomes:
         models: In order of accuracy on other questions, those of the sets' order.
         profiles: Each model's answers, by name; of a text only the length is known, of an answer which ones are equal.
         sets: Whether a set was right, by its members in order.
-        seconds: That all sets' responses took to decode.
     """
 
     signature: str
     models: tuple[str, ...]
     profiles: Mapping[str, Profile]
     sets: Mapping[tuple[str, ...], NDArray[np.bool_]]
-    seconds: float
 
     @property
     def questions(self) -> int:
@@ -85,7 +83,6 @@ class Outcomes:
         return {
             "signature": self.signature,
             "questions": self.questions,
-            "seconds": round(self.seconds),
             "models": {name: _packed_model(self.profiles[name], digits) for name, digits in self._digits().items()},
             "sets": {" ".join(models): np.packbits(right).tobytes().hex() for models, right in self.sets.items()},
         }
@@ -120,7 +117,7 @@ def read(path: Path = KEPT) -> Outcomes:
         for names, packed in kept["sets"].items()
     }
     sets = {models: right[: kept["questions"]].astype(bool) for models, right in bits.items()}
-    return Outcomes(kept["signature"], tuple(profiles), profiles, sets, kept["seconds"])
+    return Outcomes(kept["signature"], tuple(profiles), profiles, sets)
 
 
 def keep(outcomes: Outcomes, path: Path = KEPT) -> None:
@@ -146,13 +143,14 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
         profiler = Profiler(plan, store, Terminal(quiet=True), KeepingLoader(cache_dir))
         ordered = _by_accuracy([one.profile for one in profiler.alone(list(folders), dev).values()])
         alone = {name: one.profile for name, one in profiler.alone(ordered, test).items()}
-        sets, seconds = {}, 0.0
+        sets = {}
         wanted = [models for size in range(2, largest + 1) for models in combinations(ordered, size)]
         for number, models in enumerate(wanted, start=1):
             found = profiler.together(models, test)
-            sets[models], seconds = scores(found.profile) == 1, seconds + found.cost.seconds
+            sets[models] = scores(found.profile) == 1
             progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.profile.accuracy:.1f}")
-    return Outcomes(str(test.signature), ordered, alone, sets, seconds)
+    signature = replace(test.signature, n=len(test.examples))
+    return Outcomes(str(signature), ordered, alone, sets)
 
 
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> Plan:
