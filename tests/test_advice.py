@@ -63,7 +63,7 @@ def test_a_gain_that_may_be_chance_is_not_advised_and_says_what_it_takes() -> No
     assert advice.verdict == "cannot_tell"
     assert advice.questions_needed is not None
     assert advice.questions_needed > 500
-    assert f"about {advice.questions_needed:,} questions in all" in advice.text
+    assert f"about {advice.questions_needed:,} held-out questions in all" in advice.text
 
 
 def test_no_difference_at_all_names_no_number_of_questions() -> None:
