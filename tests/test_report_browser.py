@@ -370,17 +370,17 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_methods_fit_their_page_in_either_theme(driver: Any, methods: Path, width: int) -> None:
-    resize(driver, width)
+def test_methods_fit_their_page_in_either_theme(window: Any, methods: Path, width: int) -> None:
+    resize(window, width)
     colours = set()
     for theme in ("light", "dark"):
-        prefer(driver, theme)
-        open_report(driver, methods)
-        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        prefer(window, theme)
+        open_report(window, methods)
+        assert window.execute_script("return document.documentElement.scrollWidth") <= width
         script = "return getComputedStyle(document.querySelector(arguments[0])).fill"
-        colours.add(driver.execute_script(script, f"#methods .{'wide' if width == 1280 else 'narrow'} text"))
+        colours.add(window.execute_script(script, f"#methods .{'wide' if width == 1280 else 'narrow'} text"))
     assert len(colours) == 2
-    assert driver.get_log("browser") == []
+    assert window.get_log("browser") == []
 
 
 def test_methods_sort_by_what_they_cost_and_what_was_left_out_stays_last(driver: Any, methods: Path) -> None:
