@@ -48,7 +48,7 @@ class Loader(Protocol):
     """Where the models of a run come from."""
 
     def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
-        """Models as an ensemble, the primary first; one alone decodes exactly as itself, whatever the decoding.
+        """Models as an ensemble, the primary first; one alone writes exactly as itself, whatever the decoding.
 
         Raises:
             InputError: What was given cannot be used.
@@ -102,7 +102,8 @@ def _load(model: Model) -> Member:
 def _ensemble(members: Sequence[Member], decoding: Decoding, cache_dir: Path) -> Ensemble:
     from ensemble.ensemble import Ensemble
 
-    if len(members) == 1:
+    # One alone writes greedily whatever the method; what is drawn is drawn from its whole vocabulary.
+    if len(members) == 1 and decoding.method != "average":
         return Ensemble(members, k=1, cache_dir=cache_dir / "tables")
     return Ensemble(members, method=decoding.method, k=decoding.k, cache_dir=cache_dir / "tables", **decoding.options)
 

@@ -92,13 +92,14 @@ class Profiler:
         return self._profile(decoding.method, decoding.key(), names, task, decoding)
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profiled:
-        """One candidate's answers, drawn instead of greedy.
+        """One candidate's answers, drawn from its whole vocabulary instead of greedy.
 
         Raises:
             MemberError: It cannot be run.
         """
         setting = replace(self._plan.setting, temperature=temperature, seed=seed)
-        return self._profile(f"{name}, drawn", {}, [name], task, setting=setting)
+        whole = Decoding("average")
+        return self._profile(f"{name}, drawn", whole.key(), [name], task, whole, setting)
 
     def is_stored(self, names: Sequence[str], task: Task, decoding: Decoding) -> bool:
         """Whether all answers of a set are there already, so that no model has to be loaded."""

@@ -11,9 +11,14 @@ import pytest
 
 from advisor import loading
 from advisor.evidence import holm
+from advisor.planning import plan_of_run
+from advisor.profiler import Profiler
 from advisor.records import Answer, Profile
 from advisor.responses import answered, chosen
+from advisor.setting import Setting
+from advisor.store import Store
 from advisor.tasks import load_task
+from advisor.terminal import Terminal
 from ensemble.methods import get_module
 from ensemble.methods._response import ResponseSetup
 
@@ -87,6 +92,33 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
     accuracies = "--set", "deepen-adapt.accuracies=[60,50,40]"
     found = evaluate(run, "--methods", "deepen-adapt", *accuracies)["methods"][0]
     assert found["left_out"] is None
+
+
+def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
+    setting = Setting(max_new_tokens=6)
+    plan = plan_of_run(
+        run.folder / "run",
+        task="task.yaml",
+        data=None,
+        split="held_out",
+        limit=None,
+        shots=None,
+        seed=0,
+        allow_code_execution=False,
+        setting=setting,
+        methods=["unite"],
+        k=10,
+        cache_dir=None,
+        command="",
+    )
+    with Store(plan.cache_dir) as store:
+        profiler = Profiler(plan, store, Terminal(quiet=True))
+        name, task = plan.candidates[0].name, plan.dev
+        greedy = profiler.alone([name], task)[name].profile
+        drawn = [profiler.drawn(name, task, 1.0, seed).profile for seed in (0, 1, 0)]
+    texts = [tuple(answer.text for answer in one.answers) for one in (greedy, *drawn)]
+    assert texts[1] == texts[3]
+    assert len({*texts}) == 3
 
 
 def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
