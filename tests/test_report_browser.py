@@ -38,6 +38,7 @@ def driver() -> Iterator[Any]:
 def window(driver: Any, report: Path) -> Any:
     resize(driver, 1440)
     prefer(driver, "light")
+    driver.get_log("browser")  # reading empties it of what tests before have left
     open_report(driver, report)
     driver.execute_script("localStorage.clear()")
     open_report(driver, report)
