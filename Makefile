@@ -12,7 +12,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench lock clean
+.PHONY: help venv demo test check format docs bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -33,6 +33,9 @@ check: venv  ## lint, formatting and types
 format: venv  ## put the code into the form that `make check` wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: venv  ## build the site into build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: venv  ## run every benchmark, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
