@@ -1,4 +1,4 @@
-"""The site: it is built without a warning, so no link or anchor of it leads nowhere, and needs no network to be read."""
+"""The site: it is built without a warning, so no link of it leads nowhere, and needs no network to be read."""
 
 from __future__ import annotations
 
