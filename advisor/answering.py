@@ -12,9 +12,11 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from advisor.memory import begin_peak, peak
 from advisor.setting import Setting
 from advisor.store import Response
 from advisor.tasks.values import Example, Task
@@ -36,6 +38,29 @@ runs out after all."""
 _HOPELESS = 8
 """Questions that fail on their own, while none has been answered, before a model is given up."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Here:
+    """Models in this process; see :class:`advisor.profiling.Answerer`.
+
+    Attributes:
+        name: Whose responses they are.
+        make: Loads them.
+        peak_memory: See the protocol.
+    """
+
+    name: str
+    make: Callable[[], Ensemble]
+    peak_memory: int | None = None
+
+    def answer(self, asked: Mapping[int, Example], task: Task, setting: Setting) -> Iterator[tuple[int, Response]]:
+        """See the protocol."""
+        begin_peak()
+        yield from answers(self.name, self.make, asked, task, setting)
+        self.peak_memory = peak()
+        # Only here nothing refers to the models any more.
+        free_memory()
 
 
 def answers(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from advisor.answering import free_memory
+from advisor.answering import Here, free_memory
 from advisor.identity import identify, model_of
 from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
@@ -124,9 +124,9 @@ class Profiler:
         decoding: Decoding | None = None,
         setting: Setting | None = None,
     ) -> Profiled:
-        load, setting = partial(self.load, members, decoding), setting or self._plan.setting
+        answerer, setting = Here(name, partial(self.load, members, decoding)), setting or self._plan.setting
         with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
-            found = Profiled(*profile(name, self._key(members, key), load, task, setting, self._store, advance))
+            found = Profiled(*profile(name, self._key(members, key), answerer, task, setting, self._store, advance))
         self._say_errors(found.profile)
         return found
 

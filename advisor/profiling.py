@@ -6,24 +6,44 @@ loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from advisor.answering import answers, free_memory
-from advisor.memory import begin_peak, peak
 from advisor.records import Answer, Profile
 from advisor.setting import Setting
 from advisor.store import Response, Store, key_of
 from advisor.tasks.values import Example, Score, Task
 from ensemble.errors import MemberError
 
-if TYPE_CHECKING:
-    from ensemble.ensemble import Ensemble
-
 Advance = Callable[[int], None]
 _DECODING = 2
 """Part of every key; raised by a change of the decoder after which the same models write something else."""
+
+
+class Answerer(Protocol):
+    """Who answers questions: models in this process, or somewhere else."""
+
+    @property
+    def peak_memory(self) -> int | None:
+        """The most memory that the answers took, in bytes; None where it is not known, or nothing was answered."""
+        ...
+
+    def answer(self, asked: Mapping[int, Example], task: Task, setting: Setting) -> Iterator[tuple[int, Response]]:
+        """Answer questions; whatever is loaded for that is loaded now, and given back at the end.
+
+        Args:
+            asked: The questions, by number.
+            task: What they belong to.
+            setting: How to generate.
+
+        Yields:
+            Number and response of each question, as they are finished; one that cannot be answered has an error.
+
+        Raises:
+            MemberError: Nobody is there who answers, or whatever is asked fails.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,7 @@ class Cost:
 def profile(
     name: str,
     key: Mapping[str, Any],
-    make: Callable[[], Ensemble],
+    answerer: Answerer,
     task: Task,
     setting: Setting,
     store: Store,
@@ -61,7 +81,7 @@ def profile(
     Args:
         name: Whose profile it is.
         key: What decides the responses besides the question: the models and the method.
-        make: Loads what answers; called only where a response is missing.
+        answerer: Who answers; asked only where a response is missing.
         task: The questions.
         setting: How to generate.
         store: Where responses are looked up and kept.
@@ -80,15 +100,13 @@ def profile(
     missing = {n: example for n, example in enumerate(task.examples) if n not in responses}
     memory_key = key_of({"peak_memory": _DECODING, "of": keys})
     if missing:
-        begin_peak()
-        for n, response in answers(name, make, missing, task, setting):
+        for n, response in answerer.answer(missing, task, setting):
             responses[n] = response
             if response.settled:
                 store.put(keys[n], response)
             advance(1)
-        if (used := peak()) is not None:
-            store.keep(memory_key, used)
-        free_memory()
+        if answerer.peak_memory is not None:
+            store.keep(memory_key, answerer.peak_memory)
     complete = [responses[n] for n in range(len(keys))]
     if all(response.error is not None for response in complete):
         raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
+from advisor.answering import Here
 from advisor.demo.questions import Problem, make_problem
 from advisor.identity import identify
 from advisor.loading import Decoding
@@ -160,7 +161,7 @@ def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tup
             writer = Writer(candidate.name, problems, chance.uniform(0.3, 0.9))
             key = {"members": [identify(candidate, setting, store).key()]}
             make = partial(cast, "Ensemble", writer)
-            profile(candidate.name, key, make, task, setting, store, lambda _: None)
+            profile(candidate.name, key, Here(candidate.name, make), task, setting, store, lambda _: None)
     return candidates, task
 
 

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from advisor.answering import Here
 from advisor.loading import Decoding, FreshLoader, Model, hush
 from advisor.profiling import profile
 from advisor.setting import Setting
@@ -141,7 +142,9 @@ class Ours:
     def __call__(self) -> None:
         """Answer and score all questions."""
         with tempfile.TemporaryDirectory(dir=self.place) as cache, Store(Path(cache)) as store:
-            done, cost = profile("model", {}, lambda: self.ensemble, self.task, Setting(), store, lambda _: None)
+            done, cost = profile(
+                "model", {}, Here("model", lambda: self.ensemble), self.task, Setting(), store, lambda _: None
+            )
         self.tokens, self.texts = cost.tokens, [answer.text for answer in done.answers]
 
 

@@ -15,6 +15,7 @@ import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor import answering, profiling
+from advisor.answering import Here
 from advisor.identity import Identity, identify
 from advisor.pool import Candidate
 from advisor.records import Profile
@@ -70,7 +71,7 @@ def profile(
     setting: Setting | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    return profiling.profile("alpha", key or KEY, make, task, setting or Setting(), store, advance)[0]
+    return profiling.profile("alpha", key or KEY, Here("alpha", make), task, setting or Setting(), store, advance)[0]
 
 
 def undisturbed(task: Task, ensemble: Ensemble, tmp_path: Path) -> Profile:
@@ -114,8 +115,8 @@ def test_the_second_time_no_model_is_loaded(task: Task, store: Store, alone: Ens
 
 
 def test_costs_are_those_of_the_first_time(task: Task, store: Store, alone: Ensemble) -> None:
-    first = profiling.profile("alpha", KEY, lambda: alone, task, Setting(), store, lambda _: None)[1]
-    again = profiling.profile("alpha", KEY, never, task, Setting(), store, lambda _: None)[1]
+    first = profiling.profile("alpha", KEY, Here("alpha", lambda: alone), task, Setting(), store, lambda _: None)[1]
+    again = profiling.profile("alpha", KEY, Here("alpha", never), task, Setting(), store, lambda _: None)[1]
     assert again == first
     assert first.seconds > 0
     assert first.tokens > 0
