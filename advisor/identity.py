@@ -24,10 +24,11 @@ class Identity:
     Attributes:
         hub_id: The hub's name of the model; None for a local folder.
         revision: The hub's commit; None for a local folder.
-        files: Name and SHA-256 of a local folder's files.
+        files: Name and SHA-256 of a local model's files.
         dtype: The numeric type that it is run in.
         chat_template: Whether its prompts go through a chat template.
         sides: How it is asked where it has an encoder; None for a causal model.
+        gguf_file: Which file of the hub's model it is, where that is one of the format GGUF.
     """
 
     hub_id: str | None
@@ -36,10 +37,12 @@ class Identity:
     dtype: str
     chat_template: str
     sides: Sides | None = None
+    gguf_file: str | None = None
 
     def key(self) -> dict[str, Any]:
         """As part of a response's key."""
         encoder = {} if self.sides is None else {"encoder": self.sides.key()}
+        file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
         return {
             "hub_id": self.hub_id,
             "revision": self.revision,
@@ -47,14 +50,17 @@ class Identity:
             "dtype": self.dtype,
             "chat_template": self.chat_template,
             **encoder,
+            **file,
         }
 
 
 def files_of(checkpoint: Checkpoint) -> list[Path]:
-    """The files of a local folder that decide what a model writes; none for a model on the hub, whose commit does."""
+    """The local files that decide what a model writes; none for a model on the hub, whose commit does."""
     if not checkpoint.is_local:
         return []
     folder = Path(checkpoint.location)
+    if checkpoint.gguf is not None:
+        return [folder / checkpoint.gguf]
     return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
 
 
@@ -76,14 +82,16 @@ def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     template = candidate.chat_template or setting.chat_template
     sides = checkpoint.sides if is_encoder_decoder(config) else None
-    return Identity(None if commit is None else checkpoint.path_or_id, commit, files, dtype, template, sides)
+    if commit is None:
+        return Identity(None, None, files, dtype, template, sides)
+    return Identity(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
 
 
 def _commit_of(checkpoint: Checkpoint) -> str:
     """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
+    config = try_to_load_from_cache(checkpoint.path_or_id, checkpoint.config_file, revision=checkpoint.revision)
     if not isinstance(config, str):
         name = checkpoint.path_or_id
         raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,11 @@ def hush(*, quiet: bool = False) -> None:
     # A bar for every file of weights would break into the run's own.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    with contextlib.suppress(ImportError):
+        # The bar of GGUF files does not ask whether bars are wanted.
+        import transformers.modeling_gguf_pytorch_utils as gguf
+
+        vars(gguf)["tqdm"] = logging.tqdm
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # huggingface_hub types nearly all
     if quiet:
         disable_progress_bars()

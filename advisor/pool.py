@@ -3,6 +3,8 @@
     mistralai/Mistral-7B-Instruct-v0.3@c170c708  dtype=bfloat16
     ./models/my-finetune  name=mine  chat_template=never    # a folder beside this file
     facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
+    ./models/llama-q4.gguf  dtype=bfloat16
+    org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub's model
 
 Not covered: models behind a server.
 """
@@ -18,12 +20,13 @@ from typing import cast
 
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.errors import InputError
+from ensemble.gguf import SUFFIX
 
 DEMO = Path(__file__).parent / "demo" / "pool.txt"
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 CHAT_TEMPLATES = ("auto", "always", "never")
 READS = ("source", "prompt")
-_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads")
+_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -95,8 +98,8 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
     trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
     reads = cast("Reads | None", _choice(options, "reads", READS, place))
     sides = Sides(options.get("source"), options.get("target"), reads)
-    checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides)
-    name = options.get("name", checkpoint.location.rstrip("/").rsplit("/", 1)[-1])
+    checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
+    name = options.get("name", checkpoint.name)
     if not name.strip() or not name.isprintable():
         raise InputError(f"{place}: the name {name!r} must be printable and not empty")
     return Candidate(
@@ -123,16 +126,23 @@ def _choice(options: dict[str, str], key: str, allowed: tuple[str, ...], place: 
     return value
 
 
+def _gguf_file(options: dict[str, str], place: str) -> str | None:
+    name = options.get("gguf_file")
+    if name is not None and not name.lower().endswith(SUFFIX):
+        raise InputError(f"{place}: gguf_file={name}: give the name of a file that ends in {SUFFIX}")
+    return name
+
+
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
     try:
         path = folder / Path(model).expanduser()
         there, is_folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, a user that is not known
         raise InputError(f"{place}: {model!r} cannot be read as a path ({error}); correct it") from None
-    if is_folder:
+    if is_folder or (there and path.suffix.lower() == SUFFIX):
         return Checkpoint(str(path.resolve()), trust_remote_code=trust)
     if there:
-        raise InputError(f"{place}: {path} is a file; give the folder that it is in")
+        raise InputError(f"{place}: {path} is a file, and no {SUFFIX} one; give the folder that it is in")
     if model.startswith((".", "/", "~")):
         raise InputError(f"{place}: {path}: there is no such folder; paths are relative to the pool file")
     return _on_hub(model, place, trust)

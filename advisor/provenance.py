@@ -61,4 +61,5 @@ def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[s
         "device": candidate.device or setting.device,
         "chat_template": identity.chat_template,
         **candidate.checkpoint.sides.key(),
+        **({} if candidate.checkpoint.gguf_file is None else {"gguf_file": candidate.checkpoint.gguf_file}),
     }

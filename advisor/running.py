@@ -74,7 +74,10 @@ def chosen_by_run(run: Path) -> Chosen:
             Model(
                 name=name,
                 checkpoint=Checkpoint(
-                    str(sources[name]["path_or_id"]), sources[name]["revision"], sides=_sides(sources[name])
+                    str(sources[name]["path_or_id"]),
+                    sources[name]["revision"],
+                    sides=_sides(sources[name]),
+                    gguf_file=sources[name].get("gguf_file"),
                 ),
                 device=sources[name]["device"],
                 dtype=sources[name]["dtype"],
@@ -108,8 +111,7 @@ def chosen_by_hand(models: Sequence[str]) -> Chosen:
         folder = Path(model).expanduser()
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)
-        name = checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
-        chosen.append(Model(name, checkpoint, "cpu", "auto", "auto"))
+        chosen.append(Model(checkpoint.name, checkpoint, "cpu", "auto", "auto"))
     return Chosen(tuple(chosen))
 
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: a hub id or a local folder, checked before anything is loaded from it."""
+"""Where a model comes from: a hub id, a local folder or a GGUF file, checked before anything is loaded from it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ensemble import gguf
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,16 +43,18 @@ class Checkpoint:
     """A model's place, and how to read it.
 
     Attributes:
-        path_or_id: A local folder, or an id on the hub.
+        path_or_id: A local folder or GGUF file, or an id on the hub.
         revision: A commit, branch or tag on the hub; None for its main branch.
         trust_remote_code: Whether code from the hub may run. It needs a revision that is a commit.
         sides: Languages of an encoder-decoder model.
+        gguf_file: Which file of a hub's model, or of a folder, to take, where that is one of the format GGUF.
     """
 
     path_or_id: str
     revision: str | None = None
     trust_remote_code: bool = False
     sides: Sides = Sides()
+    gguf_file: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -61,12 +64,38 @@ class Checkpoint:
     @property
     def location(self) -> str:
         """What transformers is asked for."""
-        return str(Path(self.path_or_id).expanduser()) if self.is_local else self.path_or_id
+        if not self.is_local:
+            return self.path_or_id
+        path = Path(self.path_or_id).expanduser()
+        return str(path.parent if self._names_file else path)
+
+    @property
+    def gguf(self) -> str | None:
+        """The file of its location that is all of it, where it is one of the format GGUF."""
+        return Path(self.path_or_id).name if self._names_file else self.gguf_file
+
+    @property
+    def config_file(self) -> str:
+        """The file of its location that has its configuration."""
+        return self.gguf or "config.json"
+
+    @property
+    def name(self) -> str:
+        """The last part of its path or id, or of its file's."""
+        last = (self.gguf or self.location).rstrip("/").rsplit("/", 1)[-1]
+        return Path(last).stem if self.gguf else last
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that every ``from_pretrained`` of it needs."""
-        return {"revision": self.revision or "main", "trust_remote_code": self.trust_remote_code}
+        said = {"revision": self.revision or "main", "trust_remote_code": self.trust_remote_code}
+        return said if self.gguf is None else {**said, "gguf_file": self.gguf}
+
+    @property
+    def _names_file(self) -> bool:
+        if not self.is_local or not self.path_or_id.lower().endswith(gguf.SUFFIX):
+            return False
+        return not Path(self.path_or_id).expanduser().is_dir()
 
 
 def check(checkpoint: Checkpoint) -> PreTrainedConfig:
@@ -74,16 +103,23 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
 
     Raises:
         InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
-            only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model.
+            only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model, a GGUF
+            file that cannot be read.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if checkpoint.is_local:
+    if checkpoint.gguf is not None:
+        gguf.check_name(checkpoint.gguf)
+    if checkpoint.is_local and checkpoint.gguf is not None:
+        gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
+    elif checkpoint.is_local:
         _check_folder(Path(checkpoint.location))
+    # A damaged GGUF file surfaces as errors of many kinds, a damaged config.json as one of two.
+    unusable = (OSError, ValueError) if checkpoint.gguf is None else Exception
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
-    except (OSError, ValueError) as error:
+    except unusable as error:
         raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
     if is_encoder_decoder(config):
         return config
@@ -137,6 +173,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
+    if checkpoint.gguf is not None and (checkpoint.is_local or not isinstance(error, OSError)):
+        return (
+            f"its GGUF file {checkpoint.gguf} cannot be used ({type(error).__name__}: {first_line(error)}); it may be "
+            "damaged, or of a kind that transformers does not read: take the model's safetensors"
+        )
     if checkpoint.is_local:
         return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
     if isinstance(error, ValueError):

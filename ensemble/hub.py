@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ensemble import gguf
 from ensemble.checkpoint import Checkpoint, first_line
 from ensemble.errors import InputError
 
@@ -39,13 +40,22 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
             "log in (hf auth login), or give a local folder as ./FOLDER"
         ) from error
     except ConnectionError as error:
-        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+        if isinstance(try_to_load_from_cache(name, checkpoint.config_file, revision=revision), str):
             return
         raise InputError(
             f"{name}: it is no folder here, it was not downloaded before, and the hub cannot be reached ({error}); "
             "check the network, or give a local folder as ./FOLDER"
         ) from error
     names = sorted(sibling.rfilename for sibling in info.siblings or ())
+    files = [each for each in names if each.endswith(gguf.SUFFIX)]
+    if checkpoint.gguf is not None:
+        if checkpoint.gguf not in names:
+            raise InputError(
+                f"{name}: no file {checkpoint.gguf} there; it has {', '.join(files) or 'no GGUF file at all'}"
+            )
+        return
+    if files and not any(each.endswith(".safetensors") for each in names):
+        raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(files)}")
     if not any(name.endswith(".safetensors") for name in names):
         pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
         what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"

@@ -100,6 +100,9 @@ class Member:
             ids = list(self.tokenizer(prompt)["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+        if (largest := max(ids)) >= self.vocabulary.size:
+            token = self.tokenizer.convert_ids_to_tokens(largest)
+            raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
         # A decoder's own context has room for what is written; an encoder's may be filled.
         most = None if self.context is None else self.context - (self.seq2seq is None)
         if most is not None and len(ids) > most:
@@ -132,10 +135,10 @@ def load_member(
         checkpoint: Where it comes from.
         name: How to call it; the last part of its path or id where None.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
-        dtype: One of DTYPES; ``auto`` is the checkpoint's own.
+        dtype: One of DTYPES; ``auto`` is the checkpoint's own, and float32 for GGUF files.
         chat_template: ``auto`` uses the tokenizer's template where it has one; ``always`` demands one.
         quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), which decides
-            how the weights are held; None to hold them as they are.
+            how the weights are held; None to hold them as they are, and for GGUF files.
 
     Raises:
         InputError: What was given cannot be used; see :func:`ensemble.checkpoint.check`.
@@ -147,8 +150,13 @@ def load_member(
     place = parse_device(device)
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
-    name = name or checkpoint.location.rstrip("/").rsplit("/", 1)[-1]
+    name = name or checkpoint.name
     options = checkpoint.options
+    if checkpoint.gguf is not None:
+        if quantization is not None:
+            raise InputError(f"{name}: a GGUF file says itself how its weights are held; leave quantization out")
+        # What transformers makes of quantised weights; said here so that a file's headers decide nothing.
+        dtype = "float32" if dtype == "auto" else dtype
     if quantization is None:
         check_memory(name, checkpoint, dtype, place)
     else:

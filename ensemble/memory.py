@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ensemble import gguf
 from ensemble.checkpoint import Checkpoint
 from ensemble.errors import MemberError
 
@@ -21,17 +22,22 @@ _GIB = 2**30
 
 
 def check_memory(name: str, checkpoint: Checkpoint, dtype: str, device: torch.device) -> None:
-    """Make sure that the weights of a local folder fit on a device; what is on the hub is not known before.
+    """Make sure that the weights of a local model fit on a device; what is on the hub is not known before.
 
     Raises:
         MemberError: They do not; says how much they need, and how much is free.
     """
-    needed = weights_size(Path(checkpoint.location), dtype) if checkpoint.is_local else 0
+    needed, how = 0, ""
+    if checkpoint.is_local and checkpoint.gguf is not None:
+        needed = gguf.dense_size(Path(checkpoint.location, checkpoint.gguf), getattr(torch, dtype))
+        how = " (a GGUF file's weights are made dense)"
+    elif checkpoint.is_local:
+        needed = weights_size(Path(checkpoint.location), dtype)
     free = free_memory(device)
     if free is not None and needed > free:
         raise MemberError(
-            f"{name}: its weights need {needed / _GIB:.1f} GiB in {dtype}, and {device} has {free / _GIB:.1f} GiB "
-            "free; use a smaller dtype (bfloat16), another device, or fewer models"
+            f"{name}: its weights need {needed / _GIB:.1f} GiB in {dtype}{how}, and {device} has "
+            f"{free / _GIB:.1f} GiB free; use a smaller dtype (bfloat16), another device, or fewer models"
         )
 
 

@@ -1,0 +1,184 @@
+"""Members from GGUF files: real ones, written from tiny Llama models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from ggufs import write_gguf
+from tiny import byte_tokenizer, save_member, tiny_model
+from transformers import BitsAndBytesConfig
+
+from advisor.pool import read_pool
+from ensemble import Ensemble
+from ensemble.checkpoint import Checkpoint, check
+from ensemble.errors import InputError, MemberError
+from ensemble.gguf import dense_size
+from ensemble.member import load_member
+from ensemble.memory import check_memory
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+PROMPT = "sing the ring"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one model in two forms: ``dense``, a folder of safetensors, and ``tiny.gguf``."""
+    folder = tmp_path_factory.mktemp("gguf")
+    tokenizer = byte_tokenizer((" the", "ing"))
+    model = tiny_model(tokenizer, hidden=32, dtype=torch.float32, positions=256)
+    save_member(folder / "dense", model, tokenizer)
+    write_gguf(folder / "tiny.gguf", model, tokenizer)
+    write_gguf(folder / "tiny-q8.gguf", model, tokenizer, kind=GGMLQuantizationType.Q8_0)
+    return folder
+
+
+def logits(model: Path) -> torch.Tensor:
+    member = load_member(Checkpoint(str(model)))
+    with torch.inference_mode():
+        found: torch.Tensor = member.model(torch.tensor([member.encode_prompt(PROMPT)])).logits
+    return found
+
+
+def test_a_gguf_file_gives_the_logits_of_the_safetensors(tiny: Path) -> None:
+    torch.testing.assert_close(logits(tiny / "tiny.gguf"), logits(tiny / "dense"), rtol=0, atol=1e-6)
+
+
+def test_a_quantised_file_is_near_them_and_dense(tiny: Path) -> None:
+    dense, quantised = logits(tiny / "dense"), logits(tiny / "tiny-q8.gguf")
+    assert 1e-4 < float((dense - quantised).norm() / dense.norm()) < 0.1
+    member = load_member(Checkpoint(str(tiny / "tiny-q8.gguf")))
+    held = sum(parameter.numel() * parameter.itemsize for parameter in member.model.parameters())
+    assert {parameter.dtype for parameter in member.model.parameters()} == {torch.float32}
+    assert held == dense_size(tiny / "tiny-q8.gguf", torch.float32) > 2 * (tiny / "tiny-q8.gguf").stat().st_size
+
+
+def test_an_ensemble_of_both_forms_writes_what_the_model_writes(tiny: Path, tmp_path: Path) -> None:
+    def written(*models: str) -> list[int]:
+        together = Ensemble.from_pretrained([tiny / model for model in models], cache_dir=tmp_path)
+        return list(together.generate([PROMPT], max_new_tokens=12)[0].tokens)
+
+    assert written("dense", "tiny.gguf") == written("tiny.gguf") == written("dense")
+
+
+def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer((" the", "ing"))
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    write_gguf(tmp_path / "chat.gguf", tiny_model(tokenizer, hidden=32), tokenizer)
+    member = load_member(Checkpoint(str(tmp_path / "chat.gguf")))
+    assert member.name == "chat"
+    assert member.tokenizer.decode(member.encode_prompt("the")) == "<the>"
+
+
+def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> None:
+    # transformers gives every byte-level tokenizer of a GGUF file this token, also where the file has none.
+    with pytest.raises(
+        InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"
+    ):
+        load_member(Checkpoint(str(tiny / "tiny.gguf"))).encode_prompt("a<|endoftext|>b")
+
+
+def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tiny / "tiny-q8.gguf"
+    monkeypatch.setattr("ensemble.memory.free_memory", lambda _: dense_size(file, torch.float32) - 1)
+    check_memory("tiny", Checkpoint(str(file)), "bfloat16", torch.device("cpu"))
+    with pytest.raises(MemberError, match=r"in float32 \(a GGUF file's weights are made dense\)"):
+        check_memory("tiny", Checkpoint(str(file)), "float32", torch.device("cpu"))
+
+
+def test_a_run_knows_a_file_by_its_hash_and_can_be_run_again(place: Place, models: Path, tiny: Path) -> None:
+    place.task()
+    place.pool(str(models / "alpha"), f"{tiny / 'tiny.gguf'} name=file")
+    ran = place.advisor(
+        *("select", "--pool", "models.txt", "--task", "task.yaml", "--quiet", "--out", "run", "--no-verify"),
+        *("--max-gap", "100", "--max-length-ratio", "1000"),
+    )
+    assert (ran.status, ran.err) == (0, "")
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    source = result["provenance"]["models"]["file"]
+    assert source["path_or_id"] == str(tiny / "tiny.gguf")
+    assert list(source["files"]) == ["tiny.gguf"]
+    assert source["dtype"] == "float32"
+    ran = place.advisor("run", "run", "What is 1 + 1?", "--max-new-tokens", "3")
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_a_pool_line_may_name_a_file_of_a_hubs_model(place: Place) -> None:
+    place.pool("org/llama-gguf gguf_file=llama-q4.gguf", "org/llama-gguf gguf_file=llama-q8.gguf")
+    found = [(candidate.name, candidate.checkpoint.gguf) for candidate in read_pool("models.txt")]
+    assert found == [("llama-q4", "llama-q4.gguf"), ("llama-q8", "llama-q8.gguf")]
+    place.pool("org/llama-gguf gguf_file=llama.bin")
+    with pytest.raises(InputError, match=r"models.txt:1: gguf_file=llama.bin: give the name of a file"):
+        read_pool("models.txt")
+
+
+# Bad input: one line each
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(InputError) as raised:
+        check(Checkpoint(str(path)))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
+    assert "there is no such file" in refused(tmp_path / "gone.gguf")
+    (tmp_path / "page.gguf").write_text("<html>not found</html>", encoding="utf-8")
+    assert "page.gguf: no GGUF file, as it does not begin with GGUF" in refused(tmp_path / "page.gguf")
+    (tmp_path / "big-00001-of-00003.gguf").write_bytes(b"GGUF")
+    assert "one of 3 parts" in refused(tmp_path / "big-00001-of-00003.gguf")
+
+
+@pytest.mark.parametrize("length", [4, 20, 100, 3000])
+def test_a_file_whose_header_is_cut_is_refused(tiny: Path, tmp_path: Path, length: int) -> None:
+    (tmp_path / "cut.gguf").write_bytes((tiny / "tiny.gguf").read_bytes()[:length])
+    assert "its GGUF file cut.gguf cannot be used (" in refused(tmp_path / "cut.gguf")
+
+
+def test_a_file_whose_weights_are_cut_is_refused(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes((tiny / "tiny.gguf").read_bytes()[:-5000])
+    with pytest.raises((InputError, MemberError), match=r"cut.gguf|cut: it cannot be loaded") as raised:
+        load_member(Checkpoint(str(tmp_path / "cut.gguf")))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_length_that_no_file_has_is_refused(tiny: Path, tmp_path: Path) -> None:
+    data = bytearray((tiny / "tiny.gguf").read_bytes())
+    data[24:32] = struct.pack("<Q", 2**62)  # the length of the first key
+    (tmp_path / "wild.gguf").write_bytes(data)
+    assert "wild.gguf cannot be used" in refused(tmp_path / "wild.gguf")
+
+
+def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer((" the",))
+    write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer), tokenizer, without="blk.1.ffn_up.weight")
+    with pytest.raises(MemberError, match=r"less: its weights lack model.layers.1.mlp.up_proj.weight"):
+        load_member(Checkpoint(str(tmp_path / "less.gguf")))
+
+
+def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer((" the",))
+    write_gguf(tmp_path / "new.gguf", tiny_model(tokenizer), tokenizer, architecture="rwkv9")
+    assert "architecture rwkv9 is not supported yet" in refused(tmp_path / "new.gguf")
+
+
+def test_a_missing_library_is_said_with_the_extra(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr("ensemble.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
+    assert refused(tiny / "tiny.gguf").endswith("need gguf, which is not installed; pip install 'unite-advisor[gguf]'")
+
+
+def test_a_file_is_quantised_by_itself_alone(tiny: Path) -> None:
+    with pytest.raises(InputError, match="leave quantization out"):
+        load_member(Checkpoint(str(tiny / "tiny.gguf")), quantization=BitsAndBytesConfig(load_in_8bit=True))
