@@ -82,9 +82,7 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
 
 def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> None:
     # transformers gives every byte-level tokenizer of a GGUF file this token, also where the file has none.
-    with pytest.raises(
-        InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"
-    ):
+    with pytest.raises(InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"):
         load_member(Checkpoint(str(tiny / "tiny.gguf"))).encode_prompt("a<|endoftext|>b")
 
 
