@@ -25,7 +25,7 @@ from ensemble.errors import InputError, MemberError, UniteError
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
-    from ensemble.scoring import Question
+    from ensemble.options import Question
 
 Prompt: TypeAlias = list[list[int]]
 """A prompt's ids in every member."""
@@ -220,9 +220,9 @@ def _choices(
     """Choose the likeliest of each question's options, so many rows at a time."""
     numbers = list(encoded)
     last = time.perf_counter()
-    for place, scores in ensemble.score_each(list(encoded.values()), size):
+    for place, found in ensemble.score_each(list(encoded.values()), size):
         now = time.perf_counter()
-        n = numbers[place]
+        n, scores = numbers[place], [score.value for score in found]
         if any(math.isnan(score) for score in scores):
             raise MemberError("its logits are not numbers (NaN)")
         if max(scores) == -math.inf:

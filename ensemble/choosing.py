@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ensemble.contexts import Contexts
 from ensemble.distribution import Distribution, greedy, sample
 from ensemble.joint import NONE, JointVocabulary
 from ensemble.methods._token import EndsTogether, TokenRule
@@ -34,6 +34,19 @@ class Choice:
     handled: int
     combined: bool
     step: Step | None = None
+
+
+class Asked(Protocol):
+    """What the members that were asked have to say: :class:`ensemble.contexts.Contexts` where a text grows."""
+
+    @property
+    def logits(self) -> list[Tensor]:
+        """For each member that was asked, its logits [B, V]."""
+        ...
+
+    def ask(self) -> None:
+        """Ask the others; theirs join them."""
+        ...
 
 
 class Spelling:
@@ -91,7 +104,7 @@ class Chooser:
         self._top_p = top_p
         self._trace = trace
 
-    def __call__(self, contexts: Contexts, uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
+    def __call__(self, contexts: Asked, uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
         """Choose for each row.
 
         Args:

@@ -19,7 +19,8 @@ from ensemble.memory import free_memory, rows_that_fit
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
-from ensemble.scoring import Question, Scorer, read
+from ensemble.options import Question, read
+from ensemble.scoring import Score, Scorer
 
 Weights = Sequence[float] | Literal["consistency"] | None
 
@@ -173,17 +174,20 @@ class Ensemble:
                 method scores no tokens.
         """
         ((_, scores),) = self.score_each([self.encode_options(prompt, options)])
-        return scores
+        return [score.value for score in scores]
 
-    def score_each(self, questions: Sequence[Question], batch_size: int = 32) -> Iterator[tuple[int, list[float]]]:
+    def score_each(
+        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
+    ) -> Iterator[tuple[int, list[Score]]]:
         """Score questions that :meth:`encode_options` made, yielding each one's number and scores, batch by batch.
 
         Args:
             questions: In any order; those of like length are run together.
             batch_size: Rows at a time, at least 1. A question has a row for each way in which its options part, and is
                 never divided.
+            greedy: Whether a score says if greedy decoding, with the method's gate, would write the option.
         """
-        return Scorer(self.members, self._rule().combine).run(questions, batch_size)
+        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
     def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
         """A prompt and options that may follow it, as the members read them.

@@ -19,7 +19,7 @@ from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, real_tokenizers, t
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.member import Member, member_of
-from ensemble.scoring import Question, batches, paths, states
+from ensemble.options import Question, batches, paths, states
 from ensemble.vocabulary import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
@@ -128,7 +128,9 @@ def test_a_batch_scores_as_each_question_alone(batch_size: int, tables: Path) ->
     questions = [ensemble.encode_options(shots + prompt, options[n]) for n, prompt in enumerate(PROMPTS)]
     found = dict(ensemble.score_each(questions, batch_size))
     for n, prompt in enumerate(PROMPTS):
-        assert found[n] == pytest.approx(ensemble.score(shots + prompt, options[n]), abs=1e-9)
+        assert [score.value for score in found[n]] == pytest.approx(
+            ensemble.score(shots + prompt, options[n]), abs=1e-9
+        )
 
 
 def test_all_tokens_of_all_options_are_read_at_once(tables: Path) -> None:
@@ -145,7 +147,7 @@ def test_all_tokens_of_all_options_are_read_at_once(tables: Path) -> None:
 
 def question(prompt: int, rows: Sequence[int]) -> Question:
     own = paths([(n,) * length for n, length in enumerate(rows)])
-    return Question([[0] * prompt], [0.0] * len(rows), [], [], [[]], [own])
+    return Question([[0] * prompt], [0.0] * len(rows), [], [], [], [[]], [own])
 
 
 @given(
@@ -163,6 +165,32 @@ def test_batches_hold_every_question_once_and_keep_the_limits(
         rows = sum(questions[n].rows() for n in batch)
         places = rows * (1 + max(questions[n].longest() for n in batch))
         assert len(batch) == 1 or (rows <= most_rows and places <= most_places)
+
+
+# --- What greedy decoding would write ---
+
+
+@pytest.mark.parametrize("method", ["unite", "gac", "gac-threshold", "safe", "mined", "core"])
+def test_greedy_are_those_options_that_greedy_decoding_writes(method: str, tables: Path) -> None:
+    ensemble = Ensemble([member("bytes"), member("unigram with bytes", 1)], method=method, k=3, cache_dir=tables)
+    primary = ensemble.members[0].vocabulary
+    written = ensemble.generate(PROMPTS, max_new_tokens=6)
+    seen = set()
+    for prompt, generation in zip(PROMPTS, written, strict=True):
+        text = b"".join(primary.token_bytes(token) or b"" for token in generation.tokens).decode(errors="ignore")
+        options = [option for end in (1, 3, len(text)) for option in (text[:end], text[: end - 1] + "e") if option]
+        ((_, scores),) = ensemble.score_each([ensemble.encode_options(prompt, options or ["e"])], greedy=True)
+        for option, score in zip(options, scores, strict=False):
+            tokens = tuple(primary.continue_ids(option.encode()))
+            assert score.greedy == (generation.tokens[: len(tokens)] == tokens), (prompt, option)
+            seen.add(score.greedy)
+    assert seen == {True, False}
+
+
+def test_whether_an_option_is_greedy_is_found_out_only_where_it_is_asked(tables: Path) -> None:
+    ensemble = Ensemble([member("bytes")], cache_dir=tables)
+    ((_, scores),) = ensemble.score_each([ensemble.encode_options("x", ["a", "b"])])
+    assert [score.greedy for score in scores] == [None, None]
 
 
 # --- Few rows ---
