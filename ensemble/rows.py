@@ -10,11 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+
+from ensemble.keyvalues import GrowingCache, GrowingLayer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,13 +25,6 @@ _MOST_SLOTS = 2
 """Slots for each token of the longest row, above which a cache is packed anew."""
 _SHORTEST_PREFIX = 8
 """A common beginning shorter than this is not worth a pass of its own."""
-
-
-class _Layer(Protocol):
-    """The keys and values [rows, heads, slots, width] of a layer."""
-
-    keys: Tensor
-    values: Tensor
 
 
 class Rows(Protocol):
@@ -119,11 +113,11 @@ class CachedRows:
         self._model = model
         self._window = window
         self._device = model.device
-        self._cache = DynamicCache()
+        self._cache = GrowingCache()
         self._filled = torch.zeros(0, 0, dtype=torch.bool)
         self._is_full = True
         self._rows: list[list[int]] = []
-        self._prefix: tuple[list[int], DynamicCache] | None = None
+        self._prefix: tuple[list[int], GrowingCache] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -167,7 +161,8 @@ class CachedRows:
     def _feed_full(self, rows: list[list[int]], keep: int, last: int) -> Tensor:
         """The same where every slot is a token, before and after: no mask is needed, which saves its making."""
         if keep < self._filled.shape[1]:
-            self._reslot(lambda tensor: tensor[:, :, :keep])
+            for layer in self._cache.growing:
+                layer.cut(keep)
         self._rows = rows
         self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
         ids = torch.tensor([row[keep:] for row in rows])
@@ -194,7 +189,7 @@ class CachedRows:
             self._pack(_MOST_SLOTS * max(self.lengths))
         self._is_full = bool(self._filled.all())
 
-    def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], DynamicCache]:
+    def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
         """The longest beginning that all prompts share (each keeping a token of its own), and its cache for one row."""
         if self._prefix is not None:
             ids = self._prefix[0]
@@ -202,18 +197,19 @@ class CachedRows:
                 return self._prefix
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
         if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
-            return [], DynamicCache()
+            return [], GrowingCache()
         single = CachedRows(self._model, self._window)
-        single._begin([[]], DynamicCache())
+        single._begin([[]], GrowingCache())
         single.feed([0], [ids])
         self._prefix = ids, single._cache
         return self._prefix
 
-    def _begin(self, rows: Sequence[Ids], prefix: DynamicCache) -> None:
+    def _begin(self, rows: Sequence[Ids], prefix: GrowingCache) -> None:
         """Make rows that hold just a prefix, the same in all."""
-        for n, layer in enumerate(_layers(prefix)):
-            keys, values = (t.expand(len(rows), -1, -1, -1).contiguous() for t in (layer.keys, layer.values))
-            self._cache.update(keys, values, n)
+        for layer in prefix.growing:
+            own = GrowingLayer()
+            own.begin(*(tensor.expand(len(rows), -1, -1, -1) for tensor in (layer.keys, layer.values)))
+            self._cache.layers.append(own)
         self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
         self._is_full = True
         self._rows = [list(row) for row in rows]
@@ -228,9 +224,8 @@ class CachedRows:
         slots = max(self._filled.shape[1], other._filled.shape[1])
         self._widen(slots)
         other._widen(slots)
-        for own, new in zip(_layers(self._cache), _layers(other._cache), strict=True):
-            own.keys = torch.cat([own.keys, new.keys])
-            own.values = torch.cat([own.values, new.values])
+        for own, new in zip(self._cache.growing, other._cache.growing, strict=True):
+            own.begin(torch.cat([own.keys, new.keys]), torch.cat([own.values, new.values]))
         self._filled = torch.cat([self._filled, other._filled])
         self._is_full = bool(self._filled.all())
         self._rows = self._rows + other._rows
@@ -268,19 +263,14 @@ class CachedRows:
 
     def _reslot(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the keys and values [rows, heads, slots, width] of every layer."""
-        for layer in _layers(self._cache):
-            layer.keys, layer.values = change(layer.keys), change(layer.values)
+        for layer in self._cache.growing:
+            layer.change(change)
 
 
 @lru_cache
 def _can_skip_logits(forward: Callable[..., object]) -> bool:
     """Whether a kind of model can be told to make only the last logits; to look takes longer than all else here."""
     return "logits_to_keep" in inspect.signature(forward).parameters
-
-
-def _layers(cache: DynamicCache) -> list[_Layer]:
-    """A cache's layers: all of the plain kind, which is what a DynamicCache made without a configuration has."""
-    return cast("list[_Layer]", cache.layers)
 
 
 def common_prefix(rows: Sequence[Ids]) -> list[int]:
