@@ -186,18 +186,12 @@ def _texts(
     ensemble: Ensemble, task: Task, setting: Setting, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Generate, so many prompts at a time."""
-    from ensemble.decoder import Settings
+    from ensemble.settings import Batch, Settings
 
-    settings = Settings(
-        max_new_tokens=setting.limit(task),
-        stop=task.stop,
-        temperature=setting.temperature,
-        seed=setting.seed,
-        batch_size=size,
-    )
+    settings = Settings(setting.limit(task), task.stop, setting.temperature, seed=setting.seed)
     numbers = list(encoded)
     last = time.perf_counter()
-    for place, generation in ensemble.generate_each(list(encoded.values()), settings):
+    for place, generation in ensemble.generate_each(list(encoded.values()), settings, Batch(size)):
         now, counts = time.perf_counter(), generation.counts
         yield (
             numbers[place],

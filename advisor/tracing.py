@@ -97,14 +97,14 @@ class Tracing:
         self, names: Sequence[str], task: Task, missing: Mapping[int, str]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Decode again; a response that comes out otherwise has no steps."""
-        from ensemble.decoder import Settings
+        from ensemble.settings import Batch, Settings
 
         ensemble, numbers = self.profiler.load(names), list(missing)
         size = min(self.plan.setting.batch_size or AT_A_TIME, AT_A_TIME)
         limit = self.plan.setting.limit(task)
-        settings = Settings(max_new_tokens=limit, stop=task.stop, trace=True, batch_size=size)
+        settings, batch = Settings(limit, task.stop), Batch(size, trace=True)
         prompts = [ensemble.encode(task.examples[n].asked) for n in numbers]
-        for place, generation in ensemble.generate_each(prompts, settings):
+        for place, generation in ensemble.generate_each(prompts, settings, batch):
             n = numbers[place]
             same = generation.text == missing[n]
             if not same:

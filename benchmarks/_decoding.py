@@ -10,13 +10,13 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
-from ensemble.decoder import Settings
 from ensemble.distribution import Distribution, greedy
 from ensemble.drafting import LONGEST
 from ensemble.joint import build
 from ensemble.member import Member
 from ensemble.methods.gac import over_all
 from ensemble.methods.unite import union
+from ensemble.settings import Batch, Settings
 from ensemble.vocabulary import Vocabulary
 
 BATCH = 16
@@ -48,12 +48,12 @@ def by_ensemble(ensemble: Ensemble, work: Work, *, batch: int, draft: int = 0) -
     """A part that decodes the work, ``batch`` prompts at a time; its units are steps, those of EOS included."""
     prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
     encoded = [ensemble.encode(prompt) for prompt in prompts]
-    settings = Settings(max_new_tokens=work.tokens, batch_size=batch, draft=draft)
+    settings, together = Settings(work.tokens), Batch(batch, draft)
 
     def part() -> int:
         steps = 0
         for start in range(0, len(encoded), batch):
-            for _, generation in ensemble.generate_each(encoded[start : start + batch], settings):
+            for _, generation in ensemble.generate_each(encoded[start : start + batch], settings, together):
                 steps += len(generation.tokens) + (generation.finish_reason == "eos")
         return steps
 

@@ -32,9 +32,9 @@ from advisor.terminal import Terminal
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
 from ensemble import Ensemble
-from ensemble.decoder import Settings
 from ensemble.member import Member
 from ensemble.methods import list_methods
+from ensemble.settings import Batch, Settings
 
 TASK = "word_problems"
 LIMIT = 1.2
@@ -161,7 +161,7 @@ def behind_a_threshold(members: Sequence[Member], plan: Plan, options: argparse.
 
 def _share(ensemble: Ensemble, work: Work) -> float:
     encoded = [ensemble.encode(prompt) for prompt in work.prompts]
-    made = ensemble.generate_each(encoded, Settings(max_new_tokens=work.tokens, batch_size=BATCH))
+    made = ensemble.generate_each(encoded, Settings(work.tokens), Batch(BATCH))
     counts = [generation.counts for _, generation in made]
     return sum(count.combined for count in counts) / sum(count.steps for count in counts)
 

@@ -42,7 +42,8 @@ from advisor.tasks import Task, load_task
 from advisor.terminal import Terminal
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
-from ensemble.decoder import Generation, Settings
+from ensemble.decoder import Generation
+from ensemble.settings import Batch, Settings
 from reports import write_report
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Writer:
         self,
         prompts: Sequence[list[list[int]]],
         settings: Settings,  # noqa: ARG002  # as an ensemble has it
+        batch: Batch | None = None,  # noqa: ARG002  # likewise
     ) -> Iterator[tuple[int, Generation]]:
         """A response to each."""
         for place, [[number]] in enumerate(prompts):

@@ -11,12 +11,30 @@ from torch import Tensor
 
 from ensemble.distribution import Distribution, greedy, sample
 from ensemble.joint import NONE, JointVocabulary
+from ensemble.likelihood import Likelihood, likelihoods
 from ensemble.methods._token import EndsTogether, TokenRule
 from ensemble.trace import Step, explain
 from ensemble.vocabulary import Vocabulary
 
 NOT_A_NUMBER = -2
 """What is chosen where logits are no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How a row chooses.
+
+    Attributes:
+        temperature: 0 takes the likeliest; above, one is drawn.
+        top_p: In (0, 1]; see :func:`ensemble.distribution.sample`.
+        uniform: In [0, 1); decides the draw.
+        alternatives: See :class:`ensemble.settings.Settings`.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    uniform: float = 0.0
+    alternatives: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +46,14 @@ class Choice:
         handled: Entries whose probabilities were looked at.
         combined: Whether several members decided.
         step: For the trace; None unless asked for.
+        likelihood: How likely it was, and what else was; None unless asked for.
     """
 
     token: int
     handled: int
     combined: bool
     step: Step | None = None
+    likelihood: Likelihood | None = None
 
 
 class Asked(Protocol):
@@ -89,59 +109,64 @@ class Chooser:
         rule: The method.
         members: How many there are.
         spelling: Of the primary.
-        temperature: 0 for greedy decoding, else the temperature of the draws.
-        top_p: In (0, 1]; see :func:`ensemble.distribution.sample`.
         trace: Whether choices say how they came about.
     """
 
-    def __init__(
-        self, rule: TokenRule, members: int, spelling: Spelling, *, temperature: float, top_p: float, trace: bool
-    ) -> None:
+    def __init__(self, rule: TokenRule, members: int, spelling: Spelling, *, trace: bool) -> None:
         self._rule = rule
         self._several = members > 1
         self._spelling = spelling
-        self._temperature = temperature
-        self._top_p = top_p
         self._trace = trace
 
-    def __call__(self, contexts: Asked, uniform: Tensor | None, ends_together: EndsTogether) -> list[Choice]:
+    def __call__(self, contexts: Asked, draws: Sequence[Draw], ends_together: EndsTogether) -> list[Choice]:
         """Choose for each row.
 
         Args:
             contexts: Hold the logits of the rows; members that wait are asked where the method's gate says so.
-            uniform: [B] numbers in [0, 1) that decide the draws; None for greedy decoding.
+            draws: How each row chooses. What it chooses does not depend on the others.
             ends_together: See :class:`ensemble.methods._token.TokenRule`.
         """
         rule = self._rule
         gated = self._several and rule.alone is not None
         counts = rule.asks(contexts.logits[0]) if gated and rule.asks is not None else None
         if rule.alone is not None and counts is not None and not any(counts):
-            return self._pick(rule.alone(contexts.logits), uniform, combined=False)
+            return self._pick(rule.alone(contexts.logits), draws, combined=False)
         if counts is not None:
             contexts.ask()
         step = rule.combine(contexts.logits)
-        choices = self._pick(step, uniform, combined=self._several)
+        choices = self._pick(step, draws, combined=self._several)
         if gated and rule.counts is not None:
             counts = rule.counts(step, ends_together)
         shut = [row for row, open_ in enumerate(counts or ()) if not open_]
         if shut and rule.alone is not None:
             alone = rule.alone([contexts.logits[0][shut]])
-            found = self._pick(alone, None if uniform is None else uniform[shut], combined=False)
+            found = self._pick(alone, [draws[row] for row in shut], combined=False)
             for row, choice in zip(shut, found, strict=True):
                 choices[row] = choice
         return choices
 
-    def _pick(self, step: Distribution, uniform: Tensor | None, *, combined: bool) -> list[Choice]:
-        winners = greedy(step) if uniform is None else sample(step, self._temperature, self._top_p, uniform)
+    def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[Choice]:
+        winners = _winners(step, draws)
         ids = step.ids.gather(1, winners[:, None]).squeeze(1)
         tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NOT_A_NUMBER)
         # One copy to the host for both.
         found = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
-        if not self._trace:
-            return [Choice(token, handled, combined) for token, handled in found]
+        asked = {
+            row: n
+            for row, (draw, (token, _)) in enumerate(zip(draws, found, strict=True))
+            if (n := draw.alternatives) is not None and token != NOT_A_NUMBER
+        }
+        likely = likelihoods(step, winners, asked, self._spelling.entry_bytes) if asked else {}
+        steps = dict(enumerate(winners.tolist())) if self._trace else {}
         return [
-            Choice(token, handled, combined, self._explain(step, row, winner, token))
-            for row, ((token, handled), winner) in enumerate(zip(found, winners.tolist(), strict=True))
+            Choice(
+                token,
+                handled,
+                combined,
+                self._explain(step, row, steps[row], token) if steps else None,
+                likely.get(row),
+            )
+            for row, (token, handled) in enumerate(found)
         ]
 
     def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step | None:
@@ -150,3 +175,19 @@ class Chooser:
             return None
         spelling = self._spelling
         return explain(step, row, winner, spelling.entry_bytes, spelling.data(token), spelling.size)
+
+
+def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
+    """The index [B] of the entry that each row chooses."""
+    drawing = [row for row, draw in enumerate(draws) if draw.temperature > 0]
+    if not drawing:
+        return greedy(step)
+    device = step.mean.device
+    # A row that takes the likeliest is drawn for at temperature 1, and what was drawn is left.
+    heat = torch.tensor([draw.temperature or 1.0 for draw in draws], dtype=torch.float64, device=device)
+    shares = torch.tensor([draw.top_p for draw in draws], dtype=torch.float64, device=device)
+    uniform = torch.tensor([draw.uniform for draw in draws], device=device)
+    drawn = sample(step, heat, shares, uniform)
+    if len(drawing) == len(draws):
+        return drawn
+    return torch.where(torch.tensor([draw.temperature > 0 for draw in draws], device=device), drawn, greedy(step))

@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
-from ensemble.choosing import NOT_A_NUMBER, Choice, Chooser, Spelling
+from ensemble.choosing import NOT_A_NUMBER, Choice, Chooser, Draw, Spelling
 from ensemble.contexts import Contexts, Text, fit
 from ensemble.continuation import Continuation
-from ensemble.drafting import LONGEST, Proposer
+from ensemble.drafting import Proposer
 from ensemble.errors import MemberError
 from ensemble.joint import JointVocabulary
+from ensemble.likelihood import Likelihood
 from ensemble.member import Member
 from ensemble.methods._token import EndsTogether, TokenRule
+from ensemble.settings import Batch, Settings
 from ensemble.trace import Step
 
 FinishReason = Literal["eos", "stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to decode.
-
-    Attributes:
-        max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
-        stop: Strings that end a generation; it is cut before them.
-        temperature: 0 for greedy decoding, else the temperature of the draws.
-        top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
-        seed: Of the draws, which each prompt's own ids decide besides: a batch equals its rows, and a prompt that is
-            there twice has other draws each time.
-        trace: Whether to keep what each member wanted at each step.
-        batch_size: Prompts that are decoded at a time, at least 1.
-        draft: Tokens that the primary drafts at most where a single text is decoded greedily; 0 never drafts. What is
-            emitted does not depend on it.
-    """
-
-    max_new_tokens: int = 256
-    stop: tuple[str, ...] = ()
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    trace: bool = False
-    batch_size: int = 32
-    draft: int = LONGEST
 
 
 @dataclass(slots=True)
@@ -83,6 +58,7 @@ class Generation:
         tokens: The primary's ids, as emitted.
         finish_reason: ``eos``, ``stop`` or ``length``.
         trace: What happened at each step; empty unless asked for.
+        likelihoods: How likely each step's choice was, that of EOS included; empty unless asked for.
         counts: What it took; two generations are equal whatever that was.
     """
 
@@ -90,59 +66,90 @@ class Generation:
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     trace: tuple[Step, ...] = ()
+    likelihoods: tuple[Likelihood, ...] = ()
     counts: Counts = field(default_factory=Counts, compare=False)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a prompt's generation stands."""
+    """Where a prompt's generation stands.
+
+    Attributes:
+        number: What it was added as.
+        prompt: Its ids in every member.
+        settings: How it is decoded.
+        stops: The settings' stop strings, as bytes.
+        chance: Its draws.
+        trace: Of its steps so far.
+        likelihoods: Likewise.
+        counts: What it took so far.
+        end: Where its text is cut before a stop string.
+        finish_reason: None while it runs.
+    """
 
     number: int
+    prompt: list[list[int]]
+    settings: Settings
+    stops: list[bytes]
     chance: random.Random
     trace: list[Step] = field(default_factory=list)
+    likelihoods: list[Likelihood] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     end: int | None = None
     finish_reason: FinishReason | None = None
 
+    def draw(self) -> Draw:
+        """How the next step chooses."""
+        settings = self.settings
+        if settings.temperature == 0:
+            return Draw(alternatives=settings.alternatives)
+        return Draw(settings.temperature, settings.top_p, self.chance.random(), settings.alternatives)
+
 
 class Decoder:
-    """Decodes prompts with some members.
+    """Decodes prompts with some members; prompts may be added and taken out between two steps.
 
     Args:
         members: The primary first.
         joint: Their joint vocabulary, on the primary's device.
         rule: How they are combined.
-        prompts: For each prompt its ids in every member.
-        settings: How to decode.
+        batch: How prompts are decoded together.
     """
 
     def __init__(
-        self,
-        members: Sequence[Member],
-        joint: JointVocabulary,
-        rule: TokenRule,
-        prompts: Sequence[list[list[int]]],
-        settings: Settings,
+        self, members: Sequence[Member], joint: JointVocabulary, rule: TokenRule, batch: Batch | None = None
     ) -> None:
         self._members = members
-        self._settings = settings
-        self._stops = [stop.encode() for stop in settings.stop]
+        self._batch = batch or Batch()
         self._spelling = Spelling([member.vocabulary for member in members], joint)
-        self._choose = Chooser(
-            rule,
-            len(members),
-            self._spelling,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            trace=settings.trace,
-        )
-        # Rows of like length are decoded together, so that little of a batch is padding.
-        self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
+        self._choose = Chooser(rule, len(members), self._spelling, trace=self._batch.trace)
+        self._waiting: deque[Progress] = deque()
         self._waits = rule.asks is not None
         self._contexts = Contexts(members, waiting=self._waits)
-        self._asked: Counter[tuple[int, ...]] = Counter()
         self._running: list[Progress] = []
-        self._propose = Proposer(joint.members[0], settings.draft)
+        self._propose = Proposer(joint.members[0], self._batch.draft)
+
+    def add(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
+        """Let a prompt wait for a place, behind those that wait already.
+
+        Args:
+            number: What it is called in what :meth:`step` returns; another one than those of all that are not finished.
+            prompt: Its ids in every member.
+            settings: How to decode it.
+            draw: Which of the draws of this seed and this prompt it has, from 1 on. They depend on nothing else: not on
+                the batch, and not on what was decoded before.
+        """
+        chance = random.Random(f"{settings.seed} {draw} {tuple(prompt[0])}")
+        stops = [stop.encode() for stop in settings.stop]
+        self._waiting.append(Progress(number, list(prompt), settings, stops, chance))
+
+    @torch.inference_mode()
+    def remove(self, number: int) -> None:
+        """Take a prompt out, whether it waits or runs; its place is free for another. Nothing where it is finished."""
+        self._waiting = deque(progress for progress in self._waiting if progress.number != number)
+        kept = [n for n, progress in enumerate(self._running) if progress.number != number]
+        if len(kept) < len(self._running):
+            self._keep(kept)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation]]:
@@ -158,7 +165,8 @@ class Decoder:
                 self._contexts.feed()
             self._admit()
             texts = self._contexts.texts
-            chosen = self._choose(self._contexts, self._draw(), self._borders([text.readers for text in texts]))
+            draws = [progress.draw() for progress in self._running]
+            chosen = self._choose(self._contexts, draws, self._borders([text.readers for text in texts]))
             for row, choice in enumerate(chosen):
                 self._check(choice.token, row, texts[row])
                 self._emit(self._running[row], texts[row], choice)
@@ -170,9 +178,16 @@ class Decoder:
         return not self._running and not self._waiting
 
     @property
-    def emitted(self) -> list[bytes]:
-        """The bytes of the running prompts so far, the longest prompt first."""
-        return [text.data for text in self._contexts.texts]
+    def running(self) -> dict[int, bytes]:
+        """The bytes that have been emitted for each prompt that has a place, by its number."""
+        # A step that failed may have given places to prompts that have no text yet.
+        texts = [text.data for text in self._contexts.texts]
+        texts += [b""] * (len(self._running) - len(texts))
+        return {progress.number: data for progress, data in zip(self._running, texts, strict=True)}
+
+    def likelihoods(self, number: int) -> Sequence[Likelihood]:
+        """How likely the choices for a running prompt were so far; empty where it does not ask for that."""
+        return next((progress.likelihoods for progress in self._running if progress.number == number), ())
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
         while not self.done:
@@ -184,21 +199,28 @@ class Decoder:
 
         Where the others wait until they are asked, the primary writes ahead anyway.
         """
-        alone = len(self._running) + len(self._waiting) == 1 or self._settings.batch_size == 1
-        can = len(self._members) > 1 and self._settings.temperature == 0 and not self._waits
-        return self._settings.draft > 0 and alone and can
+        if self._batch.draft == 0 or self._waits or len(self._members) == 1:
+            return False
+        if len(self._running) + len(self._waiting) > 1 and self._batch.size > 1:
+            return False
+        return (self._running or self._waiting)[0].settings.temperature == 0
 
     def _draft_and_check(self) -> None:
         """Emit what the ensemble wants at the end of the text and along the primary's draft, until it wants another."""
-        written = len(self._contexts.texts[0].tokens) if self._running else 0
-        most = min(self._propose.most, self._settings.max_new_tokens - written - 1)
-        if self._running:
+        begun = bool(self._running)
+        if not begun:
+            self._begin(1)
+        (progress,) = self._running
+        written = len(self._contexts.texts[0].tokens) if begun else 0
+        most = min(self._propose.most, progress.settings.max_new_tokens - written - 1)
+        if begun:
             draft = self._contexts.look_ahead(self._propose, most)
         else:
-            draft = self._contexts.begin(self._begin(1)[0], self._propose, most)
-        (progress,), (text,) = self._running, self._contexts.texts
+            draft = self._contexts.begin(progress.prompt, self._propose, most)
+        (text,) = self._contexts.texts
         borders = self._borders([text.readers, *(readers for _, readers in draft)])
-        for place, choice in enumerate(self._choose(self._contexts, None, borders)):
+        draws = [progress.draw()] * (len(draft) + 1)
+        for place, choice in enumerate(self._choose(self._contexts, draws, borders)):
             self._check(choice.token, place, text)
             drafted, readers = draft[place] if place < len(draft) else (None, None)
             self._emit(progress, text, choice, readers if choice.token == drafted else None)
@@ -215,35 +237,26 @@ class Decoder:
             if progress.finish_reason
         ]
         if finished:
-            kept = [n for n, progress in enumerate(self._running) if not progress.finish_reason]
-            self._running = [self._running[n] for n in kept]
-            self._contexts.drop(kept)
+            self._keep([n for n, progress in enumerate(self._running) if not progress.finish_reason])
         return finished
 
+    def _keep(self, kept: Sequence[int]) -> None:
+        """Leave only these rows their places."""
+        self._running = [self._running[n] for n in kept]
+        self._contexts.drop(kept)
+
     def _admit(self) -> None:
-        room = min(self._settings.batch_size - len(self._running), len(self._waiting))
+        room = min(self._batch.size - len(self._running), len(self._waiting))
         # A few free places are not worth a pass of their own, unless nothing else runs.
-        if room <= 0 or (self._running and room < min(self._settings.batch_size // 4, len(self._waiting))):
+        if room <= 0 or (self._running and room < min(self._batch.size // 4, len(self._waiting))):
             return
-        self._contexts.admit(self._begin(room))
+        self._contexts.admit([progress.prompt for progress in self._begin(room)])
 
-    def _begin(self, count: int) -> list[list[list[int]]]:
-        """Let some prompts that wait run; their ids in every member."""
+    def _begin(self, count: int) -> list[Progress]:
+        """Give places to some prompts that wait."""
         fresh = [self._waiting.popleft() for _ in range(count)]
-        self._running += [Progress(number, self._chance(prompt[0])) for number, prompt in fresh]
-        return [prompt for _, prompt in fresh]
-
-    def _chance(self, prompt: Sequence[int]) -> random.Random:
-        """The draws of a prompt."""
-        ids = tuple(prompt)
-        self._asked[ids] += 1
-        return random.Random(f"{self._settings.seed} {self._asked[ids]} {ids}")
-
-    def _draw(self) -> torch.Tensor | None:
-        """For each running prompt the number that decides its draw; None for greedy decoding."""
-        if self._settings.temperature == 0:
-            return None
-        return torch.tensor([progress.chance.random() for progress in self._running], device=self._members[0].device)
+        self._running += fresh
+        return fresh
 
     def _borders(self, readers: Sequence[Sequence[Continuation]]) -> EndsTogether:
         """For rows with these readers, whether a token of the primary leaves every member's last ids as they are."""
@@ -259,24 +272,27 @@ class Decoder:
         progress.counts.add(choice)
         if choice.step is not None:
             progress.trace.append(choice.step)
+        if choice.likelihood is not None:
+            progress.likelihoods.append(choice.likelihood)
         data = self._spelling.data(choice.token)
         if data is None:
             progress.finish_reason = "eos"
             return
         searched = len(text.data)
         ids = self._spelling.ids(choice.token)
-        room = self._settings.max_new_tokens - len(text.tokens)
+        most = progress.settings.max_new_tokens
+        room = most - len(text.tokens)
         if len(ids) > room:
             # What is spelled with several ids is cut where the limit falls.
             ids = ids[:room]
             data = b"".join(self._spelling.data(index) or b"" for index in ids)
         text.tokens += ids[:-1]
         text.emit(ids[-1], data, readers)
-        ends = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
+        ends = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in progress.stops]
         if found := [end for end in ends if end >= 0]:
             progress.end = min(found)
             progress.finish_reason = "stop"
-        elif len(text.tokens) >= self._settings.max_new_tokens or not fit(self._members, text.prompts, text.lengths()):
+        elif len(text.tokens) >= most or not fit(self._members, text.prompts, text.lengths()):
             progress.finish_reason = "length"
 
     def _check(self, token: int, row: int, text: Text) -> None:
@@ -298,5 +314,6 @@ def _generation(progress: Progress, text: Text) -> Generation:
         tuple(text.tokens),
         progress.finish_reason or "length",
         tuple(progress.trace),
+        tuple(progress.likelihoods),
         progress.counts,
     )

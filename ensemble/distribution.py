@@ -59,20 +59,20 @@ def greedy(step: Distribution) -> Tensor:
     return step.ids.masked_fill(~best, torch.iinfo(torch.long).max).argmin(dim=1)
 
 
-def sample(step: Distribution, temperature: float, top_p: float, uniform: Tensor) -> Tensor:
+def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> Tensor:
     """The index [B] of an entry drawn from the mean, among those that the primary can express.
 
     Args:
         step: The step.
-        temperature: Above 0; probabilities are raised to its inverse and renormalised.
-        top_p: In (0, 1]; only the most likely entries that together reach it are drawn from.
-        uniform: [B] numbers in [0, 1), one for each row, which decide the draws.
+        temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
+        top_p: [B] in (0, 1]; only the most likely entries that together reach it are drawn from.
+        uniform: [B] numbers in [0, 1), which decide the draws.
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
-    tempered = (mean.log() / temperature).softmax(dim=1)
+    tempered = (mean.log() / temperature.to(mean)[:, None]).softmax(dim=1)
     ordered, index = tempered.sort(dim=1, descending=True, stable=True)
     before = ordered.cumsum(dim=1) - ordered
-    kept = ordered.masked_fill(before >= top_p, 0)
+    kept = ordered.masked_fill(before >= top_p.to(mean)[:, None], 0)
     cumulative = kept.cumsum(dim=1)
     drawn = torch.searchsorted(cumulative, (uniform.to(cumulative) * cumulative[:, -1])[:, None], right=True)
     last = (kept > 0).sum(dim=1, keepdim=True) - 1

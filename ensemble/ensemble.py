@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
-from ensemble.decoder import Decoder, Generation, Settings
+from ensemble.decoder import Decoder, Generation
 from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
 from ensemble.joint import load_or_build
@@ -20,7 +20,9 @@ from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
 from ensemble.options import Question, read
+from ensemble.pieces import Pieces
 from ensemble.scoring import Score, Scorer
+from ensemble.settings import Batch, Settings
 
 Weights = Sequence[float] | Literal["consistency"] | None
 
@@ -136,16 +138,31 @@ class Ensemble:
             InputError: An argument is out of its range, or a prompt is empty or too long for a member.
             MemberError: A member's logits are not numbers.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, trace, batch_size)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        batch = Batch(batch_size, trace=trace)
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
-        found = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings))
+        found = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings, batch))
         return [found[n] for n in range(len(prompts))]
 
-    def generate_each(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Iterator[tuple[int, Generation]]:
-        """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished."""
-        _check(settings)
-        return iter(self._decode(prompts, settings))
+    def generate_each(
+        self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch | None = None
+    ) -> Iterator[tuple[int, Generation]]:
+        """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished.
+
+        A prompt that is there twice has other draws each time.
+        """
+        return iter(self._decode(prompts, settings, batch or Batch()))
+
+    def decoder(self, batch: Batch | None = None) -> Decoder:
+        """A decoder without prompts, for those that come and go one by one.
+
+        Raises:
+            InputError: The method decodes whole spans.
+        """
+        if not isinstance(self._made, TokenRule):
+            raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
+        return Decoder(self.members, self._joint, self._made, batch)
 
     def stream(
         self,
@@ -158,9 +175,9 @@ class Ensemble:
         seed: int = 0,
     ) -> Iterator[str]:
         """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, batch_size=1)
-        _check(settings)
-        return _pieces(self._decode([self.encode(prompt)], settings), [string.encode() for string in stop])
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        decoding = self._decode([self.encode(prompt)], settings, Batch(size=1))
+        return _pieces(decoding, Pieces([string.encode() for string in stop]))
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
@@ -220,10 +237,17 @@ class Ensemble:
             raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         return self._made
 
-    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Decoding:
-        if isinstance(self._made, TokenRule):
-            return Decoder(self.members, self._joint, self._made, prompts, settings)
-        return self._made.decode(prompts, settings)
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
+        if not isinstance(self._made, TokenRule):
+            return self._made.decode(prompts, settings, batch)
+        decoder = self.decoder(batch)
+        asked: Counter[tuple[int, ...]] = Counter()
+        # Rows of like length are decoded together, so that little of a batch is padding.
+        for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
+            ids = tuple(prompt[0])
+            asked[ids] += 1
+            decoder.add(number, prompt, settings, asked[ids])
+        return decoder
 
 
 def _check_shape(members: int, method: str, k: int) -> None:
@@ -257,39 +281,10 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _check(settings: Settings) -> None:
-    if settings.max_new_tokens < 1:
-        raise InputError(f"max_new_tokens is {settings.max_new_tokens}; it must be at least 1")
-    if settings.batch_size < 1:
-        raise InputError(f"batch_size is {settings.batch_size}; it must be at least 1")
-    if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
-        raise InputError(f"temperature is {settings.temperature}; it must be 0 (greedy) or above")
-    if not 0 < settings.top_p <= 1:
-        raise InputError(f"top_p is {settings.top_p}; it must be above 0 and at most 1")
-
-
-def _pieces(decoder: Decoding, stops: Sequence[bytes]) -> Iterator[str]:
-    """The text of a decoder's one prompt as it grows, held back where it may be the beginning of a stop string."""
-    reader = codecs.getincrementaldecoder("utf-8")("replace")
-    sent = ""
-    while not decoder.done:
-        finished = decoder.step()
-        if finished:
-            rest = finished[0][1].text[len(sent) :]
-            if rest:
-                yield rest
-            return
-        data = decoder.emitted[0]
-        reader.reset()
-        text = reader.decode(data[: len(data) - _held_back(data, stops)])
-        if len(text) > len(sent):
-            yield text[len(sent) :]
-            sent = text
-
-
-def _held_back(data: bytes, stops: Sequence[bytes]) -> int:
-    """Bytes at the end of a text that may be the beginning of a stop string."""
-    longest = max((len(stop) - 1 for stop in stops), default=0)
-    return next(
-        (n for n in range(min(longest, len(data)), 0, -1) if any(stop.startswith(data[-n:]) for stop in stops)), 0
-    )
+def _pieces(decoding: Decoding, pieces: Pieces) -> Iterator[str]:
+    """The text of the one prompt of a decoding as it grows."""
+    while not decoding.done:
+        finished = decoding.step()
+        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoding.running[0])
+        if piece:
+            yield piece

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.choosing import Chooser, Spelling
+from ensemble.choosing import Chooser, Draw, Spelling
 from ensemble.joint import JointVocabulary
 from ensemble.member import Member
 from ensemble.methods._token import EndsTogether, TokenRule
@@ -67,7 +67,7 @@ class Scorer:
         self._device = members[0].device
         self._rows = [member.rows() for member in members]
         self._spelling = Spelling(self._vocabularies, joint)
-        chooser = Chooser(rule, len(members), self._spelling, temperature=0.0, top_p=1.0, trace=False)
+        chooser = Chooser(rule, len(members), self._spelling, trace=False)
         self._choose = chooser if greedy else None
 
     def run(self, questions: Sequence[Question], batch_size: int) -> Iterator[tuple[int, list[Score]]]:
@@ -112,7 +112,8 @@ class Scorer:
         for wanted, *places in zip(entries.split(_PLACES), *(z.split(_PLACES) for z in logits), strict=True):
             if self._choose is not None:
                 ends_together = self._borders(texts[len(values) :])
-                chosen += [choice.token for choice in self._choose(_Read(places), None, ends_together)]
+                choices = self._choose(_Read(places), [Draw()] * len(wanted), ends_together)
+                chosen += [choice.token for choice in choices]
             step = self._combine(places, wanted)
             values += step.mean[step.present & (step.entries == wanted)].log().tolist()
         return values, chosen

@@ -22,8 +22,8 @@ from reference import ReferenceMember, generate
 from tiny import BYTES, MADE_UP, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
-from ensemble.decoder import Settings
 from ensemble.member import Member, member_of
+from ensemble.settings import Batch, Settings
 
 TIE = 1e-9
 """A margin of the reference below which rounding may decide."""
@@ -190,13 +190,13 @@ def ensemble_of(line: str, tables: Path, k: int = 10, weights: Sequence[float] |
 
 
 def decode(ensemble: Ensemble, setting: Setting, way: str) -> list[Generation]:
-    made = Settings(setting.max_new_tokens, setting.stop, batch_size=3)
+    made, batch = Settings(setting.max_new_tokens, setting.stop), Batch(3)
     if way == "batched":
         return ensemble.generate(setting.prompts, max_new_tokens=made.max_new_tokens, stop=made.stop, batch_size=3)
     if way == "one by one, without drafts":
-        made = replace(made, draft=0)
+        batch = replace(batch, draft=0)
     prompts = [[ensemble.encode(prompt)] for prompt in setting.prompts]
-    return [generation for prompt in prompts for _, generation in ensemble.generate_each(prompt, made)]
+    return [generation for prompt in prompts for _, generation in ensemble.generate_each(prompt, made, batch)]
 
 
 @pytest.mark.parametrize("way", WAYS)

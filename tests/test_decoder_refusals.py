@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ensemble import Ensemble
-from ensemble.decoder import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.member import member_of
+from ensemble.settings import Batch, Settings
 
 
 @pytest.fixture(scope="session")
@@ -243,7 +243,7 @@ def test_logits_that_are_no_numbers_name_the_member_and_the_step(first: bool, dr
     ensemble = Ensemble(members, weights=[1, 9] if first else [9, 1], cache_dir=tables)
     prompt = [ensemble.encode("0123456789")]
     with pytest.raises(MemberError, match=r"broken: its logits are not numbers \(NaN\) at step 11$"):
-        list(ensemble.generate_each(prompt, Settings(30, draft=draft)))
+        list(ensemble.generate_each(prompt, Settings(30), Batch(draft=draft)))
 
 
 def test_logits_that_are_no_numbers_where_the_text_never_comes_are_no_error(tables: Path) -> None:

@@ -14,8 +14,8 @@ from reference import ReferenceMember
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
-from ensemble.decoder import Settings
 from ensemble.member import Member, member_of
+from ensemble.settings import Batch, Settings
 
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
 
@@ -194,7 +194,7 @@ def test_a_trace_is_what_the_reference_saw(draft: int, tables: Path) -> None:
     members = [writer(), member("unigram with bytes", 1), member("unigram", 2)]
     ensemble = Ensemble(members, k=3, cache_dir=tables)
     prompt = [ensemble.encode("x")]
-    ((_, made),) = ensemble.generate_each(prompt, Settings(12, trace=True, draft=draft))
+    ((_, made),) = ensemble.generate_each(prompt, Settings(12), Batch(trace=True, draft=draft))
     assert_the_steps(made, members, "x", 3, 12)
 
 

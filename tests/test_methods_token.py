@@ -19,11 +19,11 @@ from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation, mixing
-from ensemble.decoder import Settings
 from ensemble.joint import NONE, build
 from ensemble.member import Member, member_of
 from ensemble.methods import average, gac, unite
 from ensemble.methods._token import Setup
+from ensemble.settings import Batch, Settings
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
@@ -336,11 +336,11 @@ def test_drafted_plain_and_batched_are_one(method: str, tables: Path) -> None:
     ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method)
     prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
     ways = {
-        "drafted": Settings(20, batch_size=1),
-        "plain": Settings(20, batch_size=1, draft=0),
-        "batched": Settings(20, batch_size=5),
+        "drafted": Batch(1),
+        "plain": Batch(1, draft=0),
+        "batched": Batch(5),
     }
-    made = {way: dict(ensemble.generate_each(prompts, settings_)) for way, settings_ in ways.items()}
+    made = {way: dict(ensemble.generate_each(prompts, Settings(20), batch)) for way, batch in ways.items()}
     assert made["drafted"] == made["plain"] == made["batched"]
     counted = {
         way: [(g.counts.steps, g.counts.combined, g.counts.handled) for _, g in sorted(gs.items())]
@@ -354,7 +354,7 @@ def test_draws_of_a_batch_are_those_of_its_rows(method: str, tables: Path) -> No
     ensemble = Ensemble(MEMBERS["different"](), cache_dir=tables, method=method)
     prompts = [ensemble.encode(prompt) for prompt in PROMPTS[:4]]
     alone, together = (
-        dict(ensemble.generate_each(prompts, Settings(10, temperature=1.0, seed=3, batch_size=size))) for size in (1, 4)
+        dict(ensemble.generate_each(prompts, Settings(10, temperature=1.0, seed=3), Batch(size))) for size in (1, 4)
     )
     assert alone == together
 

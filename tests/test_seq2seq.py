@@ -27,10 +27,10 @@ from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble, Generation, Sourced
 from ensemble.checkpoint import Checkpoint, Sides
-from ensemble.decoder import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.member import Member, member_of
 from ensemble.seq2seq import EncodedRows
+from ensemble.settings import Batch, Settings
 
 SOURCES = ("The cat sat on the mat.", "James", "They went to the shop and bought 12 apples, so they said.")
 PROMPTS = tuple(Sourced(f"English: {source}\nGerman:", source) for source in SOURCES)
@@ -153,8 +153,8 @@ def test_beside_others_it_writes_what_the_judge_does(line: str, k: int, tables: 
 
 
 def written(ensemble: Ensemble, draft: int, batch_size: int) -> list[Generation]:
-    made = Settings(max_new_tokens=16, draft=draft, batch_size=batch_size)
-    return [one for _, one in sorted(ensemble.generate_each([ensemble.encode(p) for p in PROMPTS], made))]
+    made = ensemble.generate_each([ensemble.encode(p) for p in PROMPTS], Settings(16), Batch(batch_size, draft))
+    return [one for _, one in sorted(made)]
 
 
 @pytest.mark.parametrize("line", COMBINATIONS)

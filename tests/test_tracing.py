@@ -196,9 +196,9 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: Plan, monkeypatc
         ensemble = fresh(loader, models, decoding)
         generate = ensemble.generate_each
 
-        def otherwise(prompts: Any, settings: Any) -> Any:
-            for n, generation in generate(prompts, settings):
-                text = f"{generation.text}!" if settings.trace else generation.text
+        def otherwise(prompts: Any, settings: Any, batch: Any) -> Any:
+            for n, generation in generate(prompts, settings, batch):
+                text = f"{generation.text}!" if batch.trace else generation.text
                 yield n, dataclasses.replace(generation, text=text)
 
         monkeypatch.setattr(ensemble, "generate_each", otherwise)

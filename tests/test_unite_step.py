@@ -312,6 +312,11 @@ def test_the_rule_of_step_7(mean: list[float], own: list[float], ids: list[int],
     assert int(step.ids[0, int(greedy(step))]) == winner
 
 
+def draw(step: Distribution, temperature: float, top_p: float, uniform: Sequence[float]) -> torch.Tensor:
+    heat, share = (torch.full((len(uniform),), value, dtype=torch.float64) for value in (temperature, top_p))
+    return sample(step, heat, share, torch.tensor(uniform, dtype=torch.float64))
+
+
 @quick
 @given(cases(), st.floats(0, 1, exclude_max=True), st.sampled_from([0.3, 1.0, 5.0]), st.sampled_from([0.1, 0.5, 1.0]))
 def test_what_is_drawn_is_something_that_the_primary_can_express(
@@ -320,7 +325,7 @@ def test_what_is_drawn_is_something_that_the_primary_can_express(
     step = case.run()
     # Where the primary can express nothing that anybody gives a share, there is nothing to draw.
     assume(bool((step.mean.masked_fill(step.ids == NONE, 0) > 0).any(dim=1).all()))
-    drawn = sample(step, temperature, top_p, torch.full((len(step.mean),), uniform, dtype=torch.float64))
+    drawn = draw(step, temperature, top_p, [uniform] * len(step.mean))
     assert (step.ids.gather(1, drawn[:, None]) != NONE).all()
     assert (step.mean.gather(1, drawn[:, None]) > 0).all()
 
@@ -332,7 +337,7 @@ def test_a_cold_draw_is_greedy(case: Case, uniform: float) -> None:
     ranked = step.mean.masked_fill(step.ids == NONE, 0).sort(dim=1, descending=True).values
     assume(bool((ranked[:, 0] > 0).all()))
     assume(ranked.shape[1] == 1 or bool((ranked[:, 0] - ranked[:, 1] > 1e-6).all()))
-    drawn = sample(step, 1e-7, 1.0, torch.full((len(step.mean),), uniform, dtype=torch.float64))
+    drawn = draw(step, 1e-7, 1.0, [uniform] * len(step.mean))
     assert torch.equal(drawn, greedy(step))
 
 
@@ -357,11 +362,11 @@ def test_draws_come_as_often_as_they_are_likely(temperature: float, top_p: float
         one.mean.expand(n, -1),
         one.tops,
     )
-    drawn = sample(step, temperature, top_p, (torch.arange(n, dtype=torch.float64) + 0.5) / n)
+    drawn = draw(step, temperature, top_p, [(place + 0.5) / n for place in range(n)])
     assert (drawn.bincount(minlength=3) / n).tolist() == pytest.approx(expected, abs=2 / n)
 
 
 def test_a_mass_of_what_the_primary_cannot_express_is_shared_among_the_rest() -> None:
     step = made([0.6, 0.3, 0.1], [0.0, 0.75, 0.25], [NONE, 5, 6])
-    drawn = [int(sample(step, 1.0, 1.0, torch.tensor([u], dtype=torch.float64))) for u in (0.0, 0.74, 0.76, 0.99)]
+    drawn = [int(draw(step, 1.0, 1.0, [u])) for u in (0.0, 0.74, 0.76, 0.99)]
     assert drawn == [1, 1, 2, 2]

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ensemble.decoder import Generation, Settings
+    from ensemble.decoder import Generation
+    from ensemble.settings import Batch, Settings
 
 
 class Decoding(Protocol):
@@ -22,8 +23,8 @@ class Decoding(Protocol):
         ...
 
     @property
-    def emitted(self) -> list[bytes]:
-        """The bytes of the running prompts so far."""
+    def running(self) -> dict[int, bytes]:
+        """The bytes of the running prompts so far, by number."""
         ...
 
     def step(self) -> list[tuple[int, Generation]]:
@@ -38,6 +39,6 @@ class Decoding(Protocol):
 class SpanMethod(Protocol):
     """A span-level method, made for some members."""
 
-    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings) -> Decoding:
+    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
         """Begin to continue some prompts, given for each by its ids in every member."""
         ...

@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ensemble.continuation import Continuation
-from ensemble.decoder import Counts, FinishReason, Generation, Settings
+from ensemble.decoder import Counts, FinishReason, Generation
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._span import SpanMethod
 from ensemble.methods._token import Setup
+from ensemble.settings import Batch, Settings
 from ensemble.writer import Span, Writer
 
 METHOD = Method(
@@ -103,9 +104,17 @@ class _Running:
 class SpanDecoding:
     """Some prompts being continued, a span of each at a step; see :class:`ensemble.methods._span.Decoding`."""
 
-    def __init__(self, setup: Setup, options: Options, prompts: Sequence[list[list[int]]], settings: Settings) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        options: Options,
+        prompts: Sequence[list[list[int]]],
+        settings: Settings,
+        batch: Batch,
+    ) -> None:
         self._options = options
         self._settings = settings
+        self._size = batch.size
         self._members = setup.members
         self._writers = [Writer(*pair) for pair in zip(setup.members, setup.joint.members, strict=True)]
         self._stops = [stop.encode() for stop in settings.stop]
@@ -119,9 +128,9 @@ class SpanDecoding:
         return not self._running and not self._waiting
 
     @property
-    def emitted(self) -> list[bytes]:
-        """The bytes of the running prompts so far."""
-        return [running.data for running in self._running]
+    def running(self) -> dict[int, bytes]:
+        """The bytes of the running prompts so far, by number."""
+        return {running.number: running.data for running in self._running}
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
         while not self.done:
@@ -153,7 +162,7 @@ class SpanDecoding:
         return finished
 
     def _admit(self) -> None:
-        fresh = [self._waiting.popleft() for _ in range(min(self._settings.batch_size, len(self._waiting)))]
+        fresh = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
         readers = [[Continuation(member.vocabulary) for member in self._members] for _ in fresh]
         self._running = [_Running(n, list(own), each) for (n, own), each in zip(fresh, readers, strict=True)]
         for n, writer in enumerate(self._writers):
@@ -204,11 +213,11 @@ class SweetSpan:
     setup: Setup
     options: Options
 
-    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings) -> SpanDecoding:
+    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> SpanDecoding:
         """See :class:`ensemble.methods._span.SpanMethod`."""
         if settings.temperature > 0:
             raise InputError("method sweetspan: its members write greedily; leave the temperature at 0")
-        return SpanDecoding(self.setup, self.options, prompts, settings)
+        return SpanDecoding(self.setup, self.options, prompts, settings, batch)
 
 
 def make(setup: Setup, options: Options) -> SpanMethod:

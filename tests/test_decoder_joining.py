@@ -1,0 +1,198 @@
+"""Prompts that join and leave a running decoder, each decoded in its own way; what one becomes, no other one changes.
+
+Also what a text's steps say of how likely they were.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_ensemble_api import member, writer
+from tiny import PROMPTS
+
+from ensemble import Ensemble, Generation
+from ensemble.decoder import Decoder
+from ensemble.errors import InputError
+from ensemble.likelihood import Likelihood
+from ensemble.settings import Batch, Settings
+
+KINDS = (
+    Settings(14),
+    Settings(9, ("e", "\n"), alternatives=0),
+    Settings(12, temperature=1.0, seed=3),
+    Settings(17, (".",), temperature=0.7, top_p=0.8, seed=4, alternatives=3),
+    Settings(11, alternatives=5),
+    Settings(6, temperature=2.0, top_p=0.4),
+)
+METHODS: dict[str, dict[str, Any]] = {
+    "unite": {"method": "unite"},
+    "gac": {"method": "gac"},
+    "members that wait": {"method": "gac-threshold"},
+    "a gate": {"method": "safe"},
+}
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+def ensemble_of(tables: Path, **options: Any) -> Ensemble:
+    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables, **options)
+
+
+def sure(tables: Path) -> Ensemble:
+    """Its primary writes a script, and drafts it."""
+    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+
+
+def asked(ensemble: Ensemble) -> list[tuple[list[list[int]], Settings]]:
+    return [(ensemble.encode(prompt), kind) for prompt in PROMPTS[:3] for kind in KINDS]
+
+
+def alone(ensemble: Ensemble, prompt: list[list[int]], settings: Settings) -> Generation:
+    ((_, made),) = ensemble.generate_each([prompt], settings)
+    return made
+
+
+def assert_alike(got: Generation, wanted: Generation) -> None:
+    """Log-probabilities are rounded differently in another batch; all else is the same."""
+    assert replace(got, likelihoods=()) == replace(wanted, likelihoods=())
+    assert len(got.likelihoods) == len(wanted.likelihoods)
+    for one, other in zip(got.likelihoods, wanted.likelihoods, strict=True):
+        assert [entry.data for entry in entries(one)] == [entry.data for entry in entries(other)]
+        assert [entry.logprob for entry in entries(one)] == pytest.approx([entry.logprob for entry in entries(other)])
+
+
+def entries(step: Likelihood) -> tuple[Any, ...]:
+    return (step.emitted, *step.alternatives)
+
+
+def run(decoder: Decoder, steps: Iterable[Callable[[], object]] = ()) -> dict[int, Generation]:
+    """Decode to the end, doing something before each step."""
+    found: dict[int, Generation] = {}
+    waiting = list(steps)
+    while waiting or not decoder.done:
+        if waiting:
+            waiting.pop(0)()
+        if not decoder.done:
+            found |= decoder.step()
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_text_is_what_it_is_alone_whoever_joins_and_leaves(method: str, tables: Path) -> None:
+    ensemble = ensemble_of(tables, **METHODS[method])
+    decoder = ensemble.decoder(Batch(size=6))
+    texts = asked(ensemble)
+    chance = random.Random(method)
+    order = list(range(len(texts)))
+    chance.shuffle(order)
+    leaving = set(order[3::5])
+
+    def join(number: int) -> Callable[[], None]:
+        return lambda: decoder.add(number, *texts[number])
+
+    def leave(number: int) -> Callable[[], None]:
+        return lambda: decoder.remove(number)
+
+    steps = [join(number) for number in order]
+    for number in leaving:
+        steps.insert(order.index(number) + chance.randint(2, 4), leave(number))
+    found = run(decoder, steps)
+    assert set(order) - leaving <= set(found)
+    for number, made in found.items():
+        assert_alike(made, alone(ensemble, *texts[number]))
+
+
+def test_a_text_that_was_drafted_goes_on_in_a_batch_and_is_drafted_again(tables: Path) -> None:
+    ensemble = sure(tables)
+    decoder = ensemble.decoder(Batch(size=4))
+    long, short = Settings(60, alternatives=2), Settings(3, temperature=1.0)
+    first, second = ensemble.encode("x"), ensemble.encode("yy")
+    nothing = [lambda: None]
+    steps = [lambda: decoder.add(0, first, long), *nothing, lambda: decoder.add(1, second, short)]
+    found = run(decoder, steps)
+    assert_alike(found[0], alone(ensemble, first, long))
+    assert_alike(found[1], alone(ensemble, second, short))
+
+
+def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    decoder = ensemble.decoder(Batch(size=2))
+    for number in range(4):
+        decoder.add(number, ensemble.encode("x"), Settings(30))
+    decoder.step()
+    assert list(decoder.running) == [0, 1]
+    decoder.remove(0)
+    decoder.remove(3)
+    decoder.remove(99)
+    assert list(decoder.running) == [1]
+    decoder.step()
+    assert list(decoder.running) == [1, 2]
+    decoder.remove(1)
+    decoder.remove(2)
+    assert decoder.done
+
+
+def test_draws_are_those_of_the_seed_the_prompt_and_their_number(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    prompt, kind = ensemble.encode("x"), Settings(12, temperature=1.0)
+    decoder = ensemble.decoder()
+    for number in range(6):
+        decoder.add(number, prompt, kind, draw=1 + number % 3)
+    found = run(decoder)
+    assert [found[n] for n in range(3)] == [found[n] for n in range(3, 6)]
+    assert len({made.tokens for made in found.values()}) == 3
+    assert found[0] == alone(ensemble, prompt, kind)
+
+
+def test_a_method_of_spans_has_no_decoder_to_join(tables: Path) -> None:
+    members = [member("bytes"), member("unigram with bytes", 1), member("unigram", 2)]
+    with pytest.raises(InputError, match="method sweetspan: it writes spans, not tokens; use a token-level one"):
+        Ensemble(members, method="sweetspan", cache_dir=tables).decoder()
+
+
+# Likelihoods
+
+
+@pytest.mark.parametrize("method", ["unite", "gac", "average"])
+def test_likelihoods_are_those_of_the_trace(method: str, tables: Path) -> None:
+    members = [member("bytes"), member("bytes" if method == "average" else "unigram with bytes", 1)]
+    ensemble = Ensemble(members, method=method, cache_dir=tables)
+    prompts = [ensemble.encode(prompt) for prompt in PROMPTS[:4]]
+    made = dict(ensemble.generate_each(prompts, Settings(10, temperature=1.0, alternatives=4), Batch(trace=True)))
+    for generation in made.values():
+        assert len(generation.likelihoods) == len(generation.trace) == generation.counts.steps
+        for likelihood, step in zip(generation.likelihoods, generation.trace, strict=True):
+            won = step.candidates[step.chosen]
+            assert likelihood.emitted.data == won.data
+            assert likelihood.emitted.logprob == pytest.approx(math.log(won.mean))
+            # In a tie any of them may come first.
+            wanted = [math.log(c.mean) for c in step.candidates if c.mean > 0][: len(likelihood.alternatives)]
+            assert [a.logprob for a in likelihood.alternatives] == pytest.approx(wanted)
+            assert len(likelihood.alternatives) <= 4
+
+
+def test_drafted_likelihoods_are_those_of_plain_decoding(tables: Path) -> None:
+    ensemble = sure(tables)
+    prompts = [ensemble.encode("x")]
+    drafted, plain = (
+        dict(ensemble.generate_each(prompts, Settings(40, alternatives=3), Batch(draft=draft)))[0] for draft in (24, 0)
+    )
+    assert_alike(drafted, plain)
+    assert len(drafted.likelihoods) == drafted.counts.steps
+
+
+def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    assert alone(ensemble, ensemble.encode("x"), Settings(4)).likelihoods == ()
+    kept = alone(ensemble, ensemble.encode("x"), Settings(4, alternatives=0)).likelihoods
+    assert kept
+    assert all(step.alternatives == () for step in kept)
