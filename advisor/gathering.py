@@ -107,6 +107,11 @@ def _run_race(plan: Plan, level: float, names: Sequence[str], profiler: Profiler
         for drop in race.record(new):
             reasons = {names[drop.model]: _reason(drop, total, plan.rules, level), **reasons}
             watcher.say(f"{names[drop.model]}: {reasons[names[drop.model]]}")
+    if not reasons:
+        watcher.say(
+            f"the race has dropped nobody: before all {total:,} questions were asked, no candidate was surely more "
+            f"than {plan.rules.max_gap:g} points behind"
+        )
     places_of = {example.id: place for place, example in enumerate(plan.dev.examples)}
     found = {name: _as_asked(found[name], places_of) for name in names}
     return Pool(

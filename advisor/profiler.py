@@ -125,7 +125,8 @@ class Profiler:
         setting: Setting | None = None,
     ) -> Profiled:
         answerer, setting = Here(name, partial(self.load, members, decoding)), setting or self._plan.setting
-        with self._watcher.stage(f"{name} on {task.split}", len(task.examples)) as advance:
+        who = name if len(members) == 1 else f"{name} of {', '.join(members)}"
+        with self._watcher.stage(f"{who} on {task.split}", len(task.examples)) as advance:
             found = Profiled(*profile(name, self._key(members, key), answerer, task, setting, self._store, advance))
         self._say_errors(found.profile)
         return found

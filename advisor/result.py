@@ -164,7 +164,8 @@ def read_result(run: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{run}: no result.json in it; give a run folder that `advisor select` wrote") from None
+        there = "no result.json in it" if run.is_dir() else "no such folder"
+        raise InputError(f"{run}: {there}; give a run folder that `advisor select` wrote") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
     if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:

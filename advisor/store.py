@@ -84,8 +84,9 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = self._open()
         except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error  # a system's own words, without its number
             raise InputError(
-                f"--cache-dir {folder}: responses cannot be kept there ({error}); give a folder that can be written"
+                f"--cache-dir {folder}: responses cannot be kept there ({reason}); give a folder that can be written"
             ) from None
 
     def __enter__(self) -> Store:

@@ -168,7 +168,7 @@ def test_bad_options_are_refused(run: Place, options: tuple[str, ...], message: 
 
 def test_without_a_task_or_a_run_folder_it_is_refused(run: Place) -> None:
     assert "--task is missing" in run.advisor("evaluate", "run").line
-    assert "no result.json in it" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
+    assert "gone: no such folder" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
 
 
 def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Place) -> None:

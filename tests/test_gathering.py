@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 
-from advisor.gathering import race_order
+from advisor.gathering import gather, race_order
 from advisor.plan import Plan
 from advisor.profiler import Profiler
 from advisor.records import Rules
@@ -46,6 +46,23 @@ def plan(place: Place, models: Path) -> Plan:
         question["answer"] = answer.text
     place.task(questions, metric="exact_match", max_new_tokens=6)
     return dataclasses.replace(plan, dev=load_task("task.yaml"), race=0.05)
+
+
+def test_a_race_says_that_it_has_dropped_nobody(plan: Plan) -> None:
+    said: list[str] = []
+
+    class Listener(Terminal):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    everybody = dataclasses.replace(plan, rules=Rules(max_gap=100))
+    with Store(plan.cache_dir) as store:
+        profiler = Profiler(everybody, store, Terminal(quiet=True))
+        assert not gather(everybody, profiler, Listener(quiet=True)).reasons
+    assert said == [
+        "the race has dropped nobody: before all 48 questions were asked, no candidate was surely more than 100 points "
+        "behind"
+    ]
 
 
 def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_they_were_asked(plan: Plan) -> None:

@@ -163,7 +163,7 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"prompt": "{{question | shout}}"}, "the template under prompt is broken"),
         ({"prompt": "{{10 ** 5000}}"}, "the template under prompt is broken"),
         ({"reference": []}, "reference is empty"),
-        ({"metric": "accuracy"}, "metric accuracy is none that there is; choose among bleu, choice, chrf"),
+        ({"metric": "accuracy"}, "metric accuracy is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
         ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
         ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression: "),

@@ -31,8 +31,13 @@ Template = Annotated[str, typer.Option("--chat-template", help="auto, always or 
 Cache = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses are kept for the next run.")]
 Json = Annotated[bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")]
 Race = Annotated[bool, typer.Option("--race", help="Drop candidates as soon as they are surely outside the gap.")]
-RaceLevel = Annotated[float, typer.Option("--race-level", help="Chance that this changes the selection.")]
+RaceLevel = Annotated[
+    float | None, typer.Option("--race-level", help="Chance that --race changes the selection.", show_default="0.05")
+]
 Search = Annotated[bool, typer.Option("--search", help="Decode more sets on the dev questions; take the best there.")]
-Tries = Annotated[int, typer.Option("--tries", help="Sets that --search decodes, the rules' own among them.")]
+Tries = Annotated[
+    int | None,
+    typer.Option("--tries", help="Sets that --search decodes, the rules' own among them.", show_default="4"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

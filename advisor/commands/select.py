@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from advisor.commands import options as opt
 from advisor.commands.output import command_line, print_json
 from ensemble.errors import InputError
+
+Number = TypeVar("Number", int, float)
 
 
 def select(
@@ -34,9 +36,9 @@ def select(
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",
     race: opt.Race = False,
-    race_level: opt.RaceLevel = 0.05,
+    race_level: opt.RaceLevel = None,
     search: opt.Search = False,
-    tries: opt.Tries = 4,
+    tries: opt.Tries = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
     profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
     cache_dir: opt.Cache = None,
@@ -48,7 +50,9 @@ def select(
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
     from advisor.checks import check_rules
     from advisor.planning import opened_store, plan_of, setting_of
+    from advisor.records import LEVEL
     from advisor.runfolder import check_out, folder_name, write_run
+    from advisor.searching import TRIES
     from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
@@ -81,9 +85,9 @@ def select(
             verify=not no_verify,
             cache_dir=cache_dir,
             command=command_line(),
-            race=race_level if race else None,
+            race=_setting_of("--race", race, "--race-level", race_level, LEVEL),
             level=level,
-            search=tries if search else None,
+            search=_setting_of("--search", search, "--tries", tries, TRIES),
         )
         folder = out or Path("runs") / folder_name(plan.dev.name)
         check_out(folder)
@@ -103,3 +107,14 @@ def select(
         print_json(result)
     else:
         terminal.conclude(result, report)
+
+
+def _setting_of(switch: str, is_on: bool, option: str, value: Number | None, default: Number) -> Number | None:
+    """What a switch does by an option of its own; None where it is off.
+
+    Raises:
+        InputError: The option is given without the switch.
+    """
+    if value is not None and not is_on:
+        raise InputError(f"{option} {value:g} does nothing without {switch}; add {switch}, or leave {option} out")
+    return (default if value is None else value) if is_on else None

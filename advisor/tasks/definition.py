@@ -161,7 +161,7 @@ def _metric(keys: Keys) -> str:
     name = keys.text("metric") or ""
     known = ", ".join(metric_names())
     if name not in metric_names():
-        raise keys.error("metric", f"{name} is none that there is; choose among {known}")
+        raise keys.error("metric", f"{name} is not known; choose among {known}")
     return name
 
 
