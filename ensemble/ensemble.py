@@ -20,6 +20,7 @@ from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
 from ensemble.options import Question, read
+from ensemble.passages import Passage, PassageScorer
 from ensemble.pieces import Pieces
 from ensemble.scoring import Score, Scorer
 from ensemble.settings import Batch, Settings
@@ -212,8 +213,30 @@ class Ensemble:
         Raises:
             InputError: See :meth:`score`.
         """
+        return self.options_behind(self.encode(prompt), options)
+
+    def options_behind(
+        self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
+    ) -> Question:
+        """The same behind a prompt in every member's ids, which may lose its beginning where that is allowed.
+
+        Raises:
+            InputError: See :meth:`score`.
+        """
         self._rule()
-        return read(self.members, self._joint, self.encode(prompt), options)
+        return read(self.members, self._joint, prompts, options, shorten=shorten)
+
+    def score_passages(self, passages: Sequence[Passage], batch_size: int = 32) -> Iterator[tuple[int, float]]:
+        """The log-probability of long texts as :meth:`score` has it, yielding each one's number and its own.
+
+        Args:
+            passages: What stands before each, and the text in the primary's ids.
+            batch_size: Passages at a time, at least 1.
+
+        Raises:
+            InputError: A member's context cannot hold a passage, or the method scores no tokens.
+        """
+        return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 
     def most_rows(self, tokens: int) -> int | None:
         """How many rows of so many tokens there is room for beside the weights; None where that is not known."""

@@ -76,41 +76,95 @@ class Member:
         return token_size(self.model.config.get_text_config(), self.model.dtype)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """The ids of a prompt that leaves room in the context; see :meth:`prompt_ids`.
+
+        Raises:
+            InputError: The prompt has no ids, or leaves no room in the context.
+        """
+        row = self.prompt_ids(prompt)
+        # A decoder's own context has room for what is written; an encoder's may be filled.
+        most = None if self.context is None else self.context - (self.seq2seq is None)
+        length = encoder_length(row) or len(row)
+        if most is not None and length > most:
+            raise InputError(
+                f"{self.name}: a prompt of {length} tokens does not fit its context of {self.context}; "
+                f"it may have {most}"
+            )
+        return row
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
 
         Args:
-            prompt: A text, or a conversation as chat templates take it (which needs one). Of a :class:`Sourced`, causal
-                models take the prompt, and those with an encoder what they are to read.
+            prompt: A text, or a conversation as chat templates take it (which needs one); where its last message is the
+                assistant's, that is gone on with. Of a :class:`Sourced`, causal models take the prompt, and those with
+                an encoder what they are to read.
 
         Returns:
             Ids to go on behind. Those that an encoder reads are negative; see :mod:`ensemble.seq2seq`.
 
         Raises:
-            InputError: The prompt has no ids, or leaves no room in the context.
+            InputError: The prompt has no ids, or the chat template does not take the conversation.
         """
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
         if self.uses_chat_template or not isinstance(prompt, str):
-            if not self.tokenizer.chat_template:
-                raise InputError(f"{self.name}: its tokenizer has no chat template, so its prompts must be text")
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            ids = list(self.tokenizer(self._templated(messages), add_special_tokens=False)["input_ids"])
         else:
             ids = list(self.tokenizer(prompt)["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
-        if (largest := max(ids)) >= self.vocabulary.size:
-            token = self.tokenizer.convert_ids_to_tokens(largest)
-            raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
-        # A decoder's own context has room for what is written; an encoder's may be filled.
-        most = None if self.context is None else self.context - (self.seq2seq is None)
-        if most is not None and len(ids) > most:
-            raise InputError(
-                f"{self.name}: a prompt of {len(ids)} tokens does not fit its context of {self.context}; "
-                f"it may have {most}"
-            )
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
+
+    def _templated(self, messages: list[dict[str, str]]) -> str:
+        """A conversation in the words of the chat template."""
+        from jinja2 import TemplateError
+
+        if not self.tokenizer.chat_template:
+            raise InputError(f"{self.name}: its tokenizer has no chat template, so its prompts must be text")
+        begun = bool(messages) and messages[-1]["role"] == "assistant"
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=not begun, continue_final_message=begun, tokenize=False
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise InputError(
+                f"{self.name}: its chat template does not take a conversation of {roles}: {first_line(error)}"
+            ) from error
+        return str(text)
+
+    def beginning(self) -> list[int]:
+        """What a text that is no continuation goes on behind: BOS, or EOS where there is none, as lm-eval has it.
+
+        Raises:
+            InputError: The tokenizer has neither.
+        """
+        index = self.tokenizer.bos_token_id
+        index = self.tokenizer.eos_token_id if index is None else index
+        if index is None:
+            raise InputError(
+                f"{self.name}: its tokenizer has neither BOS nor EOS, so a text cannot begin; give a prompt"
+            )
+        return [index] if self.seq2seq is None else self.seq2seq.row([index])
+
+    def shorten(self, prompt: list[int], room: int) -> list[int]:
+        """A prompt without its beginning, where that is needed to leave room for so many tokens behind it.
+
+        Raises:
+            InputError: The context has no room for anything before them.
+        """
+        if self.context is None:
+            return prompt
+        encoded = encoder_length(prompt)
+        # What an encoder reads takes none of the room.
+        most = self.context + len(prompt) - encoded if encoded else self.context - room
+        if most < 1:
+            raise InputError(
+                f"{self.name}: {room} tokens leave no room for a prompt in its context of {self.context}; ask for fewer"
+            )
+        return prompt[-most:]
 
     def most_tokens(self, prompt: Sequence[int]) -> int | None:
         """Tokens that a row with this prompt may have; None where there is no limit.

@@ -119,7 +119,12 @@ def batches(questions: Sequence[Question], most_rows: int, most_places: int) -> 
 
 
 def read(
-    members: Sequence[Member], joint: JointVocabulary, prompts: Sequence[list[int]], options: Sequence[str]
+    members: Sequence[Member],
+    joint: JointVocabulary,
+    prompts: Sequence[list[int]],
+    options: Sequence[str],
+    *,
+    shorten: bool = False,
 ) -> Question:
     """Work out what the members have to read for a question.
 
@@ -128,6 +133,8 @@ def read(
         joint: Their joint vocabulary.
         prompts: The prompt's ids in each member.
         options: The texts to score.
+        shorten: Whether a prompt may lose its beginning where it does not fit a member's context together with the
+            longest option.
 
     Raises:
         InputError: There is no option, one is empty, or a member's context cannot hold one.
@@ -151,6 +158,15 @@ def read(
         wanted += found
         for own, more in zip(reached, states(vocabularies, tokens), strict=True):
             own.extend(more)
+    if shorten:
+        rooms = [max(map(len, own), default=0) for own in reached]
+        prompts = [member.shorten(prompt, room) for member, prompt, room in zip(members, prompts, rooms, strict=True)]
+    check_lengths(members, prompts, reached)
+    return Question(prompts, known, owners, written, wanted, reached, [paths(own) for own in reached])
+
+
+def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reached: Sequence[Sequence[Ids]]) -> None:
+    """Raise InputError where a prompt and what is read behind it do not fit a member's context."""
     for member, prompt, own in zip(members, prompts, reached, strict=True):
         length = len(prompt) + max(map(len, own), default=0)
         most = member.most_tokens(prompt)
@@ -159,7 +175,6 @@ def read(
                 f"{member.name}: a prompt and an option of {length} tokens together do not fit its context of "
                 f"{member.context}"
             )
-    return Question(prompts, known, owners, written, wanted, reached, [paths(own) for own in reached])
 
 
 def entries_of(primary: Vocabulary, joint: JointVocabulary, tokens: Sequence[int]) -> list[int]:

@@ -31,6 +31,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECASE)
 # A noncharacter of Unicode: a name that begins with it is in no text.
 _HIDDEN = "\ufdd0"
+_LONG_ENOUGH = 64
+"""Characters that show how a text begins."""
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -148,6 +150,12 @@ class Vocabulary:
             else:
                 ids.extend(self._continuation.encode(run.text, add_special_tokens=False).ids)
         return self._embedded(ids)
+
+    def opening(self, text: str) -> str:
+        """A text as this tokenizer writes it where nothing stands before it: some put a space in front."""
+        ids = self._backend.encode(text[:_LONG_ENOUGH], add_special_tokens=False).ids
+        first = self.token_bytes(ids[0]) if ids else None
+        return f" {text}" if first and first.startswith(b" ") and not text.startswith(" ") else text
 
     def _embedded(self, ids: list[int]) -> list[int]:
         """Without ids that the model has no row for, which some tokenizers have."""
