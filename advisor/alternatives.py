@@ -31,12 +31,14 @@ class Alternative:
 
     Attributes:
         method: ``voting`` or ``router``.
+        members: Whose answers it takes.
         comparison: It against the best single model, on held-out questions.
         p_value: The comparison's, after Holm's correction for how many alternatives were looked at.
         looked_at: That number.
     """
 
     method: str
+    members: tuple[str, ...]
     comparison: Comparison
     p_value: float
     looked_at: int
@@ -46,6 +48,7 @@ class Alternative:
         one = self.comparison
         return {
             "method": self.method,
+            "members": list(self.members),
             "n": one.n,
             "accuracy": one.accuracy,
             "accuracy_ci": list(one.accuracy_ci),
@@ -95,7 +98,7 @@ def look_at(
     }
     p_values = holm([comparison.p_value for comparison in compared.values()])
     found = [
-        Alternative(name, comparison, p_value, len(compared))
+        Alternative(name, names, comparison, p_value, len(compared))
         for (name, comparison), p_value in zip(compared.items(), p_values, strict=True)
     ]
     return tuple(sorted(found, key=lambda one: -round(one.comparison.accuracy, 9)))

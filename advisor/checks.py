@@ -13,6 +13,8 @@ from advisor.identity import files_of
 from advisor.loading import Model
 from advisor.pool import CHAT_TEMPLATES, DTYPES, Candidate
 from advisor.records import Rules
+from advisor.remote.address import Remote
+from advisor.remote.identity import identify_remote
 from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
@@ -55,6 +57,12 @@ def check_methods(methods: Sequence[str], k: int) -> None:
         raise InputError(f"--methods: {twice} is there twice; name each once")
     if k < 1:
         raise InputError(f"--k {k}: each member must bring at least 1 candidate")
+
+
+def check_members(members: Sequence[str]) -> None:
+    """Make sure that nobody is in a set twice."""
+    if twice := next((name for name in members if members.count(name) > 1), None):
+        raise InputError(f"--members: {twice} is there twice; name each once")
 
 
 def check_options(settings: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -141,12 +149,15 @@ def check_disjoint(dev: Task, held_out: Task) -> None:
         )
 
 
-def check_pool(candidates: Sequence[Candidate], device: str) -> None:
+def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str) -> None:
     """Make sure that every candidate is a model that can be loaded where the run says, reading no weights.
+
+    A server is asked whether it has the model, and the model for a few tokens.
 
     Args:
         candidates: The pool.
         device: For candidates that name none.
+        chat_template: For candidates that say nothing of it.
 
     Raises:
         InputError: One cannot be used; names its line in the pool file.
@@ -156,7 +167,10 @@ def check_pool(candidates: Sequence[Candidate], device: str) -> None:
         if candidate.device is not None:
             check_device(f"{candidate.place}: device", candidate.device)
         try:
-            check_checkpoint(candidate.checkpoint)
+            if isinstance(candidate.checkpoint, Remote):
+                identify_remote(candidate.checkpoint, chat=(candidate.chat_template or chat_template) != "never")
+            else:
+                check_checkpoint(candidate.checkpoint)
         except InputError as error:
             raise InputError(f"{candidate.place}: {error}") from error
 

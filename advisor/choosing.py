@@ -7,7 +7,7 @@ the one set is run, so that its figures owe nothing to the choice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from advisor.evidence import accuracy_interval, compare
 from advisor.gathering import Pool, without_failed
@@ -29,6 +29,9 @@ class Choice:
         pool: The candidates that it was chosen from.
         selection: The set.
         verified: It on the held-out questions; None where it was not run there.
+        alone: Each model's own answers to the held-out questions, by name: the set's, and those of others that are
+            compared with it.
+        voters: Whose answers may be voted on or chosen from; the set's own where empty.
         trouble: Why that failed, if it did.
         tried: The sets that a search decoded on dev; None where there was no search.
         searched: What the search came to, for the advice; None where it decoded nothing.
@@ -37,6 +40,8 @@ class Choice:
     pool: Pool
     selection: Selection
     verified: Verified | None = None
+    alone: Mapping[str, Profiled] = field(default_factory=dict)
+    voters: tuple[str, ...] = ()
     trouble: str | None = None
     tried: tuple[Try, ...] | None = None
     searched: str | None = None
@@ -52,15 +57,18 @@ def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choi
     """
     while True:
         choice = _choose_on_dev(plan, pool, profiler, watcher)
-        models = choice.selection.selected
-        if plan.held_out is None or len(models) < 2:
+        models, voters = choice.selection.selected, pool.voters(plan.rules)
+        if plan.held_out is None or (len(models) < 2 and not voters):
             return choice
-        # The best candidate is what a set has to beat, also where a search found one without it.
-        compared = tuple(dict.fromkeys([*models, pool.select(plan.rules).selected[0]]))
+        # The best candidate is what a set has to beat, also where a search found one without it, or a server has it.
+        compared = tuple(dict.fromkeys([*models, pool.select(plan.rules).selected[0], pool.best, *voters]))
         alone = profiler.alone(compared, plan.held_out)
         if len(alone) == len(compared):
             break
         pool = without_failed(pool, plan, profiler, watcher)
+    choice = replace(choice, alone=alone, voters=voters)
+    if len(models) < 2 or pool.remote.intersection(models):
+        return choice
     try:
         together = profiler.together(models, plan.held_out)
     except MemberError as error:
@@ -72,9 +80,9 @@ def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choi
 def _choose_on_dev(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
     """What the rules choose, or the best on dev of what a search decodes there."""
     greedy = pool.select(plan.rules)
-    if plan.search is None:
+    profiles = [one.profile for name, one in pool.complete.items() if name not in pool.remote]
+    if plan.search is None or not profiles:
         return Choice(pool, greedy)
-    profiles = [one.profile for one in pool.complete.values()]
     prospects = promising_sets(profiles, plan.rules, plan.search)
     tried = tuple(_try(prospect, plan, profiler, watcher) for prospect in prospects)
     best = best_of(tried)

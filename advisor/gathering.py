@@ -25,11 +25,13 @@ class Pool:
         complete: The answers of those that were asked all dev questions, by name.
         dropped: The answers of those that left a race, to the questions they were asked; not to be compared.
         reasons: Why each of those left, by name; the last to leave first.
+        remote: The names of those behind a server, which cannot be decoded with others.
     """
 
     complete: Mapping[str, Profiled]
     dropped: Mapping[str, Profiled]
     reasons: Mapping[str, str]
+    remote: frozenset[str] = frozenset()
 
     @property
     def profiles(self) -> dict[str, Profile]:
@@ -41,11 +43,33 @@ class Pool:
         """What they took, by name."""
         return {name: one.cost for name, one in {**self.complete, **self.dropped}.items()}
 
+    @property
+    def best(self) -> str:
+        """The most accurate candidate, wherever it is."""
+        return select(self._standings, Rules()).selected[0]
+
     def select(self, rules: Rules) -> Selection:
-        """Apply the rules to those that were asked everything."""
-        profiles = [one.profile for one in self.complete.values()]
+        """Apply the rules to those that were asked everything.
+
+        Those behind a server cannot be decoded with others, so the set is chosen among the rest, where they give one;
+        where they do not, it is chosen among all.
+        """
         dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
-        return select([Standing(p.model, p.accuracy, p.mean_length) for p in profiles], rules, dropped)
+        if 0 < len(self.remote) < len(self.complete):
+            selection = select(self._standings, rules, dropped, self.remote)
+            if len(selection.selected) > 1:
+                return selection
+        return select(self._standings, rules, dropped)
+
+    def voters(self, rules: Rules) -> tuple[str, ...]:
+        """The set that the rules choose among all candidates, where one behind a server is in it; else nobody."""
+        selected = select(self._standings, rules).selected
+        return selected if len(selected) > 1 and self.remote.intersection(selected) else ()
+
+    @property
+    def _standings(self) -> list[Standing]:
+        profiles = (one.profile for one in self.complete.values())
+        return [Standing(p.model, p.accuracy, p.mean_length) for p in profiles]
 
 
 def gather(plan: Plan, profiler: Profiler, watcher: Watcher) -> Pool:
@@ -59,10 +83,14 @@ def gather(plan: Plan, profiler: Profiler, watcher: Watcher) -> Pool:
         if not names:
             name, reason = next(iter(profiler.failures.items()))
             raise UniteError(f"none of the {len(profiler.failures)} candidates could be run; {name}: {reason}")
-        if plan.race is None:
-            pool: Pool | None = Pool(profiler.alone(names, plan.dev), {}, {})
+        racing = [name for name in names if not profiler.is_remote(name)]
+        if plan.race is None or len(racing) < 2:
+            pool: Pool | None = _pool(profiler.alone(names, plan.dev), profiler)
         else:
-            pool = _run_race(plan, plan.race, names, profiler, watcher)
+            pool = _run_race(plan, plan.race, racing, profiler, watcher)
+            # Whoever is behind a server may be far ahead, and is no measure for a set that it cannot be in.
+            away = [name for name in names if profiler.is_remote(name)]
+            pool = _with(pool, profiler.alone(away, plan.dev), profiler) if pool else None
         # Without those that failed on the way the race is run again: whoever was dropped may have been behind them
         # alone. Its responses are kept, so that this takes no time.
         if pool is not None and pool.complete:
@@ -76,7 +104,16 @@ def without_failed(pool: Pool, plan: Plan, profiler: Profiler, watcher: Watcher)
         UniteError: There is none.
     """
     left = {name: one for name, one in pool.complete.items() if name not in profiler.failures}
-    return Pool(left, {}, {}) if left and not pool.dropped else gather(plan, profiler, watcher)
+    return _pool(left, profiler) if left and not pool.dropped else gather(plan, profiler, watcher)
+
+
+def _pool(complete: Mapping[str, Profiled], profiler: Profiler) -> Pool:
+    return Pool(complete, {}, {}, frozenset(name for name in complete if profiler.is_remote(name)))
+
+
+def _with(pool: Pool, found: Mapping[str, Profiled], profiler: Profiler) -> Pool:
+    """A pool and others that were asked everything."""
+    return replace(_pool({**pool.complete, **found}, profiler), dropped=pool.dropped, reasons=pool.reasons)
 
 
 def race_order(task: Task) -> list[int]:

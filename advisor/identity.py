@@ -9,6 +9,8 @@ from typing import Any
 
 from advisor.loading import Model
 from advisor.pool import Candidate
+from advisor.remote.address import Remote, not_here
+from advisor.remote.identity import RemoteIdentity, identify_remote
 from advisor.setting import Setting
 from advisor.store import Store
 from ensemble.checkpoint import Checkpoint, Sides, check, is_encoder_decoder
@@ -64,13 +66,24 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
     return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
 
 
-def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
+def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity | RemoteIdentity:
     """Find out what decides a candidate's responses, reading no weights but to hash them.
 
     Raises:
         InputError: The candidate cannot be used; names its line in the pool file.
     """
-    checkpoint = candidate.checkpoint
+    template = candidate.chat_template or setting.chat_template
+    if isinstance(candidate.checkpoint, Remote):
+        try:
+            return identify_remote(candidate.checkpoint, chat=template != "never")
+        except InputError as error:
+            raise InputError(f"{candidate.place}: {error}") from None
+    return _identify_local(candidate, candidate.checkpoint, template, setting, store)
+
+
+def _identify_local(
+    candidate: Candidate, checkpoint: Checkpoint, template: str, setting: Setting, store: Store
+) -> Identity:
     try:
         config = check(checkpoint)
         files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
@@ -80,7 +93,6 @@ def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity:
     dtype = candidate.dtype or setting.dtype
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    template = candidate.chat_template or setting.chat_template
     sides = checkpoint.sides if is_encoder_decoder(config) else None
     if commit is None:
         return Identity(None, None, files, dtype, template, sides)
@@ -98,8 +110,14 @@ def _commit_of(checkpoint: Checkpoint) -> str:
     return Path(config).parent.name
 
 
-def model_of(candidate: Candidate, identity: Identity, setting: Setting) -> Model:
-    """A candidate as it is to be loaded: its own options, and the run's where it has none."""
+def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> Model:
+    """A candidate as it is to be loaded: its own options, and the run's where it has none.
+
+    Raises:
+        InputError: It is behind a server.
+    """
+    if isinstance(candidate.checkpoint, Remote) or isinstance(identity, RemoteIdentity):
+        raise InputError(not_here(candidate.name))
     # The commit that was found at the beginning: a branch may move while other candidates are run.
     revision = identity.revision or candidate.checkpoint.revision
     return Model(

@@ -61,14 +61,16 @@ class Pairing:
             names: Candidates that were profiled.
 
         Returns:
-            By name, without those whose tokenizer cannot be looked at; that is said.
+            By name, without those behind a server, and without those whose tokenizer cannot be looked at; that is said.
         """
         words = common_words(example.prompt for example in self.plan.dev.examples)
         found: dict[str, Tokenization] = {}
         known: dict[str, Tokenization] = {}
         for name in names:
-            checkpoint = self.profiler.model(name).checkpoint
+            if self.profiler.is_remote(name):
+                continue  # its server has the tokenizer
             try:
+                checkpoint = self.profiler.model(name).checkpoint
                 config = check(checkpoint)
                 rows = config.get_text_config().vocab_size
                 # The library takes some tokenizers' parts from the model's type, whatever their files say.
@@ -95,9 +97,9 @@ class Pairing:
 
     def _tokenizer(self, name: str) -> dict[str, Any]:
         """What decides a candidate's tokenizer: models that were made from one have the same, which is read once."""
-        identity = self.profiler.identities[name]
-        files = {file: digest for file, digest in identity.files if not _NO_TOKENIZER.fullmatch(file)}
-        return {"hub_id": identity.hub_id, "revision": identity.revision, "files": files}
+        key = self.profiler.identities[name].key()
+        files = {file: digest for file, digest in key["files"].items() if not _NO_TOKENIZER.fullmatch(file)}
+        return {"hub_id": key["hub_id"], "revision": key["revision"], "files": files}
 
     def readings(self, names: Sequence[str], profiles: Mapping[str, Profile]) -> dict[tuple[str, str], Reading]:
         """How often each candidate would have written what another one did, on a seeded sample of the dev questions.
@@ -119,6 +121,8 @@ class Pairing:
         asked = sorted(random.Random(self.plan.seed).sample(range(count), min(QUESTIONS, count)))
         found: dict[tuple[str, str], Reading] = {}
         for reader in names:
+            if self.profiler.is_remote(reader):
+                continue  # it is read by the others, and does not say what it makes of their texts
             answered = [n for n in asked if profiles[reader].answers[n].error is None]
             texts = {writer: self._texts(profiles[writer], answered) for writer in names if writer != reader}
             # One question after the other, so that its prompt is read once for all who answered it.

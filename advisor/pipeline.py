@@ -18,6 +18,7 @@ from advisor.pairing import Pairing, readers
 from advisor.plan import Plan
 from advisor.profiler import Profiler
 from advisor.records import Rules, Standing
+from advisor.remote.advice import behind_server, remote_in, undecodable
 from advisor.result import Outcome, task_info
 from advisor.selection import select
 from advisor.standings import read_standings
@@ -61,6 +62,7 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
         race=plan.race,
         tried=choice.tried,
         verified=verified,
+        alone=tuple(one.profile for one in choice.alone.values()),
         alternatives=alternatives,
         traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},
         provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),
@@ -69,22 +71,28 @@ def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
 
 def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
     """What else the members' own answers could be used for; nothing where they were not run on held-out questions."""
-    if choice.verified is None:
+    if plan.held_out is None or not (choice.verified or choice.voters):
         return ()
-    learned = [choice.pool.complete[member.model].profile for member in choice.verified.members]
-    members, single = choice.verified.members, choice.verified.single
-    rivals = () if single in members else (single,)
-    return look_at(plan.dev, learned, choice.verified.task, members, plan.seed, rivals)
+    names = choice.voters or choice.selection.selected
+    learned = [choice.pool.complete[name].profile for name in names]
+    members = [choice.alone[name].profile for name in names]
+    rivals = [one.profile for name, one in choice.alone.items() if name not in names]
+    return look_at(plan.dev, learned, plan.held_out, members, plan.seed, rivals)
 
 
 def _advise(choice: Choice, alternatives: Sequence[Alternative], beware: str | None, level: float) -> Advice:
     """The verdict on a choice, with what a search came to, and what else to do where the set is not worth it."""
-    advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
+    remote = choice.pool.remote
+    if remote_in(choice.selection, remote):
+        advice = undecodable(choice.selection, remote)
+    else:
+        advice = advise(choice.selection, choice.verified.comparison if choice.verified else None, level=level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"Running it was tried, and failed: {choice.trouble}." if choice.trouble else None
     only = once if choice.searched and choice.verified else None
     instead = recommend(alternatives, level) if advice.verdict != "ensemble" else None
-    parts = (advice.text, instead, choice.searched, only, trouble, beware)
+    away = behind_server(choice.selection, remote, choice.voters)
+    parts = (advice.text, instead, away, choice.searched, only, trouble, beware)
     return replace(advice, text=" ".join(part for part in parts if part))
 
 

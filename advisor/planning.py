@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from advisor import checks
 from advisor.loading import Decoding, hush
 from advisor.plan import Plan
-from advisor.pool import Candidate, read_pool
+from advisor.pool import read_pool
 from advisor.records import LEVEL, Rules
 from advisor.setting import Setting
 from advisor.store import Store
@@ -113,7 +113,7 @@ def opened_store(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[Store
         InputError: A model cannot be used, or the store cannot be kept where it is wanted.
     """
     hush(quiet=quiet)
-    checks.check_pool(plan.candidates, plan.setting.device)
+    checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template)
     with Store(plan.cache_dir, watcher.say) as store:
         held_out = plan.held_out.notes if plan.held_out is not None else ()
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
@@ -136,26 +136,26 @@ def plan_of_run(  # noqa: PLR0913  # see plan_of
     k: int,
     cache_dir: Path | None,
     command: str,
+    members: Sequence[str] = (),
 ) -> Plan:
-    """A plan to evaluate methods on the chosen set of a run folder.
+    """A plan to evaluate methods on the chosen set of a run folder, or on those of its candidates that are named.
 
     Raises:
         InputError: Something is missing, or cannot be used.
     """
     if task is None:
         raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
-    from advisor.running import chosen_by_run
+    from advisor.running import candidates_of_run
 
     checks.check_methods(methods, k)
     checks.check_seed(seed)
-    candidates = tuple(
-        Candidate(
-            model.name, model.checkpoint, str(run / "result.json"), model.dtype, model.device, model.chat_template
-        )
-        for model in chosen_by_run(run).models
-    )
+    checks.check_members(members)
+    candidates = candidates_of_run(run, members)
     if len(candidates) < 2:
-        raise InputError(f"{run}: its set is {candidates[0].name} alone, and methods join at least two models")
+        raise InputError(
+            f"{run}: the set is {candidates[0].name} alone, and methods join at least two models; name some of its "
+            "candidates with --members"
+        )
     load = partial(
         load_task, task, data_dir=data, shots=shots, limit=limit, seed=seed, allow_code_execution=allow_code_execution
     )

@@ -5,8 +5,9 @@
     facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
     ./models/llama-q4.gguf  dtype=bfloat16
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub's model
+    openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY
 
-Not covered: models behind a server.
+The last one is behind a server; see `remote`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from advisor.remote.address import PREFIX, Remote, read_remote
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.errors import InputError
 from ensemble.gguf import SUFFIX
@@ -37,12 +39,12 @@ class Candidate:
 
     Attributes:
         name: Unique within the pool.
-        checkpoint: Where the model is.
+        checkpoint: Where the model is: in files, or behind a server.
         place: File and line, for messages.
     """
 
     name: str
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | Remote
     place: str
     dtype: str | None = None
     device: str | None = None
@@ -77,7 +79,7 @@ def _candidates(text: str, path: Path) -> Iterator[Candidate]:
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"{path}:{number}"
         try:
-            words = shlex.split(line, comments=True)
+            words = _words(line)
         except ValueError as error:
             raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
         if not words:
@@ -91,7 +93,17 @@ def _candidates(text: str, path: Path) -> Iterator[Candidate]:
         yield candidate
 
 
+def _words(line: str) -> list[str]:
+    """The words of a line, without its comment; in a server's address # stands before the model's name."""
+    if not line.lstrip().startswith(PREFIX):
+        return shlex.split(line, comments=True)
+    address, _, options = line.strip().replace("\t", " ").partition(" ")
+    return [address, *shlex.split(options, comments=True)]
+
+
 def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
+    if words[0].startswith(PREFIX):
+        return _remote(words, place)
     options = dict(_option(word, place) for word in words[1:])
     if len(options) < len(words) - 1:
         raise InputError(f"{place}: an option is given twice")
@@ -99,17 +111,35 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
     reads = cast("Reads | None", _choice(options, "reads", READS, place))
     sides = Sides(options.get("source"), options.get("target"), reads)
     checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
-    name = options.get("name", checkpoint.name)
-    if not name.strip() or not name.isprintable():
-        raise InputError(f"{place}: the name {name!r} must be printable and not empty")
     return Candidate(
-        name=name,
+        name=_name(options, checkpoint.name, place),
         checkpoint=checkpoint,
         place=place,
         dtype=_choice(options, "dtype", DTYPES, place),
         device=options.get("device"),
-        chat_template=cast("ChatTemplate | None", _choice(options, "chat_template", CHAT_TEMPLATES, place)),
+        chat_template=_template(options, place),
     )
+
+
+def _remote(words: list[str], place: str) -> Candidate:
+    remote, options = read_remote(words, place)
+    return Candidate(
+        _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place),
+        remote,
+        place,
+        chat_template=_template(options, place),
+    )
+
+
+def _name(options: dict[str, str], usual: str, place: str) -> str:
+    name = options.get("name", usual)
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"{place}: the name {name!r} must be printable and not empty")
+    return name
+
+
+def _template(options: dict[str, str], place: str) -> ChatTemplate | None:
+    return cast("ChatTemplate | None", _choice(options, "chat_template", CHAT_TEMPLATES, place))
 
 
 def _option(word: str, place: str) -> tuple[str, str]:

@@ -14,8 +14,10 @@ from advisor.answering import Here, free_memory
 from advisor.identity import identify, model_of
 from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
-from advisor.profiling import Cost, profile, question_key
+from advisor.profiling import Answerer, Cost, profile, question_key
 from advisor.records import Profile
+from advisor.remote.answering import There
+from advisor.remote.identity import RemoteIdentity
 from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks.values import Task
@@ -107,12 +109,24 @@ class Profiler:
         keys = [question_key(key, example, task, self._plan.setting) for example in task.examples]
         return len(self._store.get(keys)) == len(set(keys))
 
+    def is_remote(self, name: str) -> bool:
+        """Whether a candidate is behind a server: it answers, and cannot be loaded."""
+        return isinstance(self.identities[name], RemoteIdentity)
+
     def model(self, name: str) -> Model:
-        """A candidate as it is to be loaded."""
+        """A candidate as it is to be loaded.
+
+        Raises:
+            InputError: It is behind a server.
+        """
         return model_of(self._candidates[name], self.identities[name], self._plan.setting)
 
     def load(self, names: Sequence[str], decoding: Decoding | None = None) -> Ensemble:
-        """Load candidates, the primary first; they decode as the plan says where that is left open."""
+        """Load candidates, the primary first; they decode as the plan says where that is left open.
+
+        Raises:
+            InputError: One of them is behind a server, or they do not fit the method.
+        """
         return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
 
     def _profile(
@@ -124,12 +138,19 @@ class Profiler:
         decoding: Decoding | None = None,
         setting: Setting | None = None,
     ) -> Profiled:
-        answerer, setting = Here(name, partial(self.load, members, decoding)), setting or self._plan.setting
+        answerer, setting = self._answerer(name, members, decoding), setting or self._plan.setting
         who = name if len(members) == 1 else f"{name} of {', '.join(members)}"
         with self._watcher.stage(f"{who} on {task.split}", len(task.examples)) as advance:
             found = Profiled(*profile(name, self._key(members, key), answerer, task, setting, self._store, advance))
         self._say_errors(found.profile)
         return found
+
+    def _answerer(self, name: str, members: Sequence[str], decoding: Decoding | None) -> Answerer:
+        """Who answers for some members."""
+        identity = self.identities[members[0]]
+        if len(members) == 1 and isinstance(identity, RemoteIdentity):
+            return There(name, identity.remote, identity.chat)
+        return Here(name, partial(self.load, members, decoding))
 
     def _key(self, members: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:
         """What decides the responses of some members together."""

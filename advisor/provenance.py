@@ -10,7 +10,9 @@ from typing import Any
 
 from advisor.identity import Identity
 from advisor.pool import Candidate
+from advisor.remote.identity import RemoteIdentity
 from advisor.setting import Setting
+from ensemble.checkpoint import Checkpoint
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
 
@@ -20,7 +22,7 @@ def of_run(
     seed: int,
     setting: Setting,
     candidates: Sequence[Candidate],
-    identities: Mapping[str, Identity],
+    identities: Mapping[str, Identity | RemoteIdentity],
 ) -> dict[str, Any]:
     """``provenance`` of a run with models."""
     return {
@@ -51,7 +53,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[str, Any]:
+def _model(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> dict[str, Any]:
+    if isinstance(identity, RemoteIdentity):
+        return identity.as_dict()
     # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
     return {
         "path_or_id": candidate.checkpoint.path_or_id,
@@ -60,6 +64,10 @@ def _model(candidate: Candidate, identity: Identity, setting: Setting) -> dict[s
         "dtype": identity.dtype,
         "device": candidate.device or setting.device,
         "chat_template": identity.chat_template,
-        **candidate.checkpoint.sides.key(),
-        **({} if candidate.checkpoint.gguf_file is None else {"gguf_file": candidate.checkpoint.gguf_file}),
+        **(_options(candidate.checkpoint) if isinstance(candidate.checkpoint, Checkpoint) else {}),
     }
+
+
+def _options(checkpoint: Checkpoint) -> dict[str, str]:
+    """What few checkpoints have."""
+    return {**checkpoint.sides.key(), **({} if checkpoint.gguf_file is None else {"gguf_file": checkpoint.gguf_file})}

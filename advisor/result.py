@@ -75,6 +75,7 @@ class Outcome:
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
+        alone: Answers to the held-out questions of single models: the set's members, and who it is held against.
         alternatives: What else could be done with its members, the best first.
         traces: The steps of some of its responses, by the question's number; :func:`advisor.tracing.describe` says how.
         provenance: How the run can be made again.
@@ -96,6 +97,7 @@ class Outcome:
     race: float | None = None
     tried: tuple[Try, ...] | None = None
     verified: Verified | None = None
+    alone: tuple[Profile, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -147,8 +149,8 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
     if outcome.verified is not None:
         verified = outcome.verified
-        # A search may have put forward a set without the best single model, which it is held against all the same.
-        alone = tuple({one.model: one for one in (*verified.members, verified.single)}.values())
+        # The best single model may be in no set: a search put forward another one, or it is behind a server.
+        alone = tuple({one.model: one for one in (*verified.members, verified.single, *outcome.alone)}.values())
         yield from _samples(verified.task, "held_out", alone, verified.ensemble, outcome.traces)
 
 

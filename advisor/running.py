@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from advisor.loading import Decoding, FreshLoader, Model
+from advisor.pool import Candidate
+from advisor.remote.address import PREFIX, Remote, not_here, remote_of
 from advisor.result import read_result
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
@@ -65,26 +67,11 @@ def chosen_by_run(run: Path) -> Chosen:
     """The set that a run folder's ``result.json`` names, as it was run, with the task's stop strings and token limit.
 
     Raises:
-        InputError: The folder is no run folder, or its result names no models.
+        InputError: The folder is no run folder, its result names no models, or one of them is behind a server.
     """
     result = read_result(run)
+    models = tuple(_model(candidate) for candidate in candidates_of_run(run))
     try:
-        sources = result["provenance"]["models"]
-        models = tuple(
-            Model(
-                name=name,
-                checkpoint=Checkpoint(
-                    str(sources[name]["path_or_id"]),
-                    sources[name]["revision"],
-                    sides=_sides(sources[name]),
-                    gguf_file=sources[name].get("gguf_file"),
-                ),
-                device=sources[name]["device"],
-                dtype=sources[name]["dtype"],
-                chat_template=cast("ChatTemplate", sources[name]["chat_template"]),
-            )
-            for name in result["selected"]
-        )
         task, ensemble = result["task"], result["ensemble"] or {}
         return Chosen(
             models,
@@ -94,10 +81,51 @@ def chosen_by_run(run: Path) -> Chosen:
             tuple(task["stop"]),
         )
     except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{run / 'result.json'}: it does not say where its models are ({error} is missing), as a run on numbers "
-            "does not; give them with --models"
-        ) from None
+        raise _incomplete(run, error) from None
+
+
+def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[Candidate, ...]:
+    """Models of a run folder, as they were run.
+
+    Args:
+        run: The folder.
+        names: Which of its candidates; the chosen set where none is named.
+
+    Raises:
+        InputError: The folder is no run folder, or its result does not have these models.
+    """
+    result, place = read_result(run), str(run / "result.json")
+    try:
+        sources = result["provenance"]["models"]
+        if unknown := next((name for name in names if name not in sources), None):
+            raise InputError(f"{place}: it has no candidate {unknown!r}, but {', '.join(sources)}")
+        return tuple(_candidate(name, sources[name], place) for name in names or result["selected"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _incomplete(run, error) from None
+
+
+def _incomplete(run: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{run / 'result.json'}: it does not say where its models are ({error} is missing), as a run on numbers "
+        "does not; give them with --models"
+    )
+
+
+def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
+    template = cast("ChatTemplate", source["chat_template"])
+    if "remote" in source:
+        return Candidate(name, remote_of(source["remote"], place), place, chat_template=template)
+    checkpoint = Checkpoint(
+        str(source["path_or_id"]), source["revision"], sides=_sides(source), gguf_file=source.get("gguf_file")
+    )
+    return Candidate(name, checkpoint, place, source["dtype"], source["device"], template)
+
+
+def _model(candidate: Candidate) -> Model:
+    if isinstance(candidate.checkpoint, Remote):
+        raise InputError(not_here(candidate.name))
+    template = candidate.chat_template or "auto"
+    return Model(candidate.name, candidate.checkpoint, candidate.device or "cpu", candidate.dtype or "auto", template)
 
 
 def _sides(source: Mapping[str, str]) -> Sides:
@@ -108,6 +136,8 @@ def chosen_by_hand(models: Sequence[str]) -> Chosen:
     """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
     chosen = []
     for model in models:
+        if model.startswith(PREFIX):
+            raise InputError(not_here(model.partition("#")[2] or "a model"))
         folder = Path(model).expanduser()
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)

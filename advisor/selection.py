@@ -7,7 +7,7 @@ Not covered: whether the set that they give is worth running. The paper itself s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from advisor.records import Decision, Rules, Selection, Standing
 from ensemble.errors import UniteError
@@ -20,40 +20,50 @@ Accuracies on n questions lie 100 / n points apart, so the tolerance lets nothin
 """
 
 
-def select(standings: Sequence[Standing], rules: Rules, dropped: Sequence[Decision] = ()) -> Selection:
+def select(
+    standings: Sequence[Standing],
+    rules: Rules,
+    dropped: Sequence[Decision] = (),
+    apart: Collection[str] = (),
+) -> Selection:
     """Order the candidates and take, greedily, those that fit the first (section 4.1).
 
     Args:
         standings: The candidates, in any order; their names differ.
         rules: The limits, all inclusive.
         dropped: What a race has decided of others; they come last, and do not count in what follows.
+        apart: Candidates behind a server: they cannot be decoded with others, so the rules choose among the rest.
 
     Returns:
         A decision for each candidate, best first, and the chosen set, the primary first. Candidates that come after the
         set is full are still held against the rules, so that their reason says whether they would have fitted.
 
     Raises:
-        UniteError: There is no candidate.
+        UniteError: There is no candidate, or all are apart.
     """
-    if not standings:
+    together = sorted((one for one in standings if one.model not in apart), key=_rank)
+    if not together:
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
-    ordered = sorted(standings, key=_rank)
-    primary = ordered[0]
-    decisions = [
-        Decision(primary.model, "primary", _why_primary(primary, len(ordered) + len(dropped)) + _tie(ordered, 0))
-    ]
+    primary = together[0]
+    among = _why_primary(primary, len(together) + len(dropped), those=" that can be decoded together" if apart else "")
+    decisions = {primary.model: Decision(primary.model, "primary", among + _tie(together, 0))}
     selected = [primary.model]
-    for index, candidate in enumerate(ordered[1:], start=1):
+    for index, candidate in enumerate(together[1:], start=1):
         broken = _broken_rules(candidate, primary, rules)
         if broken:
-            decisions.append(Decision(candidate.model, "rejected", "; and ".join(broken)))
+            decision = Decision(candidate.model, "rejected", "; and ".join(broken))
         elif len(selected) >= rules.max_models:
-            decisions.append(Decision(candidate.model, "rejected", f"fits, but the set of {rules.max_models} is full"))
+            decision = Decision(candidate.model, "rejected", f"fits, but the set of {rules.max_models} is full")
         else:
-            reason = _why_selected(candidate, primary, rules) + _tie(ordered, index)
-            decisions.append(Decision(candidate.model, "selected", reason))
+            reason = _why_selected(candidate, primary, rules) + _tie(together, index)
+            decision = Decision(candidate.model, "selected", reason)
             selected.append(candidate.model)
-    return Selection((*decisions, *dropped), tuple(selected))
+        decisions[candidate.model] = decision
+    for candidate in standings:
+        if candidate.model in apart:
+            decisions[candidate.model] = Decision(candidate.model, "rejected", _why_apart(candidate, primary, rules))
+    best_first = (decisions[one.model] for one in sorted(standings, key=_rank))
+    return Selection((*best_first, *dropped), tuple(selected))
 
 
 def gap(a: float, b: float) -> float:
@@ -133,11 +143,21 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
     return f"{behind}, and the length ratio is {_figure(ratio, limit)}, within the limit of {limit:g}"
 
 
-def _why_primary(primary: Standing, candidates: int) -> str:
+def _why_apart(candidate: Standing, primary: Standing, rules: Rules) -> str:
+    """Why a candidate behind a server is not in the set, and what the rules alone would have said."""
+    server = "is behind a server, so that it cannot be decoded token by token with others"
+    ahead = candidate.accuracy - primary.accuracy
+    if ahead > TOLERANCE:
+        return f"{server}; it is {_figure(ahead, 0)} points ahead of the primary"
+    broken = _broken_rules(candidate, primary, rules)
+    return f"{server}; and {'; and '.join(broken)}" if broken else f"{server}; by the rules it fits the primary"
+
+
+def _why_primary(primary: Standing, candidates: int, those: str = "") -> str:
     length = "" if primary.mean_length is None else f", mean length {primary.mean_length:.1f} characters"
     if candidates == 1:
-        return f"the only candidate ({primary.accuracy:.2f} points{length})"
-    return f"the most accurate of {candidates} candidates ({primary.accuracy:.2f} points{length})"
+        return f"the only candidate{those} ({primary.accuracy:.2f} points{length})"
+    return f"the most accurate of {candidates} candidates{those} ({primary.accuracy:.2f} points{length})"
 
 
 def _tie(ordered: Sequence[Standing], index: int) -> str:

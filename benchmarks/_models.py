@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from advisor.pool import read_pool
 from benchmarks._measure import ROOT
+from ensemble.checkpoint import Checkpoint
 from ensemble.member import Member, load_member, member_of
 from ensemble.vocabulary import Vocabulary
 
@@ -51,8 +52,9 @@ SEVEN_BILLION = Shape(4096, 32, 32, 11008)
 
 def demo_members(pool: str) -> list[Member]:
     """The pool's models that are there, in its order; none of them where they have not been trained."""
-    candidates = [c for c in read_pool(pool) if (Path(c.checkpoint.location) / "config.json").is_file()]
-    return [load_member(c.checkpoint, name=c.name, dtype="float32", chat_template="never") for c in candidates]
+    local = [(c.name, c.checkpoint) for c in read_pool(pool) if isinstance(c.checkpoint, Checkpoint)]
+    there = [(name, checkpoint) for name, checkpoint in local if (Path(checkpoint.location) / "config.json").is_file()]
+    return [load_member(checkpoint, name=name, dtype="float32", chat_template="never") for name, checkpoint in there]
 
 
 def demo_prompts(count: int) -> list[str]:

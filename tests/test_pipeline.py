@@ -44,6 +44,11 @@ PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.j
 def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> Plan:
     place.task()
     place.pool(*(str(models / name) for name in names))
+    return plan_of_pool(place, verify=verify, rules=rules)
+
+
+def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -> Plan:
+    """A plan for the task and the pool that are in the folder."""
     return Plan(
         candidates=read_pool("models.txt"),
         dev=load_task("task.yaml"),

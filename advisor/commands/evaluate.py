@@ -20,6 +20,9 @@ def evaluate(
     methods: Annotated[
         str, typer.Option("--methods", help="Names between commas; see: advisor methods.")
     ] = "unite,voting",
+    members: Annotated[
+        str, typer.Option("--members", help="Candidates of the run between commas, the primary first; its set if none.")
+    ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="METHOD.NAME=VALUE", help="A setting of a method.")
     ] = None,
@@ -49,7 +52,7 @@ def evaluate(
     from reports import write_report
 
     terminal = Terminal(quiet=quiet)
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names, chosen = _names(methods), _names(members)
     plan = plan_of_run(
         run,
         task=task,
@@ -64,8 +67,11 @@ def evaluate(
         k=k,
         cache_dir=cache_dir,
         command=command_line(),
+        members=chosen,
     )
-    options = check_options([*_learnt(run, names), *(settings or ())], names)
+    options = check_options(
+        [*_learnt(run, names, [candidate.name for candidate in plan.candidates]), *(settings or ())], names
+    )
     from advisor.evaluating import Evaluator
     from advisor.evaluation import evaluation_of
 
@@ -82,7 +88,11 @@ def evaluate(
         terminal.compare(result)
 
 
-def _learnt(run: Path, methods: Sequence[str]) -> list[str]:
+def _names(between_commas: str) -> list[str]:
+    return [name.strip() for name in between_commas.split(",") if name.strip()]
+
+
+def _learnt(run: Path, methods: Sequence[str], members: Sequence[str]) -> list[str]:
     """Settings that a run has found out: DeePEn-Adapt weighs the members by their accuracies on dev."""
     from advisor.result import read_result
 
@@ -90,4 +100,4 @@ def _learnt(run: Path, methods: Sequence[str]) -> list[str]:
         return []
     result = read_result(run)
     accuracy = {candidate["model"]: candidate["accuracy"] for candidate in result["candidates"]}
-    return [f"deepen-adapt.accuracies={[accuracy[model] for model in result['selected']]}"]
+    return [f"deepen-adapt.accuracies={[accuracy.get(model) for model in members]}"]

@@ -1,0 +1,243 @@
+"""Candidates behind ``transformers serve``, a server that this project did not write, with tiny models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from servers import into_hub_cache, transformers_serve
+from test_pipeline import plan_of_pool
+from tiny import byte_tokenizer, save_member, tiny_model
+
+from advisor.pool import read_pool
+from advisor.profiler import Profiler
+from advisor.setting import Setting
+from advisor.store import Store
+from advisor.tasks import load_task
+from advisor.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pools import Place
+
+    from advisor.records import Answer
+
+pytest_plugins = ["pools"]
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
+)
+LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hub cache with two models: tiny/plain, and tiny/chat, which has a chat template."""
+    home = tmp_path_factory.mktemp("home")
+    for seed, name in enumerate(("plain", "chat")):
+        tokenizer = byte_tokenizer((("What", " is"), (" the", "ing"))[seed])
+        tokenizer.chat_template = TEMPLATE if name == "chat" else None
+        save_member(home / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=256), tokenizer)
+        into_hub_cache(home, f"tiny/{name}", home / name)
+    return home
+
+
+@pytest.fixture(scope="module")
+def url(home: Path) -> Iterator[str]:
+    with transformers_serve(home) as url:
+        yield url
+
+
+def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[Answer, ...]]:
+    """Every candidate's answers, by name."""
+    place.task(**keys)
+    place.pool(*lines)
+    plan = plan_of_pool(place)
+    with Store(place.cache) as store:
+        found = Profiler(plan, store, Terminal(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
+    assert all(one.profile.errors == 0 for one in found.values())
+    return {name: one.profile.answers for name, one in found.items()}
+
+
+@pytest.mark.parametrize(("model", "template"), [("plain", "never"), ("chat", "never"), ("chat", "always")])
+def test_greedy_responses_are_those_of_the_same_model_loaded_here(
+    place: Place, home: Path, url: str, model: str, template: str
+) -> None:
+    found = answers(
+        place,
+        f"{home / model} name=here chat_template={template}",
+        f"openai:{url}#tiny/{model} name=there chat_template={template}",
+    )
+    assert [one.text for one in found["there"]] == [one.text for one in found["here"]]
+    assert len({one.text for one in found["there"]}) > 1
+    assert {one.finish_reason for one in found["there"]} <= {"length", "eos"}
+
+
+def test_a_response_ends_before_a_stop_string_and_says_so(place: Place, home: Path, url: str) -> None:
+    line = f"openai:{url}#tiny/plain chat_template=never"
+    whole = [one.text for one in answers(place, line, max_new_tokens=12)["plain"]]
+    stop = [next(text[3:5] for text in whole if len(text) > 6)]
+    found = answers(place, line, f"{home / 'plain'} name=here chat_template=never", max_new_tokens=12, stop=stop)
+    assert [one.text for one in found["plain"]] == [text.partition(stop[0])[0] for text in whole]
+    assert [one.text for one in found["plain"]] == [one.text for one in found["here"]]
+    ended = [one.finish_reason for one, text in zip(found["plain"], whole, strict=True) if stop[0] in text]
+    assert set(ended) == {"stop"}
+
+
+def test_a_model_that_the_server_does_not_have_is_bad_input_and_it_says_which_it_has(place: Place, url: str) -> None:
+    place.task()
+    place.pool(f"openai:{url}#tiny/nobody chat_template=never")
+    line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
+    assert line.startswith(f"advisor: models.txt:1: {url} ")
+    assert "it lists no 'tiny/nobody', but " in line
+    assert "tiny/chat" in line
+    assert "tiny/plain" in line
+
+
+def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Place, url: str) -> None:
+    place.task()
+    place.pool(f"openai:{url}#tiny/plain")
+    line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
+    assert "chat_template=never on its line asks /completions" in line
+
+
+def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
+    place.task(choices=["{{answer}}", "no"], metric="choice")
+    place.pool(f"openai:{url}#tiny/plain chat_template=never", f"openai:{url}#tiny/chat", f"{home / 'plain'} name=here")
+    ran = place.advisor(
+        "select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--no-verify", "--quiet"
+    )
+    assert ran.status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    reasons = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
+    assert reasons.keys() == {"plain", "chat"}
+    assert "its /completions ignores echo and logprobs" in reasons["plain"]
+    assert "chat_template=never on its line" in reasons["chat"]
+
+
+def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
+    place: Place, home: Path, url: str
+) -> None:
+    place.task(metric="exact_match")
+    place.pool(
+        f"{home / 'plain'} name=one chat_template=never",
+        f"openai:{url}#tiny/chat name=far",
+        f"{home / 'chat'} name=two",
+    )
+    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *LENIENT)
+    assert place.advisor("select", *command).status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    status = {each["model"]: each["status"] for each in result["candidates"]}
+    assert status["far"] == "rejected"
+    assert sorted(result["selected"]) == ["one", "two"]
+    assert result["ensemble"]["method"] == "unite"
+    (far,) = [each for each in result["candidates"] if each["model"] == "far"]
+    assert "behind a server" in far["reason"]
+    assert "cannot be decoded token by token: the set was chosen among the others" in result["advice"]["text"]
+    assert {one["method"]: sorted(one["members"]) for one in result["alternatives"]} == {
+        "voting": ["far", "one", "two"]
+    }
+    pairs = {(pair["a"], pair["b"]): pair for pair in result["pairs"]}
+    own = [pair for names, pair in pairs.items() if "far" in names]
+    assert all(pair["bleu"] is not None and pair["words_alike"] is None for pair in own)
+    held_out = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all("far" in one["responses"] for one in held_out)
+    assert result["provenance"]["models"]["far"]["path_or_id"] == f"openai:{url}#tiny/chat"
+    ran = place.advisor(
+        "evaluate",
+        "run",
+        "--task",
+        "task.yaml",
+        "--methods",
+        "voting,mbr,unite",
+        "--members",
+        "one,far,two",
+        "--json",
+        "--quiet",
+    )
+    assert ran.status == 0
+    table = {one["method"]: one for one in json.loads(ran.out)["methods"]}
+    assert table["voting"]["accuracy"] is not None
+    assert table["mbr"]["accuracy"] is not None
+    assert "far is behind a server" in table["unite"]["left_out"]
+
+
+def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
+    place: Place, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("ensemble.member.load_member", never)
+    place.task(metric="exact_match")
+    place.pool(
+        f"openai:{url}#tiny/plain chat_template=never",
+        f"openai:{url}#tiny/chat",
+        f"openai:{url}#tiny/chat name=raw chat_template=never",
+    )
+    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *LENIENT)
+    assert place.advisor("select", *command).status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    assert len(result["selected"]) == 3
+    assert result["ensemble"] is None
+    assert result["advice"]["verdict"] == "single"
+    assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
+    assert {one["method"] for one in result["alternatives"]} == {"voting"}
+    ran = place.advisor("run", "run", "What is 1 + 1?")
+    assert ran.status == 2
+    assert "is behind a server, which gives its texts and not the probabilities" in ran.line
+    assert "voting, mbr, router and rerank take it" in ran.line
+    assert "behind a server" in place.advisor("run", "--models", f"openai:{url}#tiny/chat", "What?").line
+
+
+def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
+    place: Place, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    from advisor.remote.client import Server
+
+    post = Server.post
+
+    def count(server: Server, path: str, body: dict[str, Any]) -> Any:
+        asked.append(body["prompt"])
+        return post(server, path, body)
+
+    monkeypatch.setattr(Server, "post", count)
+    line = f"openai:{url}#tiny/plain chat_template=never"
+    answers(place, line)
+    assert len(asked) == 1 + 6  # the first sees whether it answers
+    answers(place, line)
+    assert len(asked) == 2 + 6
+    answers(place, f"{line} revision=first")
+    assert len(asked) == 3 + 12
+    monkeypatch.setattr("advisor.remote.identity.today", lambda: "2031-01-01")
+    answers(place, f"{line} revision=first")
+    assert len(asked) == 4 + 12
+    answers(place, line)
+    assert len(asked) == 5 + 18
+
+
+def test_a_race_does_not_measure_the_others_by_a_remote_one(place: Place, home: Path, url: str) -> None:
+    place.task(metric="exact_match")
+    place.pool(f"{home / 'plain'} name=one", f"openai:{url}#tiny/chat name=far", f"{home / 'chat'} name=two")
+    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", "--race", "--no-verify")
+    assert place.advisor("select", *command).status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    assert {each["model"]: each["n"] for each in result["candidates"]} == {"one": 6, "far": 6, "two": 6}
+
+
+def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) -> None:
+    place.task()
+    place.pool(f"openai:{url}#tiny/plain chat_template=never")
+    (candidate,) = read_pool("models.txt")
+    from advisor.identity import identify
+
+    task = load_task("task.yaml")
+    with Store(place.cache) as store:
+        identity = identify(candidate, Setting(), store)
+        assert identity.key()["path"] == "/completions"
+        assert identity.key()["model"] == "tiny/plain"
+        assert identity.key()["says"]["answers_as"] == "tiny/plain@main"
+    assert task.max_new_tokens == 6

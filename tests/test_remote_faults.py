@@ -1,0 +1,437 @@
+"""Servers that are not there, refuse, or answer nonsense; keys that nobody may see; lines that are no address."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from servers import Answer, Raw, as_json, completion, models, raw_server
+
+from advisor.pool import read_pool
+from advisor.remote import traffic
+from advisor.remote.address import Remote
+from advisor.remote.client import Server, ServerError, key_variable
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+KEY = "sk-0123456789-secret"
+PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
+Body = dict[str, Any]
+
+
+@pytest.fixture
+def raw() -> Iterator[Raw]:
+    with raw_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's pauses between tries are its own; only what the server asks for is waited for here."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+
+
+def well(path: str, body: Body) -> Answer:
+    """A server that has the model m, which writes 7."""
+    return models("m", "other") if path.endswith("/models") else completion("7")
+
+
+def but(status: int, message: str, **headers: str) -> Callable[[str, Body], Answer]:
+    """A server that lists its models, and answers a question with an error."""
+
+    def answer(path: str, body: Body) -> Answer:
+        error = {"error": {"message": message, "type": "invalid"}}
+        return well(path, body) if path.endswith("/models") else as_json(error, status, **headers)
+
+    return answer
+
+
+def pool(place: Place, raw: Raw, options: str = "") -> None:
+    place.task()
+    place.pool("# the server", f"openai:{raw.url}#m name=far chat_template=never {options}")
+
+
+def refused(place: Place, raw: Raw, options: str = "") -> str:
+    """The line that a run is refused with."""
+    pool(place, raw, options)
+    line = place.refused(*PROFILE)
+    assert line.startswith("advisor: models.txt:2: ")
+    return line
+
+
+# --- Lines of the pool ---
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("openai:http://127.0.0.1:8000/v1", "it names no model; write openai:http://HOST:PORT/v1#MODEL"),
+        ("openai:http://127.0.0.1:8000/v1#", "it names no model"),
+        ("openai:#m", "not http:// or https://"),
+        ("openai:ftp://host/v1#m", "not http:// or https://"),
+        ("openai:http://#m", "not http:// or https://"),
+        ("openai:http://host:port/v1#m", "the address is none"),
+        ("openai:http://host:99999/v1#m", "the address is none"),
+        ("openai:http://[::1/v1#m", "the address is none"),
+        (f"openai:http://user:{KEY}@host/v1#m", "a key does not belong into a pool file"),
+        (f"openai:http://host/v1?key={KEY}#m", "a key does not belong into a pool file"),
+        (f"openai:http://host/v1#m key_env={KEY}", "key_env takes the name of an environment variable"),
+        (f"openai:http://host/v1#m api_key={KEY}", "'api_key' is no option of a model behind a server"),
+        (f"openai:http://host/v1#m {KEY}", "an option has no ="),
+        ("openai:http://host/v1#m dtype=bfloat16", "'dtype' is no option of a model behind a server"),
+        ("openai:http://host/v1#m timeout=0", "timeout=0: give seconds above 0"),
+        ("openai:http://host/v1#m timeout=soon", "timeout=soon: give seconds above 0"),
+        ("openai:http://host/v1#m timeout=nan", "timeout=nan: give seconds above 0"),
+        ("openai:http://host/v1#m concurrency=0", "concurrency=0: give a number from 1 to 1000"),
+        ("openai:http://host/v1#m requests_per_minute=-1", "requests_per_minute=-1: give a number above 0"),
+        ("openai:http://host/v1#m revision=", "revision= is empty"),
+        ("openai:http://host/v1#m chat_template=maybe", "chat_template=maybe: not one of auto, always, never"),
+        ("openai:http://host/v1#m timeout=1 timeout=2", "an option is given twice"),
+        ("openai:http://host/v1#m name='", "close the quotation mark"),
+    ],
+)
+def test_a_line_that_is_no_address_is_bad_input_and_no_key_in_it_is_shown(place: Place, line: str, says: str) -> None:
+    place.task()
+    place.pool("# servers", line)
+    found = place.refused(*PROFILE)
+    assert found.startswith("advisor: models.txt:2: ")
+    assert says in found
+    assert KEY not in found
+
+
+def test_a_line_can_say_all_of_it(place: Place) -> None:
+    place.pool(
+        "openai:https://host:8000/some/v1/#org/name  name=big key_env=BIG timeout=2.5 concurrency=3 "
+        "requests_per_minute=90 revision=r1 chat_template=never  # and a comment",
+        '"openai:http://host/v1#a name"',
+        "openai:http://host/v1#/models/gamma#2\tname=g",
+    )
+    first, second, third = read_pool("models.txt")
+    assert first.checkpoint == Remote("https://host:8000/some/v1", "org/name", "BIG", "r1", 2.5, 3, 90.0)
+    assert (first.name, first.chat_template) == ("big", "never")
+    assert second.checkpoint == Remote("http://host/v1", "a name")
+    assert (third.name, third.checkpoint) == ("g", Remote("http://host/v1", "/models/gamma#2"))
+
+
+# --- Keys ---
+
+
+@pytest.mark.parametrize(
+    ("url", "key_env", "variable"),
+    [
+        ("https://api.openai.com/v1", None, "OPENAI_API_KEY"),
+        ("https://eu.api.openai.com/v1", None, "OPENAI_API_KEY"),
+        ("https://api.openai.com/v1", "MINE", "MINE"),
+        ("http://api.openai.com/v1", None, None),
+        ("https://api.openai.com.evil.org/v1", None, None),
+        ("https://evil-api.openai.com.org/v1", None, None),
+        ("https://openai.com/v1", None, None),
+        ("http://127.0.0.1:8000/v1", None, None),
+        ("http://127.0.0.1:8000/v1", "MINE", "MINE"),
+    ],
+)
+def test_the_usual_key_goes_to_its_own_hosts_alone(url: str, key_env: str | None, variable: str | None) -> None:
+    assert key_variable(Remote(url, "m", key_env)) == variable
+
+
+def test_a_server_gets_nothing_of_the_environment_that_was_not_meant_for_it(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Mine: {KEY}\nAuthorization: Bearer {KEY}")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    raw.answer = well
+    pool(place, raw)
+    assert place.advisor(*PROFILE).status == 0
+    assert raw.asked
+    for _, headers, body in raw.asked:
+        assert "authorization" not in headers
+        assert KEY not in json.dumps([headers, body])
+        assert headers.keys() <= {
+            "host",
+            "content-type",
+            "content-length",
+            "connection",
+            "accept",
+            "accept-encoding",
+            "user-agent",
+        }
+
+
+def test_a_key_is_sent_and_neither_stored_nor_shown_even_where_the_server_repeats_it(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", f"{KEY}\n")
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else completion(f"your key is {KEY}")
+    pool(place, raw, "key_env=MY_KEY")
+    ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify", "--debug")
+    assert ran.status == 0
+    assert {headers["authorization"] for _, headers, _ in raw.asked} == {f"Bearer {KEY}"}
+    assert "your key is [key]" in Path("run/samples.jsonl").read_text(encoding="utf-8")
+    assert '"key_env": "MY_KEY"' in Path("run/result.json").read_text(encoding="utf-8")
+    written = [path for folder in (place.folder, place.cache) for path in folder.rglob("*") if path.is_file()]
+    assert len(written) > 4
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+    assert KEY not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_wrong_key_is_said_by_the_name_of_its_variable(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, debug: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    raw.answer = but(401, f"Incorrect API key provided: {KEY}")
+    if not debug:
+        assert "refuses the key in the environment variable MY_KEY (401)" in refused(place, raw, "key_env=MY_KEY")
+        return
+    pool(place, raw, "key_env=MY_KEY")
+    with pytest.raises(InputError) as caught:  # as main shows it under --debug: with all that is behind it
+        place.advisor(*PROFILE, "--debug")
+    import traceback
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "MY_KEY" in shown
+    assert KEY not in shown
+
+
+def test_a_server_that_wants_a_key_is_said_to(place: Place, raw: Raw) -> None:
+    raw.answer = but(401, "no key")
+    assert "wants a key (401); name the environment variable that holds one with key_env=NAME" in refused(place, raw)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [(None, "is not set"), ("", "is not set"), ("two words", "cannot be a key")]
+)
+def test_a_key_that_is_not_there_or_none_is_bad_input(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, value: str | None, says: str
+) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MY_KEY", value)
+    line = refused(place, raw, "key_env=MY_KEY")
+    assert says in line
+    assert "two words" not in line
+    assert not raw.asked
+
+
+def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    with raw_server() as other:
+        raw.answer = lambda _path, _body: (307, {"Location": f"{other.url}/models"}, b"")
+        assert f"sends on to {other.url}" in refused(place, raw, "key_env=MY_KEY")
+        assert not other.asked
+
+
+def test_without_the_client_a_line_says_what_to_install(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert "pip install 'unite-advisor[openai]'" in refused(place, raw)
+
+
+# --- Servers that are of no use ---
+
+
+def test_a_server_that_is_not_there_is_bad_input(place: Place) -> None:
+    with raw_server() as gone:
+        url = gone.url
+    place.task()
+    place.pool(f"openai:{url}#m")
+    line = place.refused(*PROFILE)
+    assert line.startswith(f"advisor: models.txt:1: no server answers at {url} (")
+    assert line.endswith("; start it, or correct the address")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((200, {"Content-Type": "text/html"}, b"<html>\n<h1>hello"), "is not JSON; it begins with '<html> <h1>hello'"),
+        ((200, {}, b""), "is empty"),
+        ((200, {}, b"{'a': 1}"), "is not JSON"),
+        ((200, {}, b"[" * 100_000), "is not JSON"),
+        ((200, {}, b"[]"), "is not a JSON object"),
+        ((200, {}, b"\xff\xfe\x00"), "is not JSON"),
+        (as_json({}), "has no choices"),
+        (as_json({"choices": None}), "has no choices"),
+        (as_json({"choices": []}), "has no choices"),
+        (as_json({"choices": ["7"]}), "has no choices"),
+        (as_json({"choices": [{"finish_reason": "stop"}]}), "has no text"),
+        (completion(7), "has no text"),
+        (completion(["7"]), "has no text"),
+        (as_json({"error": "out of order"}), "out of order"),
+        (as_json({"error": {"message": "out of\norder"}}), "out of order"),
+        ((200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), "packs its answers"),
+        ((500, {}, b"Internal Server Error"), "failed (500) and says: Internal Server Error"),
+        ((418, {}, b"teapot"), "refuses what it is asked (418) and says: teapot"),
+        (None, "no server answers at"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_an_answer_that_is_nonsense_is_one_line(place: Place, raw: Raw, answer: Answer | None, says: str) -> None:
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else answer
+    assert says in refused(place, raw)
+
+
+def test_an_answer_that_does_not_end_is_given_up(place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MOST_BYTES", 1 << 16)
+    endless = (200, {"Content-Length": str(1 << 40)}, b" " * (1 << 18))
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else endless
+    assert "the server's answer is longer than" in refused(place, raw)
+
+
+def test_an_answer_that_comes_too_slowly_is_a_timeout(raw: Raw) -> None:
+    def drops() -> Iterator[bytes]:
+        while True:
+            yield b" "
+            time.sleep(0.05)
+
+    raw.answer = lambda _path, _body: (200, {"Content-Length": "1000000"}, drops())
+    begin = time.monotonic()
+    with Server(Remote(raw.url, "m", timeout=0.3), retries=1) as server, pytest.raises(ServerError) as caught:
+        server.post("/completions", {"prompt": "What?"})
+    assert "did not answer within 0.3 s; give it more with timeout=SECONDS" in str(caught.value)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_model_that_the_server_does_not_know_is_named_beside_those_it_has(place: Place, raw: Raw) -> None:
+    raw.answer = lambda path, body: (
+        models(*(f"model-{n}" for n in range(30)))
+        if path.endswith("/models")
+        else but(404, "no such model")(path, body)
+    )
+    line = refused(place, raw)
+    assert "(404) and says: no such model; it lists no 'm', but model-0, model-1, " in line
+    assert line.endswith("and 10 more")
+
+
+@pytest.mark.parametrize("data", [None, 7, "m", {"m": 1}])
+def test_a_list_of_models_that_is_none_is_one_line(place: Place, raw: Raw, data: object) -> None:
+    raw.answer = lambda _path, _body: as_json({"data": data})
+    assert "/models: the answer has no list of models" in refused(place, raw)
+
+
+def test_a_server_without_a_list_of_models_can_be_asked(place: Place, raw: Raw) -> None:
+    raw.answer = lambda path, _body: as_json({}, 404) if path.endswith("/models") else completion("7")
+    pool(place, raw)
+    assert place.advisor(*PROFILE).status == 0
+
+
+# --- Faults on the way ---
+
+
+def test_a_pause_that_the_server_asks_for_is_kept_and_then_it_is_asked_again(place: Place, raw: Raw) -> None:
+    times: list[float] = []
+
+    def busy(path: str, body: Body) -> Answer:
+        if body.get("prompt", "Hello") == "Hello":
+            return well(path, body)
+        times.append(time.monotonic())
+        return as_json({"error": "busy"}, 429, **{"Retry-After": "1"}) if len(times) == 1 else completion("7")
+
+    raw.answer = busy
+    pool(place, raw, "concurrency=1")
+    ran = place.advisor(*PROFILE, "--json")
+    assert ran.status == 0
+    assert times[1] - times[0] >= 1
+    assert "could not be answered" not in ran.err
+
+
+def test_a_pause_that_is_too_long_is_said(place: Place, raw: Raw) -> None:
+    raw.answer = but(429, "quota", **{"Retry-After": "7200"})
+    line = refused(place, raw)
+    assert "takes no more requests now (429), and asks for a pause of 7200 s and says: quota" in line
+    assert "requests_per_minute=" in line
+
+
+def test_a_question_that_fails_is_asked_once_more_and_then_noted(place: Place, raw: Raw) -> None:
+    failed: list[str] = []
+
+    def sometimes(path: str, body: Body) -> Answer:
+        prompt = body.get("prompt", "Hello")
+        if "What is 3" in prompt or ("What is 4" in prompt and prompt not in failed):
+            failed.append(prompt)
+            return as_json({"detail": "too long"}, 400)
+        return well(path, body)
+
+    raw.answer = sometimes
+    pool(place, raw)
+    ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify")
+    assert ran.status == 0
+    assert len(failed) == 3
+    lines = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [one["responses"]["far"]["text"] for one in lines] == ["7", "7", "", "7", "7", "7"]
+    assert "(400) and says: too long" in lines[2]["responses"]["far"]["error"]
+
+
+def test_a_server_that_goes_away_is_given_up_and_what_it_answered_is_kept(place: Place, raw: Raw) -> None:
+    def for_a_while(path: str, body: Body) -> Answer | None:
+        return well(path, body) if len(raw.questions) <= 4 else None
+
+    place.task([{"question": f"What is {n}?", "answer": "7"} for n in range(80)])
+    place.pool(f"openai:{raw.url}#m chat_template=never concurrency=1")
+    raw.answer = for_a_while
+    ran = place.advisor(*PROFILE)
+    assert ran.status == 1
+    assert "none of the 1 candidates could be run; m: no server answers at" in ran.err
+    assert len(set(raw.questions)) == 4 + 8
+    raw.answer, asked = well, len(set(raw.questions))
+    assert place.advisor(*PROFILE).status == 0
+    assert len(raw.questions) - 36 - asked < 80
+    assert raw.questions.count("What is 0?\nAnswer:") == 1
+
+
+def test_as_many_are_asked_at_a_time_as_the_line_says_and_no_more(place: Place, raw: Raw) -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def count(path: str, body: Body) -> Answer:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.1)
+        with lock:
+            now[0] -= 1
+        return well(path, body)
+
+    raw.answer = count
+    pool(place, raw, "concurrency=3")
+    assert place.advisor(*PROFILE).status == 0
+    assert most[0] == 3
+
+
+def test_no_more_are_begun_in_a_minute_than_the_line_says(raw: Raw) -> None:
+    times: list[float] = []
+
+    def note(path: str, body: Body) -> Answer:
+        times.append(time.monotonic())
+        return as_json({}, 503) if len(times) == 2 else completion("7")  # what is tried again counts, too
+
+    raw.answer = note
+    with Server(Remote(raw.url, "m", requests_per_minute=300)) as server:
+        for _ in range(4):
+            server.post("/completions", {"prompt": "What?"})
+    assert len(times) == 5
+    assert times[-1] - times[0] >= 4 * 0.2 - 0.05
+
+
+def test_half_a_character_from_a_server_is_no_fault_of_the_report(place: Place, raw: Raw) -> None:
+    broken = (
+        b'{"choices": [{"text": "a\\ud800b\\u0000\\u001b[2J", "finish_reason": 7}], "usage": {"completion_tokens": []}}'
+    )
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else (200, {}, broken)
+    pool(place, raw)
+    ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify")
+    assert ran.status == 0
+    assert "\x1b" not in ran.err
+    (first, *_) = Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(first)["responses"]["far"]["text"] == "a?b\x00\x1b[2J"
