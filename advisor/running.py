@@ -191,7 +191,8 @@ def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
     for number, step in enumerate(steps, start=1):
         emitted = "<eos>" if step.data is None else repr(visible(step.data.decode(errors="replace")))
         yield f"step {number}: {emitted}"
-        for place, candidate in enumerate(step.candidates[:_SHOWN]):
+        for place in step.likeliest(_SHOWN):
+            candidate = step.candidates[place]
             mark = "*" if place == step.chosen else " "
             # Fewer than names where the primary decided alone.
             shares = "  ".join(

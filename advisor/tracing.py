@@ -38,9 +38,6 @@ MOST_STEPS = 256
 MOST_CANDIDATES = 8
 """Candidates of a step that are kept: the likeliest, and always the one that won."""
 
-LEAST = 0.0005
-"""A candidate that no member gives as much is not kept, unless it won."""
-
 FORM = 1
 """Of what :func:`describe` returns; part of the key that it is stored under."""
 
@@ -148,11 +145,7 @@ def _said(member: Profile, n: int) -> str | None:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    kept = [
-        n
-        for n, candidate in enumerate(step.candidates)
-        if n == step.chosen or (n < MOST_CANDIDATES and max(candidate.probabilities) >= LEAST)
-    ]
+    kept = step.likeliest(MOST_CANDIDATES)
     return {
         "text": _text(step.data),
         "won_by": list(step.won_by),

@@ -12,6 +12,9 @@ from ensemble.joint import NONE
 SHOWN = 20
 """Candidates that are kept of a step over whole vocabularies; half of them are taken for a member's top k."""
 
+LEAST = 0.0005
+"""A candidate that no member gives as much tells nothing, unless it won: its shares are 0.0%."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -50,6 +53,14 @@ class Step:
     candidates: tuple[Candidate, ...]
     chosen: int
     data: bytes | None
+
+    def likeliest(self, most: int) -> list[int]:
+        """The numbers of the candidates that tell something: so many of the likeliest, and the one that won."""
+        return [
+            n
+            for n, candidate in enumerate(self.candidates)
+            if n == self.chosen or (n < most and max(candidate.probabilities) >= LEAST)
+        ]
 
     @property
     def won_by(self) -> tuple[int, ...]:

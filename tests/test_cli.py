@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import pytest
 
+from advisor.running import trace_lines
 from advisor.terminal import Terminal
+from ensemble.trace import Candidate, Step
 
 if TYPE_CHECKING:
     from pools import Place
@@ -100,6 +102,13 @@ def test_a_trace_goes_to_standard_error(place: Place, finished: SimpleNamespace)
     ran = place.advisor("run", finished.run, "What is", "--trace", "--max-new-tokens", "2")
     assert ran.status == 0
     assert [line.split(":")[0] for line in ran.err.splitlines() if line.startswith("step")] == ["step 1", "step 2"]
+
+
+def test_a_trace_shows_what_won_and_nothing_that_nobody_wants() -> None:
+    shares = [0.6, 0.3999, 0.0001, 0.0, 0.0, 0.0, 0.0]
+    candidates = [Candidate(f"{n}".encode(), n, (0,), (share, share), share) for n, share in enumerate(shares)]
+    lines = list(trace_lines([Step(tuple(candidates), 6, b"6")], ["a", "b"]))
+    assert [re.findall(r"'(.)'", line) for line in lines] == [["6"], ["0"], ["1"], ["6"]]
 
 
 def test_a_prompt_that_is_empty_or_no_text_is_refused(
