@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from servers import into_hub_cache, transformers_serve
+import torch
+from servers import Answer, as_json, completion, into_hub_cache, models, raw_server, transformers_serve
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.pool import read_pool
 from advisor.profiler import Profiler
@@ -18,11 +21,13 @@ from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.terminal import Terminal
+from ensemble import Ensemble
+from ensemble.member import member_of
 
 if TYPE_CHECKING:
     from pools import Place
 
-    from advisor.records import Answer
+    from advisor import records
 
 pytest_plugins = ["pools"]
 
@@ -50,7 +55,7 @@ def url(home: Path) -> Iterator[str]:
         yield url
 
 
-def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[Answer, ...]]:
+def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.Answer, ...]]:
     """Every candidate's answers, by name."""
     place.task(**keys)
     place.pool(*lines)
@@ -115,6 +120,37 @@ def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, 
     assert reasons.keys() == {"plain", "chat"}
     assert "its /completions ignores echo and logprobs" in reasons["plain"]
     assert "chat_template=never on its line" in reasons["chat"]
+
+
+def test_options_are_scored_by_a_server_that_gives_likelihoods_as_by_the_model_here(place: Place, home: Path) -> None:
+    """What vLLM answers to ``echo`` and ``logprobs``, from the model itself."""
+    tokenizer = AutoTokenizer.from_pretrained(home / "plain")
+    model = AutoModelForCausalLM.from_pretrained(home / "plain").eval()
+
+    def scored(path: str, body: dict[str, Any]) -> Answer:
+        if not body.get("echo"):
+            return models("m") if path.endswith("/models") else completion("7")
+        encoded = tokenizer(body["prompt"], return_offsets_mapping=True)
+        ids = torch.tensor([encoded["input_ids"]])
+        with torch.inference_mode():
+            logits = model(ids).logits[0].log_softmax(dim=-1)
+        new = int(logits[-1].argmax())
+        values = [None, *logits[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist(), float(logits[-1, new])]
+        offsets = [*(start for start, _ in encoded["offset_mapping"]), len(body["prompt"])]
+        logprobs = {"token_logprobs": values, "text_offset": offsets}
+        text = body["prompt"] + tokenizer.decode([new])
+        return as_json({"choices": [{"text": text, "finish_reason": "length", "logprobs": logprobs}]})
+
+    with raw_server() as raw:
+        raw.answer = scored
+        line = f"openai:{raw.url}#m chat_template=never"
+        found = answers(place, line, choices=["{{answer}}", "none of them", "What is"], metric="choice")["m"]
+    alone = Ensemble([member_of(model, tokenizer, name="m", chat_template="never")], method="average")
+    for answer, example in zip(found, load_task("task.yaml").examples, strict=True):
+        scores = alone.score(example.prompt, [f" {choice}" for choice in example.choices])
+        # Here the few special tokens, which are never written, have no part of the probability.
+        assert np.allclose(np.array(answer.options, float), scores, rtol=0.01)
+        assert answer.text == example.choices[int(np.argmax(answer.options))]
 
 
 def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
