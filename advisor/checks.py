@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from advisor.identity import files_of
 from advisor.loading import Model
 from advisor.pool import CHAT_TEMPLATES, DTYPES, Candidate
 from advisor.records import Rules
@@ -18,6 +17,7 @@ from advisor.remote.identity import identify_remote
 from advisor.tasks.values import Task
 from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
+from ensemble.files import files_of
 from ensemble.hub import check_on_hub
 from ensemble.methods import list_methods, make_options
 

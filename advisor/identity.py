@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from advisor.loading import Model
@@ -15,8 +14,8 @@ from advisor.setting import Setting
 from advisor.store import Store
 from ensemble.checkpoint import Checkpoint, Sides, check, is_encoder_decoder
 from ensemble.errors import InputError
-
-_DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
+from ensemble.files import files_of
+from ensemble.hub import commit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +55,6 @@ class Identity:
         }
 
 
-def files_of(checkpoint: Checkpoint) -> list[Path]:
-    """The local files that decide what a model writes; none for a model on the hub, whose commit does."""
-    if not checkpoint.is_local:
-        return []
-    folder = Path(checkpoint.location)
-    if checkpoint.gguf is not None:
-        return [folder / checkpoint.gguf]
-    return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
-
-
 def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity | RemoteIdentity:
     """Find out what decides a candidate's responses, reading no weights but to hash them.
 
@@ -87,7 +76,7 @@ def _identify_local(
     try:
         config = check(checkpoint)
         files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
-        commit = None if checkpoint.is_local else _commit_of(checkpoint)
+        commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{candidate.place}: {error}") from error
     dtype = candidate.dtype or setting.dtype
@@ -97,17 +86,6 @@ def _identify_local(
     if commit is None:
         return Identity(None, None, files, dtype, template, sides)
     return Identity(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
-
-
-def _commit_of(checkpoint: Checkpoint) -> str:
-    """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in."""
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(checkpoint.path_or_id, checkpoint.config_file, revision=checkpoint.revision)
-    if not isinstance(config, str):
-        name = checkpoint.path_or_id
-        raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")
-    return Path(config).parent.name
 
 
 def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> Model:

@@ -170,7 +170,9 @@ def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint
     except (OSError, RuntimeError) as error:  # a name that is too long, a user that is not known
         raise InputError(f"{place}: {model!r} cannot be read as a path ({error}); correct it") from None
     if is_folder or (there and path.suffix.lower() == SUFFIX):
-        return Checkpoint(str(path.resolve()), trust_remote_code=trust)
+        # A file's own link stays: what it leads to in the hub's cache has a name without an ending.
+        found = path.resolve() if is_folder else path.parent.resolve() / path.name
+        return Checkpoint(str(found), trust_remote_code=trust)
     if there:
         raise InputError(f"{place}: {path} is a file, and no {SUFFIX} one; give the folder that it is in")
     if model.startswith((".", "/", "~")):

@@ -18,6 +18,7 @@ from typing import Any
 
 from advisor.records import FinishReason
 from ensemble.errors import InputError, UniteError
+from ensemble.files import sha256
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -131,8 +132,7 @@ class Store:
         rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
         if rows:
             return str(rows[0][0])
-        with path.open("rb") as file:
-            digest = _sha256(file)
+        digest = sha256(path)
         self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
         return digest
 
@@ -192,13 +192,6 @@ def _read(value: str) -> Response | None:
         return Response(**{**kept, "options": tuple(kept["options"])})
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _sha256(file: Any) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

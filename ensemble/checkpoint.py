@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template: where it has one, in every case, or not at all."""
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+"""What a model's weights can be held in; ``auto`` is as they are stored."""
 Reads = Literal["source", "prompt"]
 """What an encoder reads where there are both: the bare source of a prompt, or the prompt that the others continue."""
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from ensemble.cachefolder import default_cache_dir
-from ensemble.checkpoint import ChatTemplate, Checkpoint, check
+from ensemble.checkpoint import ChatTemplate, Checkpoint
 from ensemble.decoder import Decoder, Generation
 from ensemble.errors import InputError
-from ensemble.hub import check_on_hub
 from ensemble.joint import load_or_build
-from ensemble.member import Member, Prompt, load_member, parse_device
+from ensemble.member import Member, Prompt
 from ensemble.memory import free_memory, rows_that_fit
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
@@ -22,10 +19,11 @@ from ensemble.methods._token import Setup, TokenRule
 from ensemble.options import Question, read
 from ensemble.passages import Passage, PassageScorer
 from ensemble.pieces import Pieces
+from ensemble.savedfolder import read as read_saved
+from ensemble.saving import Asked, load_parts, recipe_of, save
 from ensemble.scoring import Score, Scorer
 from ensemble.settings import Batch, Settings
-
-Weights = Sequence[float] | Literal["consistency"] | None
+from ensemble.weights import Weights, normalised, with_consistency
 
 
 class Ensemble:
@@ -55,11 +53,12 @@ class Ensemble:
         **options: object,
     ) -> None:
         _check_shape(len(members), method, k)
-        settings = make_options(method, _with_consistency(weights, options))
+        settings = make_options(method, with_consistency(weights, options))
         self.members = tuple(members)
         self.method = method
         self.k = k
-        self.weights = _normalised(weights, len(members))
+        self.weights = normalised(weights, len(members))
+        self.options = with_consistency(weights, options)
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(members[0].device)
@@ -69,47 +68,75 @@ class Ensemble:
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
         cls,
-        models: Sequence[str | Path | Checkpoint],
+        models: Sequence[str | Path | Checkpoint] | str | Path,
         *,
-        method: str = "unite",
-        k: int = 10,
+        method: str | None = None,
+        k: int | None = None,
         weights: Weights = None,
         device: str | Sequence[str] = "cpu",
-        dtype: str = "float32",
-        chat_template: ChatTemplate = "never",
+        dtype: str | None = None,
+        chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
         cache_dir: Path | None = None,
+        trust_remote_code: bool = False,
+        check_files: bool = True,
         **options: object,
     ) -> Ensemble:
         """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.member.load_member`.
 
-        ``device`` may name one for each model: members on devices of their own compute at the same time.
-
         Everything is checked before the first weights are read.
+
+        Args:
+            models: The models, the primary first; or one folder or hub id, of what :meth:`save_pretrained` wrote.
+            method: The saved one where None, else ``unite``; so with what follows.
+            k: 10.
+            weights: Equal ones.
+            device: One for all, or one for each model: those on devices of their own compute at the same time.
+            dtype: ``float32``.
+            chat_template: ``never``.
+            quantization: None.
+            cache_dir: See :class:`Ensemble`.
+            trust_remote_code: Of a saved ensemble: consent that its members run the code that they came with.
+            check_files: Of a saved ensemble: whether local members must be as they were when it was saved.
+            options: The method's own settings.
 
         Raises:
             InputError: An argument, a folder or an id cannot be used.
             MemberError: A model failed while it was loaded.
         """
+        numbers = None if isinstance(weights, str) else weights
+        asked = Asked(method, k, numbers, dtype, chat_template, quantization, with_consistency(weights, options))
         if isinstance(models, str | Path):
-            raise InputError(f"models is {str(models)!r}; give a list of models, the primary first")
-        checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
-        _check_shape(len(checkpoints), method, k)
-        _normalised(weights, len(checkpoints))
-        make_options(method, _with_consistency(weights, options))
-        devices = [device] * len(checkpoints) if isinstance(device, str) else list(device)
-        if len(devices) != len(checkpoints):
-            raise InputError(f"{len(devices)} devices for {len(checkpoints)} models; give one for each, or one for all")
-        for checkpoint, place in zip(checkpoints, devices, strict=True):
-            if not checkpoint.is_local:
-                check_on_hub(checkpoint)
-            check(checkpoint)
-            parse_device(place)
-        members = [
-            load_member(checkpoint, device=place, dtype=dtype, chat_template=chat_template, quantization=quantization)
-            for checkpoint, place in zip(checkpoints, devices, strict=True)
-        ]
-        return cls(members, method=method, k=k, weights=weights, cache_dir=cache_dir, **options)
+            recipe = asked.over(read_saved(models, trust_remote_code=trust_remote_code, check_files=check_files))
+        else:
+            recipe = asked.of_models(models)
+        _check_shape(len(recipe.parts), recipe.method, recipe.k)
+        normalised(recipe.weights, len(recipe.parts))
+        make_options(recipe.method, recipe.options)
+        members = load_parts(recipe.parts, device)
+        return cls(
+            members, method=recipe.method, k=recipe.k, weights=recipe.weights, cache_dir=cache_dir, **recipe.options
+        )
+
+    def save_pretrained(
+        self, folder: str | Path, *, push_to_hub: str | None = None, private: bool = True
+    ) -> str | None:
+        """Write which models these are, at which commits or with which files, and how they decode; no weights.
+
+        Args:
+            folder: A new or empty one, or one that this wrote.
+            push_to_hub: An id on the hub to push it to as well. Local members cannot be pushed.
+            private: Whether what is made on the hub is private.
+
+        Returns:
+            The address on the hub, where it was pushed.
+
+        Raises:
+            InputError: The folder has other things in it, a member was not loaded from anywhere, or is local where it
+                shall be pushed; nothing is written.
+            UniteError: The folder cannot be written, or the hub refuses.
+        """
+        return save(recipe_of(self), Path(folder), None, push_to_hub, private=private)
 
     def generate(
         self,
@@ -279,23 +306,6 @@ def _check_shape(members: int, method: str, k: int) -> None:
     get_method(method, ("token", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
-
-
-def _with_consistency(weights: Weights, options: Mapping[str, object]) -> dict[str, object]:
-    """A method's options, with what weights say of them."""
-    if isinstance(weights, str) and weights != "consistency":
-        raise InputError(f"weights {weights!r}: give a number for each model, consistency, or None")
-    return {**options, "consistency": True} if isinstance(weights, str) else dict(options)
-
-
-def _normalised(weights: Weights, members: int) -> tuple[float, ...]:
-    if weights is None or isinstance(weights, str):
-        return (1 / members,) * members
-    if len(weights) != members:
-        raise InputError(f"{len(weights)} weights for {members} models; give one for each")
-    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or sum(weights) <= 0:
-        raise InputError(f"weights {list(weights)}: each must be 0 or more, and one of them above 0")
-    return tuple(weight / sum(weights) for weight in weights)
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:

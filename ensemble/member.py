@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ensemble.checkpoint import ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
+from ensemble.checkpoint import DTYPES, ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
 from ensemble.errors import InputError, MemberError
 from ensemble.memory import check_memory, free_memory, token_size
 from ensemble.prompts import Sourced
@@ -21,8 +21,21 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[dict[str, str]] | Sourced
 """A text, or a conversation (messages with a ``role`` and a ``content``), or a text and the bare source in it."""
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-"""What a model's weights can be held in; ``auto`` is as they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How a member was loaded, which is what is saved of it.
+
+    Attributes:
+        checkpoint: Its place; of one of the hub, the commit that its files were of.
+        dtype: What its weights are held in.
+        quantization: As it was given to :func:`load_member`.
+    """
+
+    checkpoint: Checkpoint
+    dtype: str
+    quantization: object | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,7 @@ class Member:
         window: Tokens that it attends to; None where it attends to all.
         note: Why contexts are recomputed at every step; None where the cache is used.
         seq2seq: How it is asked where it has an encoder; None for a causal model.
+        loaded: How it was loaded; None where it was made of a model in memory.
     """
 
     name: str
@@ -50,6 +64,7 @@ class Member:
     window: int | None
     note: str | None
     seq2seq: EncoderDecoder | None = None
+    loaded: Loaded | None = None
 
     @property
     def device(self) -> torch.device:
@@ -234,7 +249,12 @@ def load_member(
     if missing := sorted(loaded["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
-    return member_of(model, tokenizer, name=name, chat_template=chat_template, sides=checkpoint.sides)
+    member = member_of(model, tokenizer, name=name, chat_template=chat_template, sides=checkpoint.sides)
+    # The library reads all files of the commit that it found the configuration at, wherever a branch has moved since.
+    commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
+    source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
+    held = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
+    return replace(member, loaded=Loaded(source, held, quantization))
 
 
 def member_of(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import huggingface_hub
 import pytest
+from hubserver import COMMIT
 
 if TYPE_CHECKING:
     from pools import Place
 
-pytest_plugins = ["pools"]
+pytest_plugins = ["hubs", "pools"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
 LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
@@ -156,71 +154,6 @@ def test_an_empty_pool_is_bad_input(place: Place) -> None:
 
 
 # --- The hub ---
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
-    """Let the hub be at an address, with nothing downloaded yet."""
-
-    def is_at(address: str) -> None:
-        huggingface_hub.close_session()
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    yield is_at
-    huggingface_hub.close_session()
-
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
-    """A hub with the models of a folder, each at one commit."""
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            place = re.fullmatch(r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path)
-            name, revision, file = place.groups() if place else ("gone", None, "")
-            path = models / name / file
-            found = path.exists() and revision in (None, "main", COMMIT)
-            content = b""
-            if found and path.is_dir():
-                files = [{"rfilename": each.name} for each in path.iterdir()]
-                content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()
-            elif found:
-                content = path.read_bytes()
-            missing = "EntryNotFound" if file else "RevisionNotFound" if path.exists() else "RepoNotFound"
-            self.send_response(200 if found else 404)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header(*(("ETag", f'"{name}-{file}"') if found else ("X-Error-Code", missing)))
-            self.end_headers()
-            self.wfile.write(b"" if self.command == "HEAD" else content)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Hub
-
-
-@pytest.fixture
-def small_hub(hub: Callable[[str], None], models: Path) -> Iterator[None]:
-    server = HTTPServer(("127.0.0.1", 0), hub_of(models))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    hub(f"http://127.0.0.1:{server.server_port}")
-    yield
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_a_model_on_the_hub_is_run_and_known_by_its_commit(place: Place, small_hub: None) -> None:

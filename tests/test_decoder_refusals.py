@@ -83,14 +83,14 @@ def test_a_wrong_argument_is_refused(folder: Path, tables: Path, given: dict[str
 def test_a_wrong_argument_is_refused_before_any_weights_are_read(
     folder: Path, tables: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble.ensemble.load_member", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("ensemble.saving.load_member", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(InputError):
         Ensemble.from_pretrained([folder, folder], cache_dir=tables, **given)
 
 
 def test_a_single_path_for_a_list_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="give a list of models"):
-        Ensemble.from_pretrained(folder)  # type: ignore[arg-type]
+        Ensemble.from_pretrained(folder)
 
 
 def test_no_models_are_refused(tables: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_hash_is_computed_once_until_the_file_changes(
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
     first = store.sha256(path)
-    monkeypatch.setattr("advisor.store._sha256", lambda _: "computed again")
+    monkeypatch.setattr("advisor.store.sha256", lambda _: "computed again")
     assert store.sha256(path) == first
     path.write_bytes(b"abcd")
     assert store.sha256(path) == "computed again"

@@ -1,0 +1,54 @@
+"""Fixtures: the hub's library asks a small hub on this machine, or one that is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import HTTPServer
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from hubserver import hub_of
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Let the hub be at an address, with nothing downloaded yet."""
+
+    def is_at(address: str) -> None:
+        huggingface_hub.close_session()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield is_at
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def serve(hub: Callable[[str], None]) -> Iterator[Callable[[Path], None]]:
+    """Let the hub have the models of a folder."""
+    servers: list[tuple[HTTPServer, threading.Thread]] = []
+
+    def has(models: Path) -> None:
+        server = HTTPServer(("127.0.0.1", 0), hub_of(models))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        servers.append((server, thread))
+        hub(f"http://127.0.0.1:{server.server_port}")
+
+    yield has
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def small_hub(serve: Callable[[Path], None], models: Path) -> None:
+    serve(models)
