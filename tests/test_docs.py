@@ -1,16 +1,28 @@
-"""The site: it is built without a warning, so no link of it leads nowhere, and needs no network to be read."""
+"""The site and the README: no link leads nowhere, nothing comes from elsewhere, and every example runs."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib
 import pytest
+from pages import Shell, blocks, warm_shell
+
+from advisor.compatibility import HOW_TO_READ
+from advisor.tasks import list_tasks
+from ensemble.methods import list_methods
 
 ROOT = Path(__file__).resolve().parents[1]
+QUICK_START = ROOT / "docs" / "index.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +51,135 @@ def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
     )
     pages = [*site.rglob("*.html"), *site.glob("style/*.css")]
     assert [str(page.relative_to(site)) for page in pages if loading.search(page.read_text(encoding="utf-8"))] == []
+
+
+# --- Links of the README and of the other files for people who read the code ---
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading where Markdown is shown beside the code."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "advisor/demo/README.md"])
+def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
+    page = ROOT / name
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{name} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{name} links to {target}#{anchor}"
+
+
+# --- Tables that say what the code says ---
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of all tables of a page, row by row."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+
+
+def test_the_page_of_methods_has_every_method_as_the_registry_has_it() -> None:
+    said = [row for row in rows("methods.md") if len(row) == 3]
+    for name, method in list_methods().items():
+        assert [f"`{name}`", method.summary, method.when] in said
+
+
+def test_what_methods_need_and_cost_and_their_papers_are_said_of_every_method() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for heading in ("## What they need and what they cost", "## Papers"):
+        section = text.partition(heading)[2].partition("\n## ")[0]
+        first = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
+        assert sorted(re.findall(r"`([\w-]+)`", first)) == sorted(list_methods()), heading
+
+
+def test_the_page_of_tasks_has_every_task_and_metric() -> None:
+    said = {name: row[1] for row in rows("tasks.md") for name in re.findall(r"`(\w+)`", row[0])}
+    for task in list_tasks():
+        assert f"`{task.metric}`" in said[task.name]
+
+
+def test_the_page_of_the_report_has_every_measure_of_a_pair() -> None:
+    said = {row[1].strip("`"): row[2] for row in rows("report.md") if len(row) == 3}
+    assert HOW_TO_READ.items() <= said.items()
+
+
+def test_figures_are_those_that_the_benchmarks_kept() -> None:
+    kept: dict[str, float] = {}
+    for name in ("advice", "pool", "profiling", "decode"):
+        figures = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["figures"]
+        kept |= {key: figure["value"] for key, figure in figures.items()}
+    said = {key: row[2] for row in rows("figures.md") if (key := row[1].strip("`")) in kept}
+    assert len(said) > 20
+    for key, text in said.items():
+        decimals = len(text.partition(".")[2])
+        assert f"{kept[key]:.{decimals}f}" == text, f"{key}: benchmarks/results has {kept[key]}"
+
+
+def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results" / "methods.json").read_text(encoding="utf-8"))["figures"]
+    table = {row[0].strip("`"): row[1:] for row in rows("methods.md") if len(row) == 6 and row[0] != "method"}
+    kept = {name for name in list_methods() if figures[f"{name.replace('-', '_')}_accuracy"]["value"] is not None}
+    assert kept == table.keys() - {"---"}
+    for name in kept:
+        key = name.replace("-", "_")
+        accuracy, gain, p = (figures[f"{key}_{what}"]["value"] for what in ("accuracy", "delta", "p"))
+        interval = "{low:.1f} to {high:.1f}".format(**figures[f"{key}_accuracy"])
+        time = 1.0 if name == "unite" else figures[f"{key}_over_unite"]["value"]
+        chance = "< 0.001" if p < 0.001 else f"{p:.3f}"
+        assert table[name] == [f"{accuracy:.1f}", interval, f"{gain:+.1f}", chance, f"{time:.2f}"], name
+
+
+# --- Examples ---
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """One for all pages; they share the cache of responses, and each has a folder of its own."""
+    folder = tmp_path_factory.mktemp("examples")
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    with warm_shell(folder, env) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def run_demo(shell: Shell) -> Path:
+    """The run folder that the quick start makes, and that other pages go on from."""
+    run_page(shell, QUICK_START, None)
+    return shell.folder / "index" / "runs" / "demo"
+
+
+def run_page(shell: Shell, page: Path, demo: Path | None) -> None:
+    """Run a page's examples in a folder that looks like the project's, as far as they see it."""
+    folder = shell.folder / page.stem
+    folder.mkdir()
+    for name in ("advisor", "benchmarks", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    if demo is not None:
+        shutil.copytree(demo, folder / "runs" / "demo")
+    Shell(folder, shell.env, shell.python).run(page)
+
+
+def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
+    assert (run_demo / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/index.md"])
+def test_examples_of_a_page_run(name: str, shell: Shell, run_demo: Path) -> None:
+    if not list(blocks((ROOT / name).read_text(encoding="utf-8"))):
+        return
+    run_page(shell, ROOT / name, run_demo)

@@ -1,6 +1,6 @@
 """Our scores beside lm-eval's, for the same question and the same response, on the real references.
 
-Where the two differ, it is one of QUIRKS, and advisor/tasks/README.md says so too.
+Where the two differ, it is one of QUIRKS, and docs/tasks.md says so too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from advisor.tasks.metrics import get_metric
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 DATA = Path(__file__).parents[2] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
-README = Path(__file__).parents[1] / "advisor" / "tasks" / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
 EVERY = 25  # references of a task that are tried in all wordings
 
 
@@ -210,7 +210,7 @@ def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_
     metric = "number" if quirk.task == "gsm8k" else "exact_match"
     ours = get_metric(metric).score(quirk.response, (quirk.reference,), ())[0]
     assert (their_score(quirk.task, record, quirk.response), ours) == (quirk.theirs, quirk.ours)
-    assert quirk.why in README.read_text(encoding="utf-8")
+    assert quirk.why in PAGE.read_text(encoding="utf-8")
 
 
 CHOICES: dict[str, tuple[str, str, Callable[[tuple[str, ...], int], dict[str, Any]]]] = {

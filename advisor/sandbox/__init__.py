@@ -3,7 +3,7 @@
     >>> run("def double(x): return 2 * x", ["assert double(2) == 4"])
     Verdict(passed=True, reason=None)
 
-``guard.py`` is the other end. What the sandbox does not stop is listed in ``advisor/tasks/README.md``.
+``guard.py`` is the other end. What the sandbox does not stop is listed in ``docs/tasks.md``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     >>> task.score(task.examples[0], "16 - 3 - 4 = 9 eggs, so 9 * 2 = 18 dollars.")
     Score(value=1.0, extracted='18')
 
-A task is one YAML file, also every built-in one; README.md in this folder describes the format.
+A task is one YAML file, also every built-in one; docs/how-to/own-task.md describes the format.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A user's file, and every file in this folder, looks like this:
     reference: "{{answer}}"
     metric: exact_match
 
-README.md in this folder lists all keys. Not covered: Python in a task, a task made of other tasks.
+docs/how-to/own-task.md lists all keys. Not covered: Python in a task, a task made of other tasks.
 """
 
 from __future__ import annotations
