@@ -145,12 +145,12 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
 
 def _why_apart(candidate: Standing, primary: Standing, rules: Rules) -> str:
     """Why a candidate behind a server is not in the set, and what the rules alone would have said."""
-    server = "is behind a server, so that it cannot be decoded token by token with others"
+    server = "it is behind a server and cannot be decoded token by token with others"
     ahead = candidate.accuracy - primary.accuracy
     if ahead > TOLERANCE:
-        return f"{server}; it is {_figure(ahead, 0)} points ahead of the primary"
+        return f"{server}; it is {ahead:.2f} points ahead of the primary"
     broken = _broken_rules(candidate, primary, rules)
-    return f"{server}; and {'; and '.join(broken)}" if broken else f"{server}; by the rules it fits the primary"
+    return "; and ".join([server, *broken]) if broken else f"{server}; by the rules it would fit the primary"
 
 
 def _why_primary(primary: Standing, candidates: int, those: str = "") -> str:

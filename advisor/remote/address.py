@@ -18,6 +18,8 @@ from ensemble.errors import InputError
 PREFIX = "openai:"
 OPTIONS = ("name", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute")
 _OPENAI = "api.openai.com"
+_HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+"""Names, and addresses of both kinds; names in other scripts as their servers are known: ``xn--...``."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -145,7 +147,14 @@ def _address(word: str, place: str) -> tuple[str, str]:
             f"{place}: the address has more than host, port and path; a key does not belong into a pool file: name the "
             "environment variable that holds it with key_env=NAME"
         )
-    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or not _HOST.fullmatch(host)
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+    ):
         raise InputError(f"{place}: the address is not http:// or https:// with a host; write {PREFIX}URL#MODEL")
     return url.rstrip("/"), model
 

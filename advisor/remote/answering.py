@@ -26,6 +26,8 @@ _HOPELESS = 8
 """Questions that fail one after the other before a server is given up."""
 _STOPS = 4
 """Stop strings that are sent at the most: some servers take no more. Responses are cut at all of them here."""
+_LONGEST_TOKEN = 1000
+"""Characters. Vocabularies have rows of spaces or dashes up to some hundreds."""
 _NO_LIKELIHOODS = (
     "a task with options is answered by how likely each of them is, and this server does not say how likely a given "
     "text is ({why})"
@@ -63,7 +65,7 @@ class There:
             if task.metric == "choice":
                 return likeliest(server, example, task.delimiter)
             answer = asked_to_write(server, example.prompt, task.stop, setting.limit(task), setting, chat=self.chat)
-            return read(server, answer, task.stop, chat=self.chat)
+            return read(server, answer, task.stop, setting.limit(task), chat=self.chat)
 
         try:
             with Server(self.remote) as server:
@@ -142,8 +144,8 @@ class _Workers:
                 self._done.put((n, error))
 
 
-def read(server: Server, answer: Mapping[str, Any], stop: tuple[str, ...], *, chat: bool) -> Response:
-    """The response in what :func:`asked_to_write` gave.
+def read(server: Server, answer: Mapping[str, Any], stop: tuple[str, ...], limit: int, *, chat: bool) -> Response:
+    """The response in what :func:`asked_to_write` gave; the arguments are the same.
 
     Raises:
         ServerError: There is none.
@@ -159,6 +161,8 @@ def read(server: Server, answer: Mapping[str, Any], stop: tuple[str, ...], *, ch
         text = ""
     if not isinstance(text, str):
         raise server.nonsense(path, "has no text")
+    if len(text) > limit * _LONGEST_TOKEN:
+        raise server.nonsense(path, f"has {len(text):,} characters, which {limit:,} tokens cannot be")
     text, reason = _ended(server.hide(text), choice.get("finish_reason"), stop)
     return Response(text, _tokens(answer), reason, 0.0)
 

@@ -119,6 +119,8 @@ class Server:
                 "timeout=SECONDS on its line, or ask less at a time with concurrency=",
                 "lost",
             ) from None
+        except (UnicodeError, httpx2.InvalidURL):
+            raise ServerError(f"{self.remote.url} is no address that can be asked; correct it", "hopeless") from None
         except openai.APIConnectionError as error:
             reason = self.hide(first_line(error.__cause__ or error))
             raise ServerError(

@@ -123,7 +123,7 @@ def _made(created: object) -> dict[str, Any]:
 def _tried(server: Server, *, chat: bool) -> dict[str, Any]:
     """What the server says when it is asked for some tokens."""
     answer = asked_to_write(server, "Hello", (), _TRIED, Setting(), chat=chat)
-    read(server, answer, (), chat=chat)
+    read(server, answer, (), _TRIED, chat=chat)
     told = _told(server, answer, ("model", _FINGERPRINT))
     return {"answers_as": told.pop("model"), **told} if "model" in told else told
 
