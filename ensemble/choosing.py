@@ -12,6 +12,7 @@ from torch import Tensor
 from ensemble.distribution import Distribution, greedy, sample
 from ensemble.joint import NONE, JointVocabulary
 from ensemble.likelihood import Likelihood, likelihoods
+from ensemble.logits import Logits
 from ensemble.methods._token import EndsTogether, TokenRule
 from ensemble.trace import Step, explain
 from ensemble.vocabulary import Vocabulary
@@ -60,7 +61,7 @@ class Asked(Protocol):
     """What the members that were asked have to say: :class:`ensemble.contexts.Contexts` where a text grows."""
 
     @property
-    def logits(self) -> list[Tensor]:
+    def logits(self) -> Sequence[Logits]:
         """For each member that was asked, its logits [B, V]."""
         ...
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from ensemble.continuation import Continuation
+from ensemble.logits import Logits, joined
 from ensemble.member import Member
+from ensemble.site import Propose
 
-Propose = Callable[[Tensor], int | None]
-"""From the primary's logits [1, V], the next token of a draft, or None to end it."""
 Draft = list[tuple[int, list[Continuation]]]
 """Token and readers of each place of a draft."""
 
@@ -83,35 +80,32 @@ class Contexts:
 
     Attributes:
         texts: The texts, in the order in which they were admitted.
-        logits: For each member that was run the next-token logits [texts, V_i], on the primary's device; after
-            :meth:`look_ahead` those of the one text at several places [places, V_i].
+        logits: For each member that was run the next-token logits [texts, V_i], on the primary's device or what stands
+            for them; after :meth:`look_ahead` those of the one text at several places [places, V_i].
     """
 
     def __init__(self, members: Sequence[Member], *, waiting: bool = False) -> None:
         self._members = members
-        self._rows = [member.rows() for member in members]
+        self._sites = [member.site() for member in members]
         self._device = members[0].device
         self._running = 1 if waiting else len(members)
         self.texts: list[Text] = []
-        self.logits: list[Tensor] = []
+        self.logits: list[Logits] = []
 
     def admit(self, prompts: Sequence[Sequence[list[int]]]) -> None:
         """Append a text for each prompt, given by its ids in every member."""
-        fresh = [
-            rows.admit([prompt[n] for prompt in prompts])[:, -1] for n, rows in enumerate(self._rows[: self._running])
-        ]
+        fresh = [site.admit([prompt[n] for prompt in prompts]) for n, site in enumerate(self._sites[: self._running])]
         # Moved when all members have been asked: waiting for the first would keep the others' devices idle.
-        moved = [logits.to(self._device) for logits in fresh]
-        self.logits = [torch.cat(pair) for pair in zip(self.logits, moved, strict=True)] if self.texts else moved
+        moved: list[Logits] = [logits.to(self._device) for logits in fresh]
+        self.logits = [joined(*pair) for pair in zip(self.logits, moved, strict=True)] if self.texts else moved
         self.texts += map(self._text, prompts)
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these texts, in this order."""
         self.texts = [self.texts[n] for n in kept]
-        for rows in self._rows:
-            there = len(rows.lengths)
-            if there:
-                rows.drop([n for n in kept if n < there])
+        for site in self._sites:
+            if there := site.rows:
+                site.drop([n for n in kept if n < there])
 
     def feed(self) -> None:
         """Run every member but those that wait over what has been emitted since, at least a token for each text."""
@@ -128,8 +122,9 @@ class Contexts:
 
         See :meth:`look_ahead`.
         """
-        self.texts = [self._text(prompt)]
-        return self._draft(self._rows[0].admit([prompt[0]])[:, -1], propose, most)
+        text = self._text(prompt)
+        self.texts = [text]
+        return self._draft(0, prompt[0], propose, most)
 
     def look_ahead(self, propose: Propose, most: int) -> Draft:
         """Feed the one text, and a draft of the primary behind it that the others read in one pass.
@@ -145,26 +140,27 @@ class Contexts:
             Token and readers of each place of the draft that can be reached; ``logits`` are those at the text's end
             and after each of these tokens.
         """
-        return self._draft(self._feed(0, self.texts), propose, most)
-
-    def _draft(self, logits: Tensor, propose: Propose, most: int) -> Draft:
-        """Draft from the primary's logits [1, V] at the text's end, and let the others read it."""
         (text,) = self.texts
-        own = [logits]
-        tokens: list[int] = []
+        return self._draft(*text.change(0, text.tokens), propose, most)
+
+    def _draft(self, keep: int, new: Sequence[int], propose: Propose, most: int) -> Draft:
+        """Let the primary read the text's end and draft behind it, and the others read the draft."""
+        (text,) = self.texts
+        limit = self._members[0].most_tokens(text.prompts[0])
+        room = most if limit is None else min(most, limit - keep - len(new))
+        drafted, own = self._sites[0].draft(keep, new, propose, room)
         readers = [text.readers]
-        while len(tokens) < most and (token := propose(own[-1])) is not None:
+        for token in drafted:
             ahead = read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b"")
-            if not self._fits(text, len(tokens) + 1, ahead):
+            if not self._fits(text, len(readers), ahead):
                 break
-            tokens.append(token)
             readers.append(ahead)
-            own.append(self._rows[0].feed(self._rows[0].lengths, [[token]])[:, -1])
-        text.fed[0] = text.tokens + tokens
-        text.spent[0] += len(tokens)
+        tokens = drafted[: len(readers) - 1]
+        text.fed[0] = text.tokens + drafted
+        text.spent[0] += len(drafted)
         others = [self._check(n, [state[n - 1].ids for state in readers]) for n in range(1, len(self._members))]
-        places = min([len(own), *(len(logits) for logits in others)])
-        self.logits = [logits[:places].to(self._device) for logits in (torch.cat(own), *others)]
+        places = min([len(readers), *(len(logits) for logits in others)])
+        self.logits = [logits[:places].to(self._device) for logits in (own, *others)]
         return list(zip(tokens, readers[1:], strict=True))[: places - 1]
 
     def _fits(self, text: Text, drafted: int, readers: Sequence[Continuation]) -> bool:
@@ -173,35 +169,33 @@ class Contexts:
         lengths = [len(prompt) + length for prompt, length in zip(text.prompts, emitted, strict=True)]
         return fit(self._members, text.prompts, lengths)
 
-    def _feed(self, member: int, texts: Sequence[Text]) -> Tensor:
+    def _feed(self, member: int, texts: Sequence[Text]) -> Logits:
         changes = [text.change(member, text.ids(member)) for text in texts]
-        return self._rows[member].feed([keep for keep, _ in changes], [new for _, new in changes])[:, -1]
+        return self._sites[member].feed([keep for keep, _ in changes], [new for _, new in changes])
 
-    def _catch_up(self, member: int) -> Tensor:
+    def _catch_up(self, member: int) -> Logits:
         """A member's logits [texts, V], whose context may lack texts that were admitted since it was asked."""
-        rows = self._rows[member]
-        there = len(rows.lengths)
+        site = self._sites[member]
+        there = site.rows
         found = [self._feed(member, self.texts[:there])] if there else []
         if fresh := self.texts[there:]:
-            found.append(rows.admit([text.begin(member) for text in fresh])[:, -1])
-        return torch.cat(found)
+            found.append(site.admit([text.begin(member) for text in fresh]))
+        return found[0] if len(found) == 1 else joined(*found)
 
-    def _check(self, member: int, states: list[list[int]]) -> Tensor:
+    def _check(self, member: int, states: list[list[int]]) -> Logits:
         """A member's logits [places, V] after each state of the text that the draft leads through, as far as it can."""
         (text,) = self.texts
         final = max(range(len(states)), key=lambda n: _prefixes(states, n))
         places = _prefixes(states, final)
-        prompt, rows = text.prompts[member], self._rows[member]
-        if rows.lengths:
+        prompt, site = text.prompts[member], self._sites[member]
+        if site.rows:
             # The last id of the text itself is fed even if it stands: its logits are those of the first place.
             keep, new = text.change(member, states[final], at_most=len(states[0]) - 1)
-            logits = rows.feed([keep], [new], last=len(new))[0]
         else:
             text.fed[member] = list(states[final])
             text.spent[member] += len(states[final])
-            logits = rows.admit([[*prompt, *states[final]]], last=len(states[final]) + 1)[0]
-        first = len(prompt) + len(states[final]) - len(logits)
-        return logits[[len(prompt) + len(ids) - 1 - first for ids in states[:places]]]
+            keep, new = 0, [*prompt, *states[final]]
+        return site.read(keep, new, [len(prompt) + len(ids) - 1 for ids in states[:places]])
 
     def _text(self, prompt: Sequence[list[int]]) -> Text:
         readers = [Continuation(member.vocabulary) for member in self._members[1:]]

@@ -17,6 +17,7 @@ from ensemble.drafting import Proposer
 from ensemble.errors import MemberError
 from ensemble.joint import JointVocabulary
 from ensemble.likelihood import Likelihood
+from ensemble.logits import is_broken
 from ensemble.member import Member
 from ensemble.methods._token import EndsTogether, TokenRule
 from ensemble.settings import Batch, Settings
@@ -302,7 +303,7 @@ class Decoder:
         step = len(text.tokens) + 1
         # Members that wait have none.
         for member, logits in zip(self._members, self._contexts.logits, strict=False):
-            if bool(logits[row].isnan().any()):
+            if is_broken(logits, row):
                 raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {step}")
         raise MemberError(f"no member has a token to offer at step {step}")
 

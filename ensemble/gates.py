@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ensemble.distribution import Distribution, candidate_logits, greedy
 from ensemble.joint import MemberTables
+from ensemble.logits import Logits, whole
 from ensemble.methods._token import EndsTogether
 
 ENOUGH = 0.5
@@ -26,11 +26,11 @@ def needed_and_safe(step: Distribution, ends_together: EndsTogether) -> list[boo
     return [bool(needs) and ends_together(row, token) for row, (token, needs) in enumerate(found)]
 
 
-def unsure(tables: MemberTables, threshold: float) -> Callable[[Tensor], list[bool]]:
+def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bool]]:
     """Whether the largest probability in each row of logits [B, V] is at most a threshold (GaC's Eq. 5)."""
 
-    def asks(logits: Tensor) -> list[bool]:
-        z = candidate_logits(logits, tables)
+    def asks(logits: Logits) -> list[bool]:
+        z = candidate_logits(whole([logits])[0], tables)
         largest = (z.amax(dim=1) - z.logsumexp(dim=1)).exp()
         # Where a logit is no number the others are asked, and the step says so.
         open_: list[bool] = (~(largest > threshold)).tolist()

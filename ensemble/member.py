@@ -14,6 +14,7 @@ from ensemble.memory import check_memory, free_memory, token_size
 from ensemble.prompts import Sourced
 from ensemble.rows import CachedRows, RecomputedRows, Rows
 from ensemble.seq2seq import EncodedRows, EncoderDecoder, encoder_decoder_of, encoder_length
+from ensemble.site import LocalSite
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ class Member:
         if self.seq2seq is not None:
             return EncodedRows(self.model)
         return RecomputedRows(self.model) if self.note else CachedRows(self.model, self.window)
+
+    def site(self) -> LocalSite:
+        """An empty batch of contexts, with their logits."""
+        return LocalSite(self.rows())
 
     @property
     def token_size(self) -> int:

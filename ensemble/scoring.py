@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ensemble.choosing import Chooser, Draw, Spelling
 from ensemble.joint import JointVocabulary
+from ensemble.logits import Logits
 from ensemble.member import Member
 from ensemble.methods._token import EndsTogether, TokenRule
 from ensemble.options import Question, batches
-from ensemble.rows import Rows
+from ensemble.site import Ways
 
 MOST_LOGITS = 2**26
 """Logits of a member that are held at a time (256 MiB in float32), unless a single question has more."""
@@ -42,7 +42,7 @@ class Score:
 class _Read:
     """The members' logits at some places, as a :class:`Chooser` takes them; nobody has to be asked any more."""
 
-    logits: list[Tensor]
+    logits: Sequence[Logits]
 
     def ask(self) -> None:
         """Every member has read all."""
@@ -65,7 +65,7 @@ class Scorer:
         self._vocabularies = [member.vocabulary for member in members]
         self._combine = rule.combine
         self._device = members[0].device
-        self._rows = [member.rows() for member in members]
+        self._sites = [member.site() for member in members]
         self._spelling = Spelling(self._vocabularies, joint)
         chooser = Chooser(rule, len(members), self._spelling, trace=False)
         self._choose = chooser if greedy else None
@@ -98,18 +98,20 @@ class Scorer:
             first = end
         return scores
 
-    def weigh(self, questions: Sequence[Question], logits: Sequence[Tensor]) -> tuple[list[float], list[int]]:
+    def weigh(self, questions: Sequence[Question], logits: Sequence[Logits]) -> tuple[list[float], list[int]]:
         """The log-probability of each token, and what greedy decoding chooses in its place (nothing unless asked for).
 
         Args:
             questions: Whose tokens they are, one behind the other.
-            logits: For each member its logits [tokens, V] before each.
+            logits: For each member its logits [tokens, V] before each, or what stands for them.
         """
         entries = torch.tensor([[entry] for question in questions for entry in question.entries], device=self._device)
         texts = [(question, place) for question in questions for place in range(len(question.entries))]
         values: list[float] = []
         chosen: list[int] = []
-        for wanted, *places in zip(entries.split(_PLACES), *(z.split(_PLACES) for z in logits), strict=True):
+        for first in range(0, len(entries), _PLACES):
+            some = slice(first, first + _PLACES)
+            wanted, places = entries[some], [z[some] for z in logits]
             if self._choose is not None:
                 ends_together = self._borders(texts[len(values) :])
                 choices = self._choose(_Read(places), [Draw()] * len(wanted), ends_together)
@@ -157,36 +159,26 @@ class Scorer:
             place += len(ids)
         return bool(tokens)
 
-    def _logits(self, member: int, questions: Sequence[Question]) -> Tensor:
+    def _logits(self, member: int, questions: Sequence[Question]) -> Logits:
         """A member's logits [tokens, V] before each token that is scored, on the primary's device."""
-        rows = self._rows[member]
-        rows.admit([question.prompts[member] for question in questions])
-        logits = logits_behind(rows, member, questions)
-        rows.drop([])
-        return logits.to(self._device)
+        prompts = [question.prompts[member] for question in questions]
+        return self._sites[member].score(prompts, ways(member, questions)).to(self._device)
 
 
-def logits_behind(rows: Rows, member: int, questions: Sequence[Question]) -> Tensor:
-    """A member's logits [tokens, V] before each token of some questions that is scored.
+def ways(member: int, questions: Sequence[Question]) -> Ways:
+    """What a member reads behind the prompts of some questions, and where its logits are before each token.
 
     Args:
-        rows: A row for each question, which holds its prompt. A row for each of its paths stands there afterwards.
         member: The member's number.
-        questions: In the order of the rows.
+        questions: In the order of the prompts.
     """
     all_paths = [question.paths[member] for question in questions]
     prompts = [question.prompts[member] for question in questions]
-    # The same prompt again for each row behind it. Its last token is fed with the row: the logits behind it count.
-    rows.drop([n for n, own in enumerate(all_paths) for _ in own.rows])
+    # The prompt's last token is fed with the row: the logits behind it count.
     new = [[prompt[-1], *row] for prompt, own in zip(prompts, all_paths, strict=True) for row in own.rows]
-    widest = max(map(len, new))
-    logits = rows.feed([length - 1 for length in rows.lengths], new, last=widest)
     places = []
     first = 0
     for question, own in zip(questions, all_paths, strict=True):
-        for state in question.states[member]:
-            row = first + own.row_of[state]
-            places.append((row, widest - len(new[row]) + len(state)))
+        places += [(first + own.row_of[state], len(state)) for state in question.states[member]]
         first += len(own.rows)
-    index = torch.tensor(places, device=logits.device)
-    return logits[index[:, 0], index[:, 1]]
+    return Ways([n for n, own in enumerate(all_paths) for _ in own.rows], new, places)

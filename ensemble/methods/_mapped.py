@@ -15,6 +15,7 @@ from torch import Tensor
 from ensemble.cachefolder import default_cache_dir
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.joint import NONE, JointVocabulary
+from ensemble.logits import Logits, whole
 from ensemble.methods._token import Combine, Setup
 
 _FORMAT = 1
@@ -114,8 +115,8 @@ def average(
     entries = first.entry_of[candidates]
     weights = torch.tensor(setup.weights, dtype=torch.float64, device=device)[:, None]
 
-    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
-        scores = [candidate_logits(z, tables) for z, tables in zip(logits, setup.joint.members, strict=True)]
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), setup.joint.members, strict=True)]
         own = [(z if also is None else z.double()).softmax(dim=1) for z in scores]
         mapped = [mapping(p, own[0].shape[1]) for mapping, p in zip(placed, own[1:], strict=True)]
         members = torch.stack([own[0], *(p.to(own[0].dtype) for p in mapped)]).index_select(2, candidates)

@@ -19,6 +19,7 @@ from torch import Tensor
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
 from ensemble.joint import NONE
+from ensemble.logits import Logits, whole
 from ensemble.methods._embeddings import common_entries, owned_entries, unit_embeddings
 from ensemble.methods._token import Setup, TokenRule
 
@@ -133,8 +134,8 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], how: Search) 
     there = [owned_entries(tables)[entries] for tables in joint.members]
     precision = spaces[0].vectors.dtype
 
-    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
-        candidates = [candidate_logits(z, tables) for z, tables in zip(logits, joint.members, strict=True)]
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        candidates = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
         own = [(z if also is None else z.double()).log_softmax(dim=1) for z in candidates]
         related = [
             space.relate(log_p.index_select(1, index))[1] for space, log_p, index in zip(spaces, own, ids, strict=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ensemble.distribution import Distribution
     from ensemble.joint import JointVocabulary
+    from ensemble.logits import Logits
     from ensemble.member import Member
 
 
@@ -39,11 +40,12 @@ class Setup:
 class Combine(Protocol):
     """How the members' logits become a distribution over entries of the joint vocabulary."""
 
-    def __call__(self, logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
+    def __call__(self, logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         """Combine a step for a batch; rows do not see each other.
 
         Args:
-            logits: For each member its next-token logits [B, V_i], which may be changed in place.
+            logits: For each member its next-token logits [B, V_i], which may be changed in place, or what stands for
+                them; see :mod:`ensemble.logits`.
             also: [B, n] entries that are to be scored: the distribution holds them besides, where it does not hold all
                 anyway, and is in float64, so that no probability that matters is too small for its type.
         """
@@ -70,4 +72,4 @@ class TokenRule:
     combine: Combine
     alone: Combine | None = None
     counts: Callable[[Distribution, EndsTogether], list[bool]] | None = None
-    asks: Callable[[Tensor], list[bool]] | None = None
+    asks: Callable[[Logits], list[bool]] | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
 from ensemble.joint import NONE
+from ensemble.logits import Logits, whole
 from ensemble.member import Member
 from ensemble.methods import Method, NoOptions
 from ensemble.methods._token import Setup, TokenRule
@@ -41,9 +42,9 @@ def make(setup: Setup, options: NoOptions) -> TokenRule:  # noqa: ARG001  # the 
     order = [tables.place_of[entries] for tables in setup.joint.members]
     shares = torch.tensor(setup.weights, dtype=torch.float64, device=present.device)
 
-    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         own = []
-        for z, tables, places in zip(logits, setup.joint.members, order, strict=True):
+        for z, tables, places in zip(whole(logits), setup.joint.members, order, strict=True):
             candidates = candidate_logits(z, tables)
             probabilities = (candidates if also is None else candidates.double()).softmax(dim=1)
             own.append(probabilities.index_select(1, places).mul_(present))

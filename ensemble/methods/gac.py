@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.joint import NONE, JointVocabulary, MemberTables
+from ensemble.logits import Logits, whole
 from ensemble.methods import Method, NoOptions
 from ensemble.methods._token import Combine, Setup, TokenRule
 
@@ -51,9 +52,9 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
     ids = torch.where(owned[0], first.id_of, spelled).masked_fill(~there, NONE)
     shares = torch.tensor(weights, dtype=torch.float64, device=entries.device)
 
-    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         own = []
-        for z, tables, mask in zip(logits, joint.members, owned, strict=True):
+        for z, tables, mask in zip(whole(logits), joint.members, owned, strict=True):
             candidates = candidate_logits(z, tables)
             probabilities = (candidates if also is None else candidates.double()).softmax(dim=1)
             own.append(probabilities.index_select(1, tables.place_of).mul_(mask))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from ensemble import gates, mixing
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
 from ensemble.joint import NONE, JointVocabulary
+from ensemble.logits import Apart, Logits, are_apart, whole
 from ensemble.methods import Method
 from ensemble.methods._token import Combine, Setup, TokenRule
 
@@ -67,7 +69,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
 def _combine(setup: Setup, joint: JointVocabulary, weights: Sequence[float], options: Options) -> Combine:
     shares = torch.tensor(weights, dtype=torch.float64, device=setup.members[0].device)
 
-    def combine(logits: Sequence[Tensor], also: Tensor | None = None) -> Distribution:
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         step = union(logits, joint, setup.k, shares, also)
         if options.consistency:
             return mixing.consistent(step, geometric=options.mean == "geometric")
@@ -86,20 +88,51 @@ def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
     return [(values[:, :k], ids[:, :k]) for values, ids in found]
 
 
+class _Here:
+    """The members' logits where they are in this process."""
+
+    def __init__(self, logits: Sequence[Logits], joint: JointVocabulary) -> None:
+        self._scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
+
+    def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
+        return top_k(self._scores, k)
+
+    def at(self, places: Sequence[Tensor], _penalties: Sequence[Tensor], _absent: Tensor) -> list[Tensor]:
+        return [z.gather(1, place) for z, place in zip(self._scores, places, strict=True)]
+
+
+class _Apart:
+    """The members' logits where each is on its member's node: all are asked before the first answer is waited for."""
+
+    def __init__(self, logits: Sequence[Logits]) -> None:
+        self._members = cast("Sequence[Apart]", logits)
+
+    def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
+        return [z.top(k) for z in self._members]
+
+    def at(self, places: Sequence[Tensor], penalties: Sequence[Tensor], absent: Tensor) -> list[Tensor]:
+        # What is no entry, or what a member cannot express, is not worth sending.
+        asked = [
+            z.at(place, ~absent & (penalty == 0))
+            for z, place, penalty in zip(self._members, places, penalties, strict=True)
+        ]
+        return [answer() for answer in asked]
+
+
 def union(
-    logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Tensor, also: Tensor | None = None
+    logits: Sequence[Logits], joint: JointVocabulary, k: int, weights: Tensor, also: Tensor | None = None
 ) -> Distribution:
     """Steps 1 to 6 of a step for a batch.
 
     Args:
-        logits: For each member its next-token logits [B, V_i].
+        logits: For each member its next-token logits [B, V_i], or what stands for them.
         joint: The tables, on the logits' device.
         k: Candidates that each member brings.
         weights: [members], summing to 1.
         also: [B, n] entries that the union holds besides; probabilities are in float64 then.
     """
-    scores = [candidate_logits(z, tables) for z, tables in zip(logits, joint.members, strict=True)]
-    found = top_k(scores, k)
+    look = _Apart(logits) if are_apart(logits) else _Here(logits, joint)
+    found = look.tops(k)
     # NONE where a member has fewer candidates than k, or rules some out.
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(found, joint.members, strict=True)]
     wanted = torch.cat(tops, dim=1)
@@ -108,12 +141,10 @@ def union(
     absent = entries == NONE
     absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
     # NONE takes the last place of a table, as any index of -1; what is found there is masked out.
-    on_union = torch.stack(
-        [
-            z.gather(1, tables.place_of.take(entries)).add_(tables.penalty_of.take(entries))
-            for z, tables in zip(scores, joint.members, strict=True)
-        ]
-    )
+    places = [tables.place_of.take(entries) for tables in joint.members]
+    penalties = [tables.penalty_of.take(entries) for tables in joint.members]
+    values = look.at(places, penalties, absent)
+    on_union = torch.stack([z.add_(penalty) for z, penalty in zip(values, penalties, strict=True)])
     if also is not None:
         on_union = on_union.double()
     members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
