@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ensemble.continuation import Continuation
+from ensemble.drafting import Proposer
 from ensemble.logits import Logits, joined
 from ensemble.member import Member
-from ensemble.site import Propose
 
 Draft = list[tuple[int, list[Continuation]]]
 """Token and readers of each place of a draft."""
@@ -117,7 +117,7 @@ class Contexts:
         found = [self._catch_up(member) for member in range(self._running, len(self._members))]
         self.logits = [*self.logits, *(logits.to(self._device) for logits in found)]
 
-    def begin(self, prompt: Sequence[list[int]], propose: Propose, most: int) -> Draft:
+    def begin(self, prompt: Sequence[list[int]], propose: Proposer, most: int) -> Draft:
         """Append a text where there is none, with a draft that the others read together with the prompt.
 
         See :meth:`look_ahead`.
@@ -126,7 +126,7 @@ class Contexts:
         self.texts = [text]
         return self._draft(0, prompt[0], propose, most)
 
-    def look_ahead(self, propose: Propose, most: int) -> Draft:
+    def look_ahead(self, propose: Proposer, most: int) -> Draft:
         """Feed the one text, and a draft of the primary behind it that the others read in one pass.
 
         The others' logits at a place of the draft can be used where ``C_i`` of the text up to there is the beginning
@@ -143,7 +143,7 @@ class Contexts:
         (text,) = self.texts
         return self._draft(*text.change(0, text.tokens), propose, most)
 
-    def _draft(self, keep: int, new: Sequence[int], propose: Propose, most: int) -> Draft:
+    def _draft(self, keep: int, new: Sequence[int], propose: Proposer, most: int) -> Draft:
         """Let the primary read the text's end and draft behind it, and the others read the draft."""
         (text,) = self.texts
         limit = self._members[0].most_tokens(text.prompts[0])

@@ -9,10 +9,11 @@ from pathlib import Path
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint
 from ensemble.decoder import Decoder, Generation
+from ensemble.engine import Engine, check_engine
 from ensemble.errors import InputError
 from ensemble.joint import load_or_build
 from ensemble.member import Member, Prompt
-from ensemble.memory import free_memory, rows_that_fit
+from ensemble.memory import rows_that_fit
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.methods._token import Setup, TokenRule
@@ -77,6 +78,7 @@ class Ensemble:
         dtype: str | None = None,
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
+        engine: Engine = "local",
         cache_dir: Path | None = None,
         trust_remote_code: bool = False,
         check_files: bool = True,
@@ -95,6 +97,8 @@ class Ensemble:
             dtype: ``float32``.
             chat_template: ``never``.
             quantization: None.
+            engine: ``ray`` puts each model on a node of the Ray cluster that is joined; see
+                :func:`ensemble.cluster.cluster`.
             cache_dir: See :class:`Ensemble`.
             trust_remote_code: Of a saved ensemble: consent that its members run the code that they came with.
             check_files: Of a saved ensemble: whether local members must be as they were when it was saved.
@@ -113,7 +117,8 @@ class Ensemble:
         _check_shape(len(recipe.parts), recipe.method, recipe.k)
         normalised(recipe.weights, len(recipe.parts))
         make_options(recipe.method, recipe.options)
-        members = load_parts(recipe.parts, device)
+        check_engine(engine, recipe.method)
+        members = load_parts(recipe.parts, device, engine)
         return cls(
             members, method=recipe.method, k=recipe.k, weights=recipe.weights, cache_dir=cache_dir, **recipe.options
         )
@@ -268,9 +273,9 @@ class Ensemble:
     def most_rows(self, tokens: int) -> int | None:
         """How many rows of so many tokens there is room for beside the weights; None where that is not known."""
         found = []
-        for device in {member.device for member in self.members}:
-            size = sum(member.token_size for member in self.members if member.device == device)
-            found.append(rows_that_fit(size, tokens, free_memory(device)))
+        for seat in {member.seat.place: member.seat for member in self.members}.values():
+            size = sum(member.token_size for member in self.members if member.seat.place == seat.place)
+            found.append(rows_that_fit(size, tokens, seat.free_memory()))
         return min((rows for rows in found if rows is not None), default=None)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:

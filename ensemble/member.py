@@ -10,11 +10,12 @@ import torch
 
 from ensemble.checkpoint import DTYPES, ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
 from ensemble.errors import InputError, MemberError
-from ensemble.memory import check_memory, free_memory, token_size
+from ensemble.memory import check_memory, free_memory
 from ensemble.prompts import Sourced
 from ensemble.rows import CachedRows, RecomputedRows, Rows
-from ensemble.seq2seq import EncodedRows, EncoderDecoder, encoder_decoder_of, encoder_length
-from ensemble.site import LocalSite
+from ensemble.seat import Here, Seat
+from ensemble.seq2seq import EncoderDecoder, encoder_decoder_of, encoder_length
+from ensemble.site import Site
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -45,32 +46,54 @@ class Member:
 
     Attributes:
         name: How it is called in messages and reports.
-        model: A causal language model of transformers, or an encoder-decoder one, in evaluation mode.
+        seat: Where its weights are.
         tokenizer: Its tokenizer.
         vocabulary: The tokenizer's ids as bytes.
         context: Tokens that its context holds (its encoder's, and its decoder's); None where it has no limit.
         chat_template: Whether prompts go through the tokenizer's chat template.
-        window: Tokens that it attends to; None where it attends to all.
-        note: Why contexts are recomputed at every step; None where the cache is used.
         seq2seq: How it is asked where it has an encoder; None for a causal model.
         loaded: How it was loaded; None where it was made of a model in memory.
     """
 
     name: str
-    model: PreTrainedModel
+    seat: Seat
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
     context: int | None
     chat_template: ChatTemplate
-    window: int | None
-    note: str | None
     seq2seq: EncoderDecoder | None = None
     loaded: Loaded | None = None
 
     @property
+    def here(self) -> Here:
+        """Its weights, for what needs them in this process.
+
+        Raises:
+            InputError: They are elsewhere.
+        """
+        if not isinstance(self.seat, Here):
+            raise InputError(f"{self.name}: its weights are on a cluster, and this needs them in its own process")
+        return self.seat
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """See :class:`ensemble.seat.Here`."""
+        return self.here.model
+
+    @property
+    def note(self) -> str | None:
+        """See :class:`ensemble.seat.Here`."""
+        return self.here.note
+
+    @property
+    def window(self) -> int | None:
+        """See :class:`ensemble.seat.Here`."""
+        return self.here.window
+
+    @property
     def device(self) -> torch.device:
-        """Where its weights are."""
-        return self.model.device
+        """Where its logits come to, or what stands for them."""
+        return self.seat.device
 
     @property
     def uses_chat_template(self) -> bool:
@@ -79,21 +102,16 @@ class Member:
 
     def rows(self) -> Rows:
         """An empty batch of contexts."""
-        if self.seq2seq is not None:
-            return EncodedRows(self.model)
-        return RecomputedRows(self.model) if self.note else CachedRows(self.model, self.window)
+        return self.here.rows()
 
-    def site(self) -> LocalSite:
-        """An empty batch of contexts, with their logits."""
-        return LocalSite(self.rows())
+    def site(self) -> Site:
+        """An empty batch of contexts, with their logits, where its weights are."""
+        return self.seat.site()
 
     @property
     def token_size(self) -> int:
         """Bytes that it takes for each token of a row while it runs."""
-        if self.note:
-            # What is recomputed keeps no cache, but has the logits of every token, and once more in float32.
-            return 2 * 4 * self.vocabulary.size
-        return token_size(self.model.config.get_text_config(), self.model.dtype)
+        return self.seat.token_size
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt that leaves room in the context; see :meth:`prompt_ids`.
@@ -194,6 +212,29 @@ class Member:
         return None if self.context is None else self.context + encoder_length(prompt)
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What is to be loaded as a member; see :func:`load_member`."""
+
+    checkpoint: Checkpoint
+    name: str
+    device: str = "cpu"
+    dtype: str = "auto"
+    chat_template: ChatTemplate = "auto"
+    quantization: object | None = None
+
+    def load(self) -> Member:
+        """Load it into this process."""
+        return load_member(
+            self.checkpoint,
+            name=self.name,
+            device=self.device,
+            dtype=self.dtype,
+            chat_template=self.chat_template,
+            quantization=self.quantization,
+        )
+
+
 def load_member(
     checkpoint: Checkpoint,
     *,
@@ -283,8 +324,8 @@ def member_of(
     seq2seq = None
     if is_encoder_decoder(model.config):
         seq2seq = encoder_decoder_of(name, model, tokenizer, sides or Sides())
-    window, note = _window(model), why_recompute(model)
-    return Member(name, model, tokenizer, vocabulary, context, chat_template, window, note, seq2seq)
+    seat = Here(model, _window(model), why_recompute(model), size, encodes=seq2seq is not None)
+    return Member(name, seat, tokenizer, vocabulary, context, chat_template, seq2seq)
 
 
 def _window(model: PreTrainedModel) -> int | None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ensemble import savedfolder
 from ensemble.card import model_card
 from ensemble.checkpoint import ChatTemplate, Checkpoint, check
+from ensemble.engine import Engine, load_members
 from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
-from ensemble.member import Member, load_member, parse_device
+from ensemble.member import Loading, Member, parse_device
 from ensemble.methods import DEFAULT
 from ensemble.recipe import Part, Recipe
 
@@ -71,7 +72,7 @@ class Asked:
         return None if self.weights is None else tuple(self.weights)
 
 
-def load_parts(parts: Sequence[Part], device: str | Sequence[str]) -> list[Member]:
+def load_parts(parts: Sequence[Part], device: str | Sequence[str], engine: Engine = "local") -> list[Member]:
     """Load members, each on its device, after everything was checked that can be without reading weights.
 
     Raises:
@@ -85,18 +86,20 @@ def load_parts(parts: Sequence[Part], device: str | Sequence[str]) -> list[Membe
         if not part.checkpoint.is_local:
             check_on_hub(part.checkpoint)
         check(part.checkpoint)
-        parse_device(place)
-    return [
-        load_member(
+        if engine == "local":
+            parse_device(place)
+    loadings = [
+        Loading(
             part.checkpoint,
-            name=part.name,
-            device=place,
-            dtype=part.dtype,
-            chat_template=part.chat_template,
-            quantization=part.quantization,
+            part.name or part.checkpoint.name,
+            place,
+            part.dtype,
+            part.chat_template,
+            part.quantization,
         )
         for part, place in zip(parts, devices, strict=True)
     ]
+    return load_members(loadings, engine)
 
 
 def recipe_of(ensemble: Ensemble) -> Recipe:

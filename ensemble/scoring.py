@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ensemble.choosing import Chooser, Draw, Spelling
 from ensemble.joint import JointVocabulary
@@ -17,7 +18,8 @@ from ensemble.logits import Logits
 from ensemble.member import Member
 from ensemble.methods._token import EndsTogether, TokenRule
 from ensemble.options import Question, batches
-from ensemble.site import Ways
+from ensemble.rows import Rows
+from ensemble.site import Ways, behind
 
 MOST_LOGITS = 2**26
 """Logits of a member that are held at a time (256 MiB in float32), unless a single question has more."""
@@ -163,6 +165,17 @@ class Scorer:
         """A member's logits [tokens, V] before each token that is scored, on the primary's device."""
         prompts = [question.prompts[member] for question in questions]
         return self._sites[member].score(prompts, ways(member, questions)).to(self._device)
+
+
+def logits_behind(rows: Rows, member: int, questions: Sequence[Question]) -> Tensor:
+    """A member's logits [tokens, V] before each token of some questions that is scored.
+
+    Args:
+        rows: A row for each question, which holds its prompt. A row for each of its paths stands there afterwards.
+        member: The member's number.
+        questions: In the order of the rows.
+    """
+    return behind(rows, ways(member, questions))
 
 
 def ways(member: int, questions: Sequence[Question]) -> Ways:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ensemble.drafting import Proposer
 from ensemble.logits import Logits
 from ensemble.rows import Ids, Rows
-
-Propose = Callable[[Tensor], int | None]
-"""From logits [1, V], the next token of a draft, or None to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Site(Protocol):
         """Keep only these rows, in this order."""
         ...
 
-    def draft(self, keep: int, new: Ids, propose: Propose, most: int) -> tuple[list[int], Logits]:
+    def draft(self, keep: int, new: Ids, propose: Proposer, most: int) -> tuple[list[int], Logits]:
         """Feed the one row (or admit it, where there is none), and write on behind it.
 
         Args:
@@ -112,7 +110,7 @@ class LocalSite:
         """See :class:`Site`."""
         self._rows.drop(kept)
 
-    def draft(self, keep: int, new: Ids, propose: Propose, most: int) -> tuple[list[int], Tensor]:
+    def draft(self, keep: int, new: Ids, propose: Proposer, most: int) -> tuple[list[int], Tensor]:
         """See :class:`Site`."""
         own = [self.feed([keep], [new]) if self.rows else self.admit([new])]
         tokens: list[int] = []
@@ -134,10 +132,21 @@ class LocalSite:
     def score(self, prompts: Sequence[Ids], ways: Ways) -> Tensor:
         """See :class:`Site`."""
         self._rows.admit(prompts)
-        self._rows.drop(ways.copies)
-        widest = max(map(len, ways.new))
-        logits = self._rows.feed([length - 1 for length in self._rows.lengths], ways.new, last=widest)
+        logits = behind(self._rows, ways)
         self._rows.drop([])
-        columns = [(row, widest - len(ways.new[row]) + place) for row, place in ways.places]
-        index = torch.tensor(columns, device=logits.device)
-        return logits[index[:, 0], index[:, 1]]
+        return logits
+
+
+def behind(rows: Rows, ways: Ways) -> Tensor:
+    """The logits [places, V] along ways that lead on from prompts.
+
+    Args:
+        rows: A row for each prompt, in place of which there is one for each way afterwards.
+        ways: What is read behind them.
+    """
+    rows.drop(ways.copies)
+    widest = max(map(len, ways.new))
+    logits = rows.feed([length - 1 for length in rows.lengths], ways.new, last=widest)
+    columns = [(row, widest - len(ways.new[row]) + place) for row, place in ways.places]
+    index = torch.tensor(columns, device=logits.device)
+    return logits[index[:, 0], index[:, 1]]

@@ -83,7 +83,7 @@ def test_a_wrong_argument_is_refused(folder: Path, tables: Path, given: dict[str
 def test_a_wrong_argument_is_refused_before_any_weights_are_read(
     folder: Path, tables: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble.saving.load_member", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("ensemble.member.load_member", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(InputError):
         Ensemble.from_pretrained([folder, folder], cache_dir=tables, **given)
 

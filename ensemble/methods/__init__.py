@@ -39,11 +39,14 @@ class Method:
         level: What it combines.
         summary: What it does, with its source, in a line.
         when: When to use it, in a line.
+        apart: Whether members may be on nodes of their own: of their logits it needs no more than top candidates, and
+            those of ids that it asks for.
     """
 
     level: Level
     summary: str
     when: str
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,20 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
     if name not in methods:
         raise InputError(f"method {name!r}: not one of {', '.join(fitting)}")
     return methods[name]
+
+
+def check_apart(name: str) -> None:
+    """Make sure that a method can do with members on nodes of their own.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not get_method(name).apart:
+        fitting = [other for other, method in list_methods().items() if method.apart]
+        raise InputError(
+            f"method {name}: it cannot run on a cluster, as it needs more of its members than the top candidates and "
+            f"asked-for logits that are sent; use {', '.join(fitting[:-1])} or {fitting[-1]}"
+        )
 
 
 def get_module(name: str) -> ModuleType:

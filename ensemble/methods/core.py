@@ -15,6 +15,7 @@ METHOD = Method(
     level="token",
     summary="UNITE with weights from how sure each member is and how near the others (the idea of CoRE, 2025)",
     when="where members are sure at different steps; it takes no weights of its own",
+    apart=True,
 )
 
 

@@ -16,6 +16,7 @@ METHOD = Method(
     level="token",
     summary="UNITE with the geometric mean in place of the arithmetic one",
     when="where a token that one member finds nearly impossible should not win",
+    apart=True,
 )
 
 

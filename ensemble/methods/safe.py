@@ -23,6 +23,7 @@ METHOD = Method(
     level="token",
     summary="UNITE only where tokenizations end together and the members disagree (the idea of SAFE, 2025)",
     when="for long answers, where a token forced into the middle of a word does most harm",
+    apart=True,
 )
 
 

@@ -26,6 +26,7 @@ METHOD = Method(
     level="token",
     summary="the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)",
     when="the one to begin with: any vocabularies, and hardly dearer than its members",
+    apart=True,
 )
 
 
