@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from advisor.commands.evaluate import evaluate
 from advisor.commands.lists import methods, tasks
+from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
 from advisor.commands.report import report
 from advisor.commands.run import run
@@ -48,6 +49,7 @@ def about(
 
 for command in (select, profile, report, run, evaluate, tasks, methods):
     app.command()(command)
+app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 
 
 def main() -> None:

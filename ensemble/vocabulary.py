@@ -153,9 +153,11 @@ class Vocabulary:
 
     def opening(self, text: str) -> str:
         """A text as this tokenizer writes it where nothing stands before it: some put a space in front."""
-        ids = self._backend.encode(text[:_LONG_ENOUGH], add_special_tokens=False).ids
-        first = self.token_bytes(ids[0]) if ids else None
-        return f" {text}" if first and first.startswith(b" ") and not text.startswith(" ") else text
+        begun = text[:_LONG_ENOUGH]
+        ids = self._backend.encode(begun, add_special_tokens=False).ids
+        data = b"".join(self.token_bytes(index) or b"" for index in ids)
+        spaces = [len(one) - len(one.lstrip(b" ")) for one in (data, begun.encode())]
+        return " " * (spaces[0] - spaces[1]) + text
 
     def _embedded(self, ids: list[int]) -> list[int]:
         """Without ids that the model has no row for, which some tokenizers have."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tiny import byte_tokenizer, tiny_model
 
+from advisor import harness
 from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from advisor.tasks.lmeval import finding
@@ -291,10 +292,12 @@ def test_without_lm_eval_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     def absent(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(finding, "version", absent)
-    with pytest.raises(InputError, match=r"needs lm-eval, which is not installed; pip install 'lm_eval>=0.4.13'"):
+    monkeypatch.setattr(harness, "version", absent)
+    with pytest.raises(
+        InputError, match=r"needs lm-eval, which is not installed; pip install 'unite-advisor\[lm-eval\]'"
+    ):
         load_task("lm_eval:gsm8k")
-    monkeypatch.setattr(finding, "version", lambda _: "0.4.9.2")
+    monkeypatch.setattr(harness, "version", lambda _: "0.4.9.2")
     with pytest.raises(InputError, match=r"needs lm-eval 0.4.13, and 0.4.9.2 is installed"):
         load_task("lm_eval:gsm8k")
 

@@ -7,14 +7,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from advisor.harness import check_installed
 from ensemble.errors import InputError, UniteError
 
-OLDEST = "0.4.13"
-_INSTALL = f"pip install 'lm_eval>={OLDEST}'"
 _OUTPUTS = {
     "loglikelihood": "asks for the likelihood of one continuation, and not for an answer",
     "loglikelihood_rolling": "measures the perplexity of texts, and not answers to questions",
@@ -31,7 +30,7 @@ def find(name: str, folder: Path | None) -> Any:
     Raises:
         InputError: There is no such task, or it cannot be used here.
     """
-    _check_installed(name)
+    check_installed(f"lm_eval:{name}")
     if folder is not None and not folder.is_dir():
         raise InputError(f"--data {folder} is no folder; give the one that your lm-eval task files are in")
     return _loaded(name, None if folder is None else folder.resolve())
@@ -57,17 +56,6 @@ def _reason(error: BaseException) -> str:
         root = root.__cause__
     parts = [" ".join(str(one).split()).rstrip(".") or type(one).__name__ for one in (error, root)]
     return ": ".join(dict.fromkeys(parts))
-
-
-def _check_installed(name: str) -> None:
-    try:
-        installed = version("lm_eval")
-    except PackageNotFoundError:
-        raise InputError(f"lm_eval:{name} needs lm-eval, which is not installed; {_INSTALL}") from None
-    from packaging.version import Version
-
-    if Version(installed) < Version(OLDEST):
-        raise InputError(f"lm_eval:{name} needs lm-eval {OLDEST}, and {installed} is installed; {_INSTALL}")
 
 
 @cache
