@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from advisor.commands.evaluate import evaluate
+from advisor.commands.export import export
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
@@ -47,7 +48,7 @@ def about(
     """Which of your language models can be ensembled, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, evaluate, tasks, methods):
+for command in (select, profile, report, run, evaluate, export, tasks, methods):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

@@ -24,6 +24,7 @@ class Model:
     device: str
     dtype: str
     chat_template: ChatTemplate
+    quantization: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,12 @@ def _load(model: Model) -> Member:
     from ensemble.member import load_member
 
     return load_member(
-        model.checkpoint, name=model.name, device=model.device, dtype=model.dtype, chat_template=model.chat_template
+        model.checkpoint,
+        name=model.name,
+        device=model.device,
+        dtype=model.dtype,
+        chat_template=model.chat_template,
+        quantization=model.quantization,
     )
 
 

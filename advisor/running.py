@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from advisor.loading import Decoding, FreshLoader, Model
 from advisor.pool import Candidate
 from advisor.remote.address import PREFIX, Remote, not_here, remote_of
 from advisor.result import read_result
+from ensemble import savedfolder
 from ensemble.cachefolder import default_cache_dir
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.decoder import Generation
@@ -27,19 +28,22 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Models in order, and how they decode together."""
+    """Models in order, and how they decode together; ``options`` are what ``Ensemble`` takes beside method and k."""
 
     models: tuple[Model, ...]
     method: str = "unite"
     k: int = 10
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def but(self, method: str | None, k: int | None, max_new_tokens: int | None, stop: Sequence[str] | None) -> Chosen:
         """The same with what is given in place of its own."""
         return dataclasses.replace(
             self,
             method=method or self.method,
+            # Settings are a method's own.
+            options=self.options if method in (None, self.method) else {},
             k=self.k if k is None else k,
             max_new_tokens=max_new_tokens or self.max_new_tokens,
             stop=self.stop if stop is None else tuple(stop),
@@ -60,7 +64,7 @@ class Chosen:
 
     def load(self) -> Ensemble:
         """Load the models."""
-        return FreshLoader(default_cache_dir())(self.models, Decoding(self.method, self.k))
+        return FreshLoader(default_cache_dir())(self.models, Decoding(self.method, self.k, self.options))
 
 
 def chosen_by_run(run: Path) -> Chosen:
@@ -82,6 +86,31 @@ def chosen_by_run(run: Path) -> Chosen:
         )
     except (KeyError, TypeError) as error:
         raise _incomplete(run, error) from None
+
+
+def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> Chosen:
+    """The set of a run folder, or of a saved ensemble's; see :func:`ensemble.savedfolder.read`.
+
+    Raises:
+        InputError: It is neither, or cannot be used.
+    """
+    if not savedfolder.is_saved(folder) or (folder / "result.json").exists():
+        return chosen_by_run(folder)
+    recipe = savedfolder.read(folder, trust_remote_code=trust_remote_code, check_files=check_files)
+    models = tuple(
+        Model(
+            part.name or part.checkpoint.name,
+            part.checkpoint,
+            "cpu",
+            part.dtype,
+            part.chat_template,
+            savedfolder.quantization_of(part),
+        )
+        for part in recipe.parts
+    )
+    weights = {} if recipe.weights is None else {"weights": recipe.weights}
+    options = {**recipe.options, **weights}
+    return Chosen(models, recipe.method, recipe.k, recipe.max_new_tokens or 256, recipe.stop, options)
 
 
 def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[Candidate, ...]:

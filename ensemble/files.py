@@ -44,8 +44,13 @@ def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
         raise InputError(f"{checkpoint.path_or_id}: cannot be read ({error}); mend that") from error
 
 
-def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str]) -> None:
-    """Make sure that a local model is still made of the files that it was saved with.
+def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str = "the ensemble was saved") -> None:
+    """Make sure that a local model is still made of the same files.
+
+    Args:
+        checkpoint: The model.
+        saved: SHA-256 by the names of its files.
+        since: When they were those, for messages.
 
     Raises:
         InputError: It is not; names a file that differs.
@@ -54,7 +59,7 @@ def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str]) -> None:
     found = {path.name for path in files_of(checkpoint)}
     if odd := sorted(found ^ set(saved)):
         what = "is not there any more" if odd[0] in saved else "was not there"
-        raise InputError(f"{checkpoint.path_or_id}: changed since the ensemble was saved ({odd[0]} {what})")
+        raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({odd[0]} {what})")
     for name, digest in hashes_of(checkpoint).items():
         if digest != saved[name]:
-            raise InputError(f"{checkpoint.path_or_id}: changed since the ensemble was saved ({name} differs)")
+            raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({name} differs)")

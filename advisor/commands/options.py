@@ -41,3 +41,9 @@ Tries = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that a saved ensemble's members came with.")
+]
+NoCheck = Annotated[
+    bool, typer.Option("--no-check-files", help="Take a saved ensemble's members also where their files changed.")
+]

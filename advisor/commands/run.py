@@ -14,7 +14,9 @@ from ensemble.errors import InputError
 
 
 def run(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --models.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run folder or a saved one; or --models.")
+    ] = None,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="A prompt; - reads standard input.")] = None,
     *,
     models: Annotated[list[str] | None, typer.Option("--models", help="A folder or hub id; the primary first.")] = None,
@@ -30,6 +32,8 @@ def run(
     chat_template: Annotated[str | None, typer.Option("--chat-template", help="auto, ...; the run's own.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Write the text as it comes.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show what each member wanted at every step.")] = False,
+    trust_remote_code: opt.Trust = False,
+    no_check_files: opt.NoCheck = False,
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Generate with the chosen set of a run, or with any models."""
@@ -56,7 +60,12 @@ def run(
     from advisor.loading import hush
 
     hush()
-    chosen = running.chosen_by_hand(models) if models else running.chosen_by_run(Path(str(run)))
+    if models:
+        chosen = running.chosen_by_hand(models)
+    else:
+        chosen = running.chosen_by_folder(
+            Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
+        )
     chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
     checks.check_models(chosen.models)
     text = running.read_prompt(prompt)
