@@ -99,6 +99,13 @@ def check_loading(dtype: str, chat_template: str) -> None:
     _among("--chat-template", chat_template, CHAT_TEMPLATES)
 
 
+def check_engine(engine: str, ray_address: str | None) -> None:
+    """Make sure that an engine exists, and that an address is given for the one that has any."""
+    _among("--engine", engine, ("local", "ray"))
+    if ray_address is not None and engine != "ray":
+        raise InputError(f"--ray-address {ray_address}: there is a cluster with --engine ray alone; add it")
+
+
 def check_seed(seed: int) -> None:
     """Make sure that every draw can start from a seed."""
     if seed < 0:
@@ -149,7 +156,7 @@ def check_disjoint(dev: Task, held_out: Task) -> None:
         )
 
 
-def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str) -> None:
+def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str, *, here: bool = True) -> None:
     """Make sure that every candidate is a model that can be loaded where the run says, reading no weights.
 
     A server is asked whether it has the model, and the model for a few tokens.
@@ -158,13 +165,15 @@ def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str)
         candidates: The pool.
         device: For candidates that name none.
         chat_template: For candidates that say nothing of it.
+        here: Whether they run on this machine; what devices others have shows there.
 
     Raises:
         InputError: One cannot be used; names its line in the pool file.
     """
-    check_device("--device", device)
+    if here:
+        check_device("--device", device)
     for candidate in candidates:
-        if candidate.device is not None:
+        if here and candidate.device is not None:
             check_device(f"{candidate.place}: device", candidate.device)
         try:
             if isinstance(candidate.checkpoint, Remote):

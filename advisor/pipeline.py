@@ -11,6 +11,7 @@ from advisor.advice import Advice, advise, fragile, misfit
 from advisor.alternatives import Alternative, look_at, recommend
 from advisor.choosing import Choice, choose
 from advisor.compatibility import all_pairs, pairs_of_standings
+from advisor.engines.engine import Engine
 from advisor.evidence import accuracy_interval
 from advisor.gathering import gather
 from advisor.likelihoods import chance_of
@@ -27,14 +28,14 @@ from advisor.tracing import Tracing
 from advisor.watching import Watcher
 
 
-def run(plan: Plan, store: Store, watcher: Watcher) -> Outcome:
-    """Do the whole job.
+def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None) -> Outcome:
+    """Do the whole job; models answer in this process where there is no other engine.
 
     Raises:
         InputError: A candidate cannot be used; before any of them is run.
         UniteError: No candidate could be run.
     """
-    profiler = Profiler(plan, store, watcher)
+    profiler = Profiler(plan, store, watcher, engine=engine)
     choice = choose(plan, gather(plan, profiler, watcher), profiler, watcher)
     pool, selection, verified = choice.pool, choice.selection, choice.verified
     profiles = [pool.complete[d.model].profile for d in selection.decisions if d.model in pool.complete]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from advisor import checks
+from advisor.engines.local import LocalEngine
 from advisor.loading import Decoding, hush
 from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.records import LEVEL, Rules
-from advisor.setting import Setting
+from advisor.setting import EngineName, Setting
 from advisor.store import Store
 from advisor.tasks import Task, load_task
 from ensemble.cachefolder import default_cache_dir
@@ -21,10 +22,19 @@ from ensemble.checkpoint import ChatTemplate
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
+    from advisor.engines.engine import Engine
     from advisor.watching import Watcher
 
 
-def setting_of(device: str, dtype: str, chat_template: str, max_new_tokens: int | None, batch_size: str) -> Setting:
+def setting_of(
+    device: str,
+    dtype: str,
+    chat_template: str,
+    max_new_tokens: int | None,
+    batch_size: str,
+    engine: str = "local",
+    ray_address: str | None = None,
+) -> Setting:
     """How models are loaded and generate, as the options say.
 
     Raises:
@@ -32,7 +42,9 @@ def setting_of(device: str, dtype: str, chat_template: str, max_new_tokens: int 
     """
     size, tokens = checks.check_batch_size(batch_size), checks.check_tokens(max_new_tokens)
     checks.check_loading(dtype, chat_template)
-    return Setting(device, dtype, cast("ChatTemplate", chat_template), tokens, size)
+    checks.check_engine(engine, ray_address)
+    template, where = cast("ChatTemplate", chat_template), cast("EngineName", engine)
+    return Setting(device, dtype, template, tokens, size, engine=where, ray_address=ray_address)
 
 
 def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
@@ -106,19 +118,35 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
 
 
 @contextmanager
-def opened_store(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[Store]:
-    """The store of a run, opened when its models have been checked: a run that is refused has written nothing.
+def opened(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store, Engine]]:
+    """The store and the engine of a run, opened when its models have been checked: one that is refused writes nothing.
 
     Raises:
-        InputError: A model cannot be used, or the store cannot be kept where it is wanted.
+        InputError: A model cannot be used, the cluster is not there or has not what a model asks for, or the store
+            cannot be kept where it is wanted.
     """
     hush(quiet=quiet)
-    checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template)
-    with Store(plan.cache_dir, watcher.say) as store:
+    here = plan.setting.engine == "local"
+    checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template, here=here)
+    with _engine(plan, watcher) as engine, Store(plan.cache_dir, watcher.say) as store:
         held_out = plan.held_out.notes if plan.held_out is not None else ()
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
             watcher.say(note)
-        yield store
+        yield store, engine
+
+
+@contextmanager
+def _engine(plan: Plan, watcher: Watcher) -> Iterator[Engine]:
+    if plan.setting.engine == "local":
+        yield LocalEngine()
+        return
+    from advisor.engines.cluster import ClusterEngine
+    from ensemble.cluster import cluster
+
+    with cluster(plan.setting.ray_address):
+        engine = ClusterEngine(plan.cache_dir, watcher.say)
+        engine.check(plan.candidates, plan.setting.device)
+        yield engine
 
 
 def plan_of_run(  # noqa: PLR0913  # see plan_of

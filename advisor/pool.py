@@ -5,6 +5,7 @@
     facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
     ./models/llama-q4.gguf  dtype=bfloat16
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub's model
+    org/large  device=cuda  num_gpus=1  num_cpus=8          # what it asks of a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY
 
 The last one is behind a server; see `remote`.
@@ -15,10 +16,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from advisor.engines.needs import OPTIONS, Needs, read_needs
 from advisor.remote.address import PREFIX, Remote, read_remote
 from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.errors import InputError
@@ -28,7 +30,10 @@ DEMO = Path(__file__).parent / "demo" / "pool.txt"
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 CHAT_TEMPLATES = ("auto", "always", "never")
 READS = ("source", "prompt")
-_OPTIONS = ("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file")
+_OPTIONS = (
+    *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
+    *OPTIONS,
+)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -41,6 +46,7 @@ class Candidate:
         name: Unique within the pool.
         checkpoint: Where the model is: in files, or behind a server.
         place: File and line, for messages.
+        needs: What it asks of a node of a cluster.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Candidate:
     dtype: str | None = None
     device: str | None = None
     chat_template: ChatTemplate | None = None
+    needs: Needs = field(default_factory=Needs)
 
 
 def read_pool(pool: str) -> tuple[Candidate, ...]:
@@ -118,6 +125,7 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
         dtype=_choice(options, "dtype", DTYPES, place),
         device=options.get("device"),
         chat_template=_template(options, place),
+        needs=read_needs(options, place),
     )
 
 

@@ -5,16 +5,19 @@ A candidate that fails is noted, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from advisor.answering import Here, free_memory
+from advisor.answering import Here
+from advisor.engines.engine import Answered, Begun, Ended, Engine, Job
+from advisor.engines.local import LocalEngine
 from advisor.identity import identify, model_of
 from advisor.loading import Decoding, FreshLoader, Loader, Model
 from advisor.plan import Plan
-from advisor.profiling import Answerer, Cost, profile, question_key
+from advisor.profiling import Advance, Answerer, Cost, Sheet, question_key
 from advisor.records import Profile
 from advisor.remote.answering import There
 from advisor.remote.identity import RemoteIdentity
@@ -36,6 +39,30 @@ class Profiled:
     cost: Cost
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Who is asked what, and how.
+
+    Attributes:
+        name: Whose answers they are: one candidate's, a method's.
+        members: The candidates that answer, the primary first.
+        key: What else decides the responses.
+    """
+
+    name: str
+    members: Sequence[str]
+    key: Mapping[str, Any]
+    task: Task
+    decoding: Decoding
+    setting: Setting
+
+    @property
+    def stage(self) -> str:
+        """What is said while they answer."""
+        who = self.name if len(self.members) == 1 else f"{self.name} of {', '.join(self.members)}"
+        return f"{who} on {self.task.split}"
+
+
 class Profiler:
     """Profiles candidates and sets of them.
 
@@ -44,6 +71,7 @@ class Profiler:
         store: Where responses are looked up and kept.
         watcher: Who is told how far it is.
         loader: Where its models come from; fresh from their folders where None, so that few are in memory at a time.
+        engine: Where they answer; in this process where None.
 
     Attributes:
         identities: What decides each candidate's responses, by name.
@@ -53,11 +81,14 @@ class Profiler:
         InputError: A candidate cannot be used; before any of them is run.
     """
 
-    def __init__(self, plan: Plan, store: Store, watcher: Watcher, loader: Loader | None = None) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, watcher: Watcher, loader: Loader | None = None, engine: Engine | None = None
+    ) -> None:
         self._plan = plan
         self._store = store
         self._watcher = watcher
         self._loader = loader or FreshLoader(plan.cache_dir)
+        self._engine = engine or LocalEngine()
         self._candidates = {candidate.name: candidate for candidate in plan.candidates}
         self.identities = {name: identify(one, plan.setting, store) for name, one in self._candidates.items()}
         self.failures: dict[str, str] = {}
@@ -67,17 +98,13 @@ class Profiler:
 
         One alone is an ensemble of one, which decodes exactly as the model itself does.
         """
-        found = {}
+        asked = [_Asked(name, [name], {}, task, self._plan.decoding, self._plan.setting) for name in names]
+        results = self._ask(asked)
+        # In the order of the names, not in that in which the candidates were done.
         for name in names:
-            try:
-                found[name] = self._profile(name, {}, [name], task)
-            except MemberError as error:
-                self.failures[name] = str(error).removeprefix(f"{name}: ")
-                self._watcher.say(f"{name}: {self.failures[name]}")
-            if name in self.failures:
-                # Only here, behind the handler, nothing refers to the model any more.
-                free_memory()
-        return found
+            if isinstance(failure := results[name], MemberError):
+                self.failures[name] = str(failure).removeprefix(f"{name}: ")
+        return {name: result for name in names if isinstance(result := results[name], Profiled)}
 
     def together(self, names: Sequence[str], task: Task, decoding: Decoding | None = None) -> Profiled:
         """The answers of a set, the primary first.
@@ -91,7 +118,7 @@ class Profiler:
             MemberError: It cannot be run.
         """
         decoding = decoding or self._plan.decoding
-        return self._profile(decoding.method, decoding.key(), names, task, decoding)
+        return self._profile(_Asked(decoding.method, names, decoding.key(), task, decoding, self._plan.setting))
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profiled:
         """One candidate's answers, drawn from its whole vocabulary instead of greedy.
@@ -101,7 +128,7 @@ class Profiler:
         """
         setting = replace(self._plan.setting, temperature=temperature, seed=seed)
         whole = Decoding("average")
-        return self._profile(f"{name}, drawn", whole.key(), [name], task, whole, setting)
+        return self._profile(_Asked(f"{name}, drawn", [name], whole.key(), task, whole, setting))
 
     def is_stored(self, names: Sequence[str], task: Task, decoding: Decoding) -> bool:
         """Whether all answers of a set are there already, so that no model has to be loaded."""
@@ -129,24 +156,56 @@ class Profiler:
         """
         return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
 
-    def _profile(
-        self,
-        name: str,
-        key: Mapping[str, Any],
-        members: Sequence[str],
-        task: Task,
-        decoding: Decoding | None = None,
-        setting: Setting | None = None,
-    ) -> Profiled:
-        answerer, setting = self._answerer(name, members, decoding), setting or self._plan.setting
-        who = name if len(members) == 1 else f"{name} of {', '.join(members)}"
-        with self._watcher.stage(f"{who} on {task.split}", len(task.examples)) as advance:
-            found = Profiled(*profile(name, self._key(members, key), answerer, task, setting, self._store, advance))
-        self._say_errors(found.profile)
+    def _profile(self, asked: _Asked) -> Profiled:
+        result = self._ask([asked])[asked.name]
+        if isinstance(result, MemberError):
+            raise result
+        return result
+
+    def _ask(self, asked: Sequence[_Asked]) -> dict[str, Profiled | MemberError]:
+        """The answers of some, each with a name of its own; or why there are none."""
+        by_name = {one.name: one for one in asked}
+        sheets: dict[str, Sheet] = {}
+        advance: dict[str, Advance] = {}
+        found: dict[str, Profiled | MemberError] = {}
+        with ExitStack() as stages, closing(self._engine.run(self._jobs(asked, sheets))) as events:
+            stage = {name: stages.enter_context(ExitStack()) for name in by_name}
+            for event in events:
+                name = event.job
+                one, sheet = by_name[name], sheets[name]
+                if isinstance(event, Begun):
+                    advance[name] = stage[name].enter_context(self._watcher.stage(one.stage, len(one.task.examples)))
+                    advance[name](sheet.stored)
+                elif isinstance(event, Answered):
+                    sheet.take(event.number, event.response)
+                    advance[name](1)
+                else:
+                    found[name] = result = _closed(sheet, event)
+                    stage[name].close()
+                    self._say(one, result)
         return found
 
-    def _answerer(self, name: str, members: Sequence[str], decoding: Decoding | None) -> Answerer:
-        """Who answers for some members."""
+    def _jobs(self, asked: Sequence[_Asked], sheets: dict[str, Sheet]) -> Iterator[Job]:
+        """What is left of each when it is its turn: by then another may have answered the same."""
+        for one in asked:
+            key = self._key(one.members, one.key)
+            sheets[one.name] = sheet = Sheet(one.name, key, one.task, one.setting, self._store)
+            yield self._job(one, sheet)
+
+    def _job(self, one: _Asked, sheet: Sheet) -> Job:
+        return Job(
+            name=one.name,
+            answerer=self._answerer(one.name, one.members, one.decoding),
+            models=() if any(map(self.is_remote, one.members)) else tuple(map(self.model, one.members)),
+            needs=tuple(self._candidates[member].needs for member in one.members),
+            decoding=one.decoding,
+            asked=sheet.missing,
+            task=one.task,
+            setting=one.setting,
+        )
+
+    def _answerer(self, name: str, members: Sequence[str], decoding: Decoding) -> Answerer:
+        """Who answers for some members in this process."""
         identity = self.identities[members[0]]
         if len(members) == 1 and isinstance(identity, RemoteIdentity):
             return There(name, identity.remote, identity.chat)
@@ -156,10 +215,25 @@ class Profiler:
         """What decides the responses of some members together."""
         return {"members": [self.identities[member].key() for member in members], **key}
 
-    def _say_errors(self, profile: Profile) -> None:
+    def _say(self, one: _Asked, result: Profiled | MemberError) -> None:
+        """Take note of what failed; of a set, or of draws, that is for who asked."""
+        if isinstance(result, MemberError):
+            if not one.key:
+                self._watcher.say(f"{one.name}: {str(result).removeprefix(f'{one.name}: ')}")
+            return
+        profile = result.profile
         errors = [answer.error for answer in profile.answers if answer.error is not None]
         if errors:
             self._watcher.say(
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
             )
+
+
+def _closed(sheet: Sheet, end: Ended) -> Profiled | MemberError:
+    if end.error is not None:
+        return MemberError(end.error)
+    try:
+        return Profiled(*sheet.close(end.peak_memory))
+    except MemberError as error:
+        return MemberError(str(error))

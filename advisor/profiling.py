@@ -67,6 +67,63 @@ class Cost:
     peak_memory: int | None = None
 
 
+class Sheet:
+    """The answers to a task's questions in the making: what the store has, and what comes in.
+
+    Args:
+        name: Whose profile it is.
+        key: What decides the responses besides the question: the models and the method.
+        task: The questions.
+        setting: How to generate.
+        store: Where responses are looked up and kept.
+
+    Attributes:
+        stored: How many questions had a response already.
+        missing: The others, by number.
+
+    Raises:
+        InputError: The task runs programs that models wrote, and the user has not allowed that.
+        UniteError: The store failed.
+    """
+
+    def __init__(self, name: str, key: Mapping[str, Any], task: Task, setting: Setting, store: Store) -> None:
+        task.check_allowed()
+        self._name, self._task, self._store = name, task, store
+        self._keys = [question_key(key, example, task, setting) for example in task.examples]
+        kept = store.get(self._keys)
+        self._responses = {n: kept[one] for n, one in enumerate(self._keys) if one in kept}
+        self.stored = len(self._responses)
+        self.missing = {n: example for n, example in enumerate(task.examples) if n not in self._responses}
+
+    def take(self, n: int, response: Response) -> None:
+        """Take a response in, and keep it.
+
+        Raises:
+            UniteError: The store failed.
+        """
+        self._responses[n] = response
+        if response.settled:
+            self._store.put(self._keys[n], response)
+
+    def close(self, peak_memory: int | None) -> tuple[Profile, Cost]:
+        """Grade the answers; all questions must have one.
+
+        Args:
+            peak_memory: The most memory that they took, in bytes; None for what was kept of that.
+
+        Raises:
+            MemberError: No question could be answered.
+            UniteError: The store failed.
+        """
+        key = key_of({"peak_memory": _DECODING, "of": self._keys})
+        if peak_memory is not None:
+            self._store.keep(key, peak_memory)
+        complete = [self._responses[n] for n in range(len(self._keys))]
+        if all(response.error is not None for response in complete):
+            raise MemberError(f"{self._name}: no question could be answered; the first: {complete[0].error}")
+        return Profile(self._name, _graded(self._task, complete)), _cost(complete, self._store.value(key))
+
+
 def profile(
     name: str,
     key: Mapping[str, Any],
@@ -92,25 +149,13 @@ def profile(
         MemberError: Loading failed, or no question could be answered.
         UniteError: The store failed.
     """
-    task.check_allowed()
-    keys = [question_key(key, example, task, setting) for example in task.examples]
-    kept = store.get(keys)
-    responses = {n: kept[one] for n, one in enumerate(keys) if one in kept}
-    advance(len(responses))
-    missing = {n: example for n, example in enumerate(task.examples) if n not in responses}
-    memory_key = key_of({"peak_memory": _DECODING, "of": keys})
-    if missing:
-        for n, response in answerer.answer(missing, task, setting):
-            responses[n] = response
-            if response.settled:
-                store.put(keys[n], response)
+    sheet = Sheet(name, key, task, setting, store)
+    advance(sheet.stored)
+    if sheet.missing:
+        for n, response in answerer.answer(sheet.missing, task, setting):
+            sheet.take(n, response)
             advance(1)
-        if answerer.peak_memory is not None:
-            store.keep(memory_key, answerer.peak_memory)
-    complete = [responses[n] for n in range(len(keys))]
-    if all(response.error is not None for response in complete):
-        raise MemberError(f"{name}: no question could be answered; the first: {complete[0].error}")
-    return Profile(name, _graded(task, complete)), _cost(complete, store.value(memory_key))
+    return sheet.close(answerer.peak_memory)
 
 
 def _cost(responses: Sequence[Response], peak_memory: int | None) -> Cost:

@@ -29,6 +29,7 @@ def of_run(
         "command": command,
         "seed": seed,
         "versions": versions(),
+        "engine": setting.engine,
         "machine": f"{platform.system()} {platform.machine()}",
         "device": setting.device,
         "dtype": setting.dtype,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from advisor.tasks.values import Task
 from ensemble.checkpoint import ChatTemplate
+
+EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Setting:
         batch_size: Prompts at a time; None to begin with a usual one, and halve it when memory runs out.
         temperature: 0 for greedy decoding, else the temperature of the draws.
         seed: Of the draws.
+        engine: Where candidates and sets answer: in this process, or on a Ray cluster.
+        ray_address: The cluster's; see :func:`ensemble.cluster.cluster`.
     """
 
     device: str = "cpu"
@@ -29,6 +34,8 @@ class Setting:
     batch_size: int | None = None
     temperature: float = 0.0
     seed: int = 0
+    engine: EngineName = "local"
+    ray_address: str | None = None
 
     def limit(self, task: Task) -> int:
         """Tokens after which a response to a task's question is cut off."""

@@ -38,21 +38,25 @@ class Terminal:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._bars: Progress | None = None
+        self._stages = 0
 
     @contextmanager
     def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """See :class:`advisor.watching.Watcher`."""
-        columns = (
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task(visible(description), total=total)
-            yield lambda done: progress.advance(task, done)
+        """See :class:`advisor.watching.Watcher`; stages that go on side by side have a bar each."""
+        if self._bars is None:
+            self._bars = _bars(self.console)
+            self._bars.start()
+        bars = self._bars
+        self._stages += 1
+        try:
+            task = bars.add_task(visible(description), total=total)
+            yield lambda done: bars.advance(task, done)
+        finally:
+            self._stages -= 1
+            if not self._stages:
+                bars.stop()
+                self._bars = None
 
     def say(self, text: str) -> None:
         """See :class:`advisor.watching.Watcher`."""
@@ -98,6 +102,18 @@ class Terminal:
         console.print(_plain(result["advice"]["text"]), soft_wrap=not console.is_terminal)
         link = Style(link=report.absolute().as_uri())
         console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
 
 
 def leaderboard(result: Mapping[str, Any]) -> Table:

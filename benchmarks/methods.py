@@ -22,7 +22,7 @@ from advisor.evaluation import evaluation_of
 from advisor.loading import KeepingLoader
 from advisor.pipeline import run
 from advisor.plan import Plan
-from advisor.planning import opened_store, plan_of, plan_of_run
+from advisor.planning import opened, plan_of, plan_of_run
 from advisor.profiler import Profiler
 from advisor.records import Rules
 from advisor.result import result_of, samples_of
@@ -54,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
         cache, out = Path(folder) / "cache", Path(folder) / "run"
         result = choose(out, cache, terminal, 6 if options.quick else None)
         plan = _plan_of_run(out, cache, 6 if options.quick else None)
-        with opened_store(plan, terminal, quiet=options.json) as store:
+        with opened(plan, terminal, quiet=options.json) as (store, _):
             table = evaluate(plan, settings_of(result), store, terminal)
             members = _members(plan, store, terminal)
         figures = [*of_table(table), *behind_a_threshold(members, plan, options)]
@@ -86,7 +86,7 @@ def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> Map
         cache_dir=cache,
         command="python -m benchmarks.methods",
     )
-    with opened_store(plan, terminal, quiet=True) as store:
+    with opened(plan, terminal, quiet=True) as (store, _):
         outcome = run(plan, store, terminal)
     result = result_of(outcome)
     write_run(out, result, samples_of(outcome))

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from ensemble.errors import InputError
+from ensemble.errors import InputError, UniteError
 
 OPTION = "--ray-address"
 _WAY_OUT = "start one with `ray start --head`, run advisor on one of its nodes, or leave the option and RAY_ADDRESS out"
@@ -25,13 +25,15 @@ _REACHED = 5.0
 """Seconds in which a cluster must answer; Ray itself would try for two minutes."""
 _STORE = 100 * 2**20
 """Bytes of shared memory that a cluster of this machine gets; responses are too small to be kept there."""
-_QUIET = {
+_SETTINGS = {
     # Ray's own notes (of a worker that died, say) go to standard output, where results are; what matters of them is
     # said here, in one line.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_USAGE_STATS_ENABLED": "0",
     # As later releases do; without it there is a warning in every process.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Workers of a cluster that is started here do what this process would have done itself, and as eagerly.
+    "RAY_worker_niceness": "0",
 }
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What every connection of HTTP/2 begins with (RFC 9113, 3.4), which Ray's servers speak: the preface and settings."""
@@ -47,13 +49,14 @@ def cluster(address: str | None = None) -> Iterator[None]:
 
     Raises:
         InputError: Ray is not installed, or there is no such cluster.
+        UniteError: None could be started.
     """
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if find_spec("ray") is None:
         raise InputError("--engine ray needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
     if address not in ("auto", "local"):
         _check(address)
-    for name, value in _QUIET.items():
+    for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -72,6 +75,8 @@ def cluster(address: str | None = None) -> Iterator[None]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except (Exception, SystemExit) as error:  # it gives up with a signal to this process
             reason = str(error).strip().splitlines() or [type(error).__name__]
+            if address == "local":
+                raise UniteError(f"no cluster could be started on this machine ({reason[0]}); try again") from error
             raise InputError(f"{OPTION} {address}: this cluster cannot be joined ({reason[0]}); {_WAY_OUT}") from error
         yield
 

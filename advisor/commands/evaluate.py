@@ -46,7 +46,7 @@ def evaluate(
     """Score methods of ensembling, and every member alone, on the same questions; writes RUN/evaluation.json."""
     from advisor import provenance
     from advisor.checks import check_options
-    from advisor.planning import opened_store, plan_of_run, setting_of
+    from advisor.planning import opened, plan_of_run, setting_of
     from advisor.runfolder import replace
     from advisor.terminal import Terminal
     from reports import write_report
@@ -75,7 +75,7 @@ def evaluate(
     from advisor.evaluating import Evaluator
     from advisor.evaluation import evaluation_of
 
-    with opened_store(plan, terminal, quiet=quiet) as store:
+    with opened(plan, terminal, quiet=quiet) as (store, _):
         evaluator = Evaluator(plan, names, options, store, terminal)
         evaluation = evaluator.run()
     made = provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, evaluator.identities)

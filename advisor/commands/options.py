@@ -28,6 +28,10 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
 Batch = Annotated[str, typer.Option("--batch-size", help="Prompts at a time, or auto.")]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
+Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, one after the other, or ray.")]
+Address = Annotated[
+    str | None, typer.Option("--ray-address", help="The cluster's host:port; RAY_ADDRESS or one started here if none.")
+]
 Cache = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses are kept for the next run.")]
 Json = Annotated[bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")]
 Race = Annotated[bool, typer.Option("--race", help="Drop candidates as soon as they are surely outside the gap.")]

@@ -21,13 +21,15 @@ def profile(
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",
+    engine: opt.Engine = "local",
+    ray_address: opt.Address = None,
     cache_dir: opt.Cache = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
-    from advisor.planning import opened_store, plan_of, setting_of
+    from advisor.planning import opened, plan_of, setting_of
     from advisor.records import Rules
     from advisor.terminal import Terminal
 
@@ -42,7 +44,7 @@ def profile(
         seed=seed,
         allow_code_execution=allow_code_execution,
         rules=Rules(),
-        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
         method="unite",
         k=1,
         verify=False,
@@ -52,8 +54,8 @@ def profile(
     from advisor.gathering import gather
     from advisor.profiler import Profiler
 
-    with opened_store(plan, terminal, quiet=quiet) as store:
-        found = gather(plan, Profiler(plan, store, terminal), terminal)
+    with opened(plan, terminal, quiet=quiet) as (store, at):
+        found = gather(plan, Profiler(plan, store, terminal, engine=at), terminal)
     ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]

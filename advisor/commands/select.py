@@ -35,6 +35,8 @@ def select(
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",
+    engine: opt.Engine = "local",
+    ray_address: opt.Address = None,
     race: opt.Race = False,
     race_level: opt.RaceLevel = None,
     search: opt.Search = False,
@@ -49,7 +51,7 @@ def select(
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
     from advisor.checks import check_rules
-    from advisor.planning import opened_store, plan_of, setting_of
+    from advisor.planning import opened, plan_of, setting_of
     from advisor.records import LEVEL
     from advisor.runfolder import check_out, folder_name, write_run
     from advisor.searching import TRIES
@@ -79,7 +81,7 @@ def select(
             seed=seed,
             allow_code_execution=allow_code_execution,
             rules=rules,
-            setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+            setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
             method=method,
             k=k,
             verify=not no_verify,
@@ -93,8 +95,8 @@ def select(
         check_out(folder)
         from advisor.pipeline import run
 
-        with opened_store(plan, terminal, quiet=quiet) as store:
-            outcome = run(plan, store, terminal)
+        with opened(plan, terminal, quiet=quiet) as (store, at):
+            outcome = run(plan, store, terminal, at)
 
     from advisor.result import result_of, samples_of
     from reports import write_report

@@ -1,0 +1,336 @@
+"""Profiling on a real Ray cluster: the same results as in one process, whoever dies, or one line of why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import pytest
+
+from advisor.answering import Here
+from advisor.engines.cluster import ClusterEngine
+from advisor.engines.engine import Answered, Begun, Ended, Event, Job
+from advisor.engines.local import LocalEngine
+from advisor.engines.needs import Needs, devices, needs_of, read_needs, together
+from advisor.loading import Decoding, FreshLoader, Model
+from advisor.setting import Setting
+from advisor.store import Response
+from advisor.tasks import Task, load_task
+from ensemble.checkpoint import Checkpoint
+from ensemble.cluster import cluster
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up as Linux lists them")
+
+ADVISOR = [sys.executable, "-c", "from advisor.cli import main; main()"]
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+MEASURED = ("seconds", "tokens_per_second", "peak_memory")
+"""What another run measures anew."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of this machine, which this process has joined."""
+    import ray
+
+    with cluster("local"):
+        yield ray.get_runtime_context().gcs_address
+
+
+@dataclass(slots=True)
+class Watched:
+    """What an engine said and did."""
+
+    events: list[Event] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def responses(self, job: str) -> dict[int, Response]:
+        """A job's responses, each without the time that it took; none is there twice."""
+        answered = [event for event in self.events if isinstance(event, Answered) and event.job == job]
+        found = {event.number: replace(event.response, seconds=0) for event in answered}
+        assert len(found) == len(answered)
+        return found
+
+    def end(self, job: str) -> Ended:
+        """How a job ended, which it did once, having begun once."""
+        [begun] = [event for event in self.events if isinstance(event, Begun) and event.job == job]
+        [ended] = [event for event in self.events if isinstance(event, Ended) and event.job == job]
+        assert self.events.index(begun) < self.events.index(ended)
+        return ended
+
+
+def workers(process: int | None = None) -> set[int]:
+    """The processes that do the jobs of the joined cluster, which are descendants of this process."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdecimal() and (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                found |= {int(folder.name)} if _descends(int(folder.name), process or os.getpid()) else set()
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def _descends(process: int, ancestor: int) -> bool:
+    while process not in (0, 1, ancestor):
+        process = int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+    return process == ancestor
+
+
+def kill(processes: set[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """What a condition comes to, as soon as it is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.05)
+    return found
+
+
+def job_of(models: Path, name: str, task: Task, cache: Path, setting: Setting | None = None) -> Job:
+    model = Model(name, Checkpoint(str(models / name)), "cpu", "auto", "auto")
+    here = Here(name, partial(FreshLoader(cache), [model], Decoding()))
+    asked = dict(enumerate(task.examples))
+    return Job(name, here, (model,), (Needs(),), Decoding(), asked, task, setting or Setting())
+
+
+@pytest.fixture
+def many(place: Place) -> Task:
+    """Questions that take a second or two, one at a time."""
+    place.task([{"question": f"What is {n} + {n}?", "answer": "e"} for n in range(120)], max_new_tokens=24)
+    return load_task("task.yaml")
+
+
+ONE_AT_A_TIME = Setting(batch_size=1)
+
+
+# --- The same as in one process ---
+
+
+def without_measures(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_measures(each) for key, each in value.items() if key not in MEASURED}
+    return [without_measures(each) for each in value] if isinstance(value, list) else value
+
+
+def test_a_run_on_a_cluster_comes_to_the_same_files_and_prints_nothing_of_ray(
+    place: Place, models: Path, address: str
+) -> None:
+    place.job(models)
+    here = place.advisor(*SELECT, "--out", "here", "--quiet", "--cache-dir", "here-cache")
+    assert here.status == 0
+    cache = {"XDG_CACHE_HOME": str(place.cache), "MPLCONFIGDIR": matplotlib.get_cachedir()}
+    done = subprocess.run(
+        [*ADVISOR, *SELECT, "--out", "there", "--quiet", "--json", "--engine", "ray", "--ray-address", address],
+        env={**os.environ, **cache},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    ours, theirs = (json.loads((place.folder / run / "result.json").read_text("utf-8")) for run in ("here", "there"))
+    assert json.loads(done.stdout) == theirs
+    for result, engine in ((ours, "local"), (theirs, "ray")):
+        assert result["provenance"].pop("engine") == engine
+        del result["provenance"]["command"]
+    same = [json.dumps(without_measures(result), sort_keys=False) for result in (ours, theirs)]
+    assert same[0] == same[1]
+    samples = [(place.folder / run / "samples.jsonl").read_bytes() for run in ("here", "there")]
+    assert samples[0] == samples[1]
+    assert theirs["ensemble"] is not None
+
+
+# --- A worker that dies ---
+
+
+def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
+    place: Place, models: Path, many: Task, address: str
+) -> None:
+    job, other = (job_of(models, name, many, place.cache, ONE_AT_A_TIME) for name in ("alpha", "gamma"))
+    watched = Watched()
+    killed: set[int] = set()
+    for event in ClusterEngine(place.cache, watched.said.append).run([job, other]):
+        watched.events.append(event)
+        if isinstance(event, Answered) and not killed:
+            killed = workers()
+            kill(killed)
+    assert len(killed) >= 1
+    assert watched.said
+    for said in watched.said:
+        assert "its worker on" in said and "died" in said and "asked what is left" in said
+    expected = Watched(list(LocalEngine().run([job, other])))
+    for name in ("alpha", "gamma"):
+        assert watched.end(name).error is None
+        assert watched.responses(name) == expected.responses(name)
+
+
+def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
+    place: Place, models: Path, many: Task, address: str
+) -> None:
+    watched = Watched()
+    over = threading.Event()
+
+    def kill_all() -> None:
+        while not over.is_set():
+            kill(workers())
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_all)
+    for event in ClusterEngine(place.cache, watched.said.append).run([job_of(models, "alpha", many, place.cache)]):
+        watched.events.append(event)
+        if isinstance(event, Begun):
+            killer.start()
+    over.set()
+    killer.join()
+    error = watched.end("alpha").error
+    assert error is not None and error.startswith("alpha: its worker died 3 times")
+    assert "\n" not in error
+    assert len(watched.said) == 2
+
+
+# --- What cannot be ---
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_cluster_that_is_not_there_is_said_within_seconds(place: Place, models: Path) -> None:
+    place.job(models)
+    start = time.monotonic()
+    there = f"127.0.0.1:{free_port()}"
+    line = place.refused(*SELECT, "--engine", "ray", "--ray-address", there)
+    assert f"--ray-address {there}: no cluster answers there" in line
+    assert time.monotonic() - start < 20
+
+
+def test_something_else_than_a_cluster_is_told_from_one(place: Place, models: Path) -> None:
+    place.job(models)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        line = place.refused(*SELECT, "--engine", "ray", "--ray-address", f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert "what listens there is no Ray cluster" in line
+
+
+@pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:0", "host:99999", ":6379:"])
+def test_an_address_that_is_none_is_refused(place: Place, models: Path, address: str) -> None:
+    place.job(models)
+    assert "give host:port" in place.refused(*SELECT, "--engine", "ray", "--ray-address", address)
+
+
+def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.job(models)
+    monkeypatch.setattr("ensemble.cluster.find_spec", lambda _: None)
+    line = place.refused(*SELECT, "--engine", "ray")
+    assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
+
+
+def test_engines_that_there_are_none_of_and_addresses_of_none_are_refused(place: Place, models: Path) -> None:
+    place.job(models)
+    assert "--engine slurm: not one of local, ray" in place.refused(*SELECT, "--engine", "slurm")
+    assert "add it" in place.refused(*SELECT, "--ray-address", "auto")
+
+
+def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place, models: Path, address: str) -> None:
+    place.task()
+    place.pool(str(models / "alpha"), f"{models / 'beta'} num_cpus=4096")
+    line = place.refused(*SELECT, "--engine", "ray")
+    assert "models.txt:2: 4096 cores and 0 GPUs are asked for, and no node of the cluster has as many" in line
+
+
+# --- What a model asks for ---
+
+
+@pytest.mark.parametrize("option", ["num_cpus=0", "num_cpus=1.5", "num_cpus=x", "num_gpus=-1", "num_gpus=1.5"])
+def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path, option: str) -> None:
+    place.task()
+    place.pool(f"{models / 'alpha'} {option}")
+    assert f"models.txt:1: {option}: give a" in place.refused(*SELECT)
+
+
+def test_what_is_left_open_follows_from_the_device() -> None:
+    assert needs_of(Needs(), "cpu", "here") == Needs(1, 0)
+    assert needs_of(Needs(), "cuda", "here") == Needs(1, 1)
+    assert needs_of(read_needs({"num_cpus": "8", "num_gpus": "0.5"}, "here"), "cuda", "here") == Needs(8, 0.5)
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])
+def test_a_device_that_is_not_the_one_given_is_refused(gpus: float | None, device: str) -> None:
+    with pytest.raises(InputError, match=r"^models.txt:3: .*cuda"):
+        needs_of(Needs(num_gpus=gpus), device, "models.txt:3")
+
+
+def test_a_set_has_a_gpu_for_each_of_its_members_and_their_cores_in_turns() -> None:
+    needs = (Needs(2, 1), Needs(4, 0), Needs(1, 0.5), Needs(1, 0.5))
+    assert together(needs) == Needs(4, 2)
+    assert devices(needs) == ["cuda:0", "cpu", "cuda:1", "cuda:1"]
+
+
+# --- Nothing stays behind ---
+
+
+def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many: Task) -> None:
+    place.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
+    (place.folder / "tmp").mkdir()
+    running = subprocess.Popen(
+        [*ADVISOR, *SELECT, "--engine", "ray", "--quiet"],
+        env={**os.environ, "XDG_CACHE_HOME": str(place.cache), "RAY_ADDRESS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: workers(running.pid) or running.poll() is not None, 120)
+    started = {process for process in every_process() if _descends(process, running.pid)}
+    # As a terminal does it: to all that belongs to the command.
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert err == "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
+    assert len(started) > 4
+    wait_for(lambda: not started & every_process(), 30)
+
+
+def every_process() -> set[int]:
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with_state = folder / "stat"
+            try:
+                if with_state.read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z":
+                    found.add(int(folder.name))
+            except OSError:
+                continue
+    return found
