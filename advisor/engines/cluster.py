@@ -134,8 +134,11 @@ class ClusterEngine:
                         following = None
             except ray.exceptions.RayError as error:
                 over = isinstance(ready, ray.ObjectRef) or isinstance(error, ray.exceptions.RayTaskError)
-                yield from self._give_up(hand, error) if over else self._lament(hand, error)
-                following = None if over else _call(hand)
+                if over:
+                    yield from self._give_up(hand, error)
+                    continue
+                self._note(hand, error)
+                following = _call(hand)
             if following is None:
                 yield from self._employ(hand)
                 following = self._ask(hand)
@@ -165,15 +168,14 @@ class ClusterEngine:
         hand.job = None
         return event
 
-    def _lament(self, hand: _Hand, error: Exception) -> Iterator[Event]:
-        """A worker has died, and Ray starts it again."""
+    def _note(self, hand: _Hand, error: Exception) -> None:
+        """A worker has died, and Ray starts it again, as often as it may."""
         hand.deaths += 1
-        if hand.job is not None and hand.deaths <= RESTARTS:
+        if hand.job is not None:
             self._say(
                 f"{hand.job.name}: its worker{_where(hand)} died ({_reason(error)}); it is started again and asked "
                 f"what is left, {len(hand.left)} of {len(hand.job.asked)} questions"
             )
-        yield from ()
 
     def _give_up(self, hand: _Hand, error: Exception) -> Iterator[Event]:
         """A worker will not come back, or its code is broken: so much for what it was doing, or would have done."""
@@ -181,11 +183,10 @@ class ClusterEngine:
             hand.job = hand.queue.popleft()
             yield Begun(hand.job.name)
         if hand.job is not None:
-            times = f"died {hand.deaths} times{_where(hand)}" if hand.deaths else "failed"
+            times = f"died{_where(hand)}, and again after {RESTARTS} restarts" if hand.deaths else "failed"
             kept = len(hand.job.asked) - len(hand.left) if hand.left else 0
             text = f"{hand.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
             yield self._end(hand, Ended(hand.job.name, error=text))
-        hand.deaths += 1
         _dismiss(hand)
 
 
