@@ -54,9 +54,9 @@ MEASURED = ("seconds", "tokens_per_second", "peak_memory")
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of this machine, which this process has joined."""
-    import ray
-
     with cluster("local"):
+        import ray
+
         yield ray.get_runtime_context().gcs_address
 
 
@@ -228,6 +228,24 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     assert error is not None and error.startswith("alpha: its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
     assert "\n" not in error
+
+
+def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(str(models / "alpha"))
+    # Any node uses a thousandth of its memory, so that Ray ends its workers for that, as it does at 95% otherwise.
+    scarce = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100", "RAY_ADDRESS": ""}
+    profile = ("profile", "--pool", "models.txt", "--task", "task.yaml", "--engine", "ray", "--quiet")
+    done = subprocess.run(
+        [*ADVISOR, *profile],
+        env={**os.environ, "XDG_CACHE_HOME": str(place.cache), **scarce},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "alpha: its worker" in done.stderr and "its node ran out of memory; ask for more with" in done.stderr
 
 
 # --- What cannot be ---
