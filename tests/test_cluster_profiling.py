@@ -95,8 +95,11 @@ def workers(process: int | None = None) -> set[int]:
 
 
 def _descends(process: int, ancestor: int) -> bool:
-    while process not in (0, 1, ancestor):
-        process = int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+    try:
+        while process not in (0, 1, ancestor):
+            process = int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return False  # it has just ended
     return process == ancestor
 
 
@@ -363,13 +366,13 @@ def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many:
 
 
 def every_process() -> set[int]:
+    """The processes that there are, without those that have ended and are only not yet taken note of."""
     found = set()
     for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with_state = folder / "stat"
-            try:
-                if with_state.read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z":
-                    found.add(int(folder.name))
-            except OSError:
-                continue
+        try:
+            if folder.name.isdecimal():
+                state = (folder / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+                found |= {int(folder.name)} if state != "Z" else set()
+        except OSError:
+            continue  # it has just ended
     return found
