@@ -13,8 +13,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import typer
 from pages import Shell, blocks, warm_shell
 
+from advisor.cli import app
 from advisor.compatibility import HOW_TO_READ
 from advisor.tasks import list_tasks
 from ensemble.methods import list_methods
@@ -173,11 +175,34 @@ def run_page(shell: Shell, page: Path, demo: Path | None) -> None:
     Shell(folder, shell.env, shell.python).run(page)
 
 
+@pytest.mark.timeout(600)
 def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
     assert (run_demo / "report.html").is_file()
 
 
+def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path) -> None:
+    result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
+    keys = {
+        *result,
+        *result["candidates"][0],
+        *result["task"],
+        *result["rules"],
+        *result["advice"],
+        *result["ensemble"],
+    }
+    page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
+    assert keys - set(re.findall(r"`(\w+)`", page)) == set()
+
+
+def test_the_page_of_commands_has_every_option(site: Path) -> None:
+    page = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]  # a group has them
+        for option in (name for parameter in command.params for name in parameter.opts if name.startswith("--")):
+            assert f"<code>{option}</code>" in page
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/index.md"])
 def test_examples_of_a_page_run(name: str, shell: Shell, run_demo: Path) -> None:
     if not list(blocks((ROOT / name).read_text(encoding="utf-8"))):
