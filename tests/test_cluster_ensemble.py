@@ -1,0 +1,205 @@
+"""Members on nodes of a real local Ray cluster: the texts of one process, whatever dies on the way, and few bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from benchmarks._models import made_up_tokenizer
+from ensemble import Ensemble
+from ensemble.checkpoint import Checkpoint
+from ensemble.errors import InputError, MemberError
+from ensemble.member import Loading, Member
+from ensemble.settings import Batch, Settings
+from tests.tiny import save_member, tiny_model, tokenizer_named
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+from ensemble.apart.member import Elsewhere, start_members  # noqa: E402  # needs Ray
+from ensemble.apart.node import Node  # noqa: E402  # needs Ray
+from ensemble.apart.wire import Traffic, packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
+from ensemble.cluster import cluster  # noqa: E402  # needs Ray
+
+pytestmark = pytest.mark.timeout(600)  # its processes start slowly where others compute
+
+PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same two models in this process, and on two nodes of the cluster."""
+
+    folders: list[Path]
+    here: Ensemble
+    apart: Ensemble
+
+    def both(self, **options: Any) -> list[Ensemble]:
+        """Both with another method."""
+        return [Ensemble(one.members, **options) for one in (self.here, self.apart)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folders = []
+    for n, (name, arch) in enumerate([("bytes", "llama"), ("unigram with bytes", "gpt2")]):
+        tokenizer = tokenizer_named(name)
+        folder = tmp_path_factory.mktemp(f"model{n}")
+        # Sure enough of itself that it drafts.
+        model = tiny_model(tokenizer, seed=n, arch=arch, sharpness=6.0)
+        folders.append(save_member(folder, model, tokenizer))
+    with cluster("local"):
+        here, apart = (Ensemble.from_pretrained(folders, dtype="float64", engine=engine) for engine in ("local", "ray"))
+        yield Pair(folders, here, apart)
+
+
+def seat(member: Member) -> Elsewhere:
+    return cast("Elsewhere", member.seat)
+
+
+def kill(member: Member) -> None:
+    """End the process that holds a member, as a machine that fails does."""
+    os.kill(ray.get(seat(member).link.actor.process.remote()), signal.SIGKILL)
+
+
+def test_each_member_is_in_a_process_of_its_own(pair: Pair) -> None:
+    processes = {ray.get(seat(member).link.actor.process.remote()) for member in pair.apart.members}
+    assert len(processes - {os.getpid()}) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_size": 2},  # prompts that wait take the places of others
+        {"temperature": 1.0, "top_p": 0.9, "seed": 7},
+        {"trace": True},
+    ],
+    ids=["greedy", "joining", "drawn", "traced"],
+)
+def test_a_batch_is_what_one_process_writes(pair: Pair, options: dict[str, Any]) -> None:
+    here, apart = (one.generate(PROMPTS, max_new_tokens=12, **options) for one in (pair.here, pair.apart))
+    for own, far in zip(here, apart, strict=True):
+        assert (own.text, own.tokens, own.finish_reason) == (far.text, far.tokens, far.finish_reason)
+        assert [step.data for step in own.trace] == [step.data for step in far.trace]
+        assert [[c.data for c in s.candidates] for s in own.trace] == [
+            [c.data for c in s.candidates] for s in far.trace
+        ]
+        for a, b in zip(own.trace, far.trace, strict=True):
+            assert [c.mean for c in a.candidates] == pytest.approx([c.mean for c in b.candidates], abs=1e-9)
+
+
+@pytest.mark.parametrize("method", ["core", "geometric", "safe"])
+def test_what_is_built_on_unite_is_the_same(pair: Pair, method: str) -> None:
+    here, apart = (one.generate(PROMPTS, max_new_tokens=8) for one in pair.both(method=method, k=4))
+    assert here == apart
+
+
+def test_a_draft_takes_fewer_calls_than_its_tokens_and_changes_nothing(pair: Pair) -> None:
+    calls = {}
+    for draft in (0, 24):
+        encoded = [pair.apart.encode(PROMPTS[1])]
+        before = seat(pair.apart.members[0]).link.traffic.calls
+        settings, batch = Settings(max_new_tokens=24), Batch(1, draft=draft)
+        ((_, far),) = pair.apart.generate_each(encoded, settings, batch)
+        ((_, own),) = pair.here.generate_each(encoded, settings, batch)
+        assert own == far
+        calls[draft] = seat(pair.apart.members[0]).link.traffic.calls - before
+    assert calls[24] < calls[0]
+
+
+def test_options_have_the_scores_of_one_process(pair: Pair) -> None:
+    here, apart = (one.score("The cat sat on", [" the mat", " the dog", " James"]) for one in (pair.here, pair.apart))
+    assert all(map(math.isfinite, here))
+    assert apart == pytest.approx(here, abs=1e-9)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["a batch", "drafting"])
+def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: list[str]) -> None:
+    settings, batch = Settings(max_new_tokens=16), Batch(4)
+    victim = pair.apart.members[len(prompts) % 2]
+    decoding = pair.apart.decoder(batch)
+    for n, prompt in enumerate(prompts):
+        decoding.add(n, pair.apart.encode(prompt), settings)
+    found = dict(decoding.step())
+    kill(victim)
+    found |= dict(decoding)
+    assert [found[n] for n in range(len(prompts))] == pair.here.generate(prompts, max_new_tokens=16, batch_size=4)
+
+
+def test_a_worker_that_dies_again_and_again_is_given_up_by_name(pair: Pair) -> None:
+    (member,) = start_members([Loading(Checkpoint(str(pair.folders[0])), "weak", dtype="float64")], restarts=0)
+    alone = Ensemble([member])
+    assert alone.generate(["The"], max_new_tokens=1)
+    kill(member)
+    with pytest.raises(MemberError, match=r"^weak: its process on the cluster died once and is given up; "):
+        alone.generate(["The"], max_new_tokens=2)
+
+
+def test_a_worker_without_the_memory_says_so_in_a_line(pair: Pair, tmp_path: Path) -> None:
+    for path in pair.folders[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    # More than any machine has, in a file that is all holes.
+    header = b'{"a":{"dtype":"F32","shape":[70368744177664],"data_offsets":[0,281474976710656]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(MemberError, match=r"^big: its weights need .* GiB in float32, and cpu has .* GiB free"):
+        start_members([Loading(Checkpoint(str(tmp_path)), "big", dtype="float32")])
+
+
+def told(traffic: Traffic) -> tuple[int, int]:
+    return traffic.sent, traffic.received
+
+
+def test_a_step_sends_top_candidates_and_asked_for_logits(pair: Pair) -> None:
+    links = [seat(member).link for member in pair.apart.members]
+    before = [told(link.traffic) for link in links]
+    (made,) = pair.apart.generate_each([pair.apart.encode("The")], Settings(max_new_tokens=16), Batch(1, draft=0))
+    steps = len(made[1].tokens)
+    for link, (sent, received) in zip(links, before, strict=True):
+        # Of 10 candidates 8 bytes of a logit and 4 of an id; of 10 others an id there, and a logit back.
+        assert (link.traffic.sent - sent) / steps < 400
+        assert (link.traffic.received - received) / steps < 500
+
+
+def test_what_a_step_sends_does_not_grow_with_the_vocabulary(tmp_path: Path) -> None:
+    sizes = []
+    for ids in (1000, 30_000):
+        tokenizer = made_up_tokenizer(ids, "words")
+        model = tiny_model(tokenizer, dtype=torch.float32)
+        folder = save_member(tmp_path / str(ids), model, tokenizer)
+        node = Node(Loading(Checkpoint(str(folder)), "m", dtype="float32"), threads=1)
+        node.ask(packed((0, 0, 10, "admit", ([[1, 2, 3], [4, 5]],))))
+        request = packed((0, 2, 10, "feed", ([3, 2], [[6], [7]])))
+        answer = node.ask(request)
+        values, found = map(unpack_tensor, unpacked(answer))
+        assert values.shape == found.shape == (2, 10)
+        assert torch.equal(values, values.sort(dim=1, descending=True).values)
+        sizes.append((len(request), len(answer)))
+    assert sizes[0] == sizes[1]
+
+
+def test_methods_over_whole_vocabularies_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^method average: it cannot run on a cluster, .*; use unite, .* or safe$"):
+        Ensemble.from_pretrained([tmp_path / "nothing"], method="average", engine="ray")
+
+
+def test_an_engine_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^engine 'spark': not one of local, ray$"):
+        Ensemble.from_pretrained([tmp_path], engine=cast("Any", "spark"))
+
+
+def test_a_cluster_without_gpus_says_so(pair: Pair) -> None:
+    with pytest.raises(InputError, match=r"^2 members are to be on GPUs, and the cluster has 0; "):
+        Ensemble.from_pretrained(pair.folders, device="cuda", engine="ray")
+
+
+def test_weights_that_are_elsewhere_are_refused_where_they_are_needed(pair: Pair) -> None:
+    with pytest.raises(InputError, match=r"its weights are on a cluster, and this needs them in its own process$"):
+        _ = pair.apart.members[0].model
