@@ -75,6 +75,29 @@ class FreshLoader:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadLoader:
+    """Loads each model on a node of its own of the Ray cluster that is joined (:func:`ensemble.cluster.cluster`).
+
+    Attributes:
+        cache_dir: Where the tables of joint vocabularies are kept.
+    """
+
+    cache_dir: Path
+
+    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+        """See :class:`Loader`; a method that needs its members in one process is refused before any is loaded."""
+        from ensemble.engine import check_engine, load_members
+        from ensemble.member import Loading
+
+        if len(models) > 1 or decoding.method == "average":
+            check_engine("ray", decoding.method)
+        loadings = [
+            Loading(model.checkpoint, model.name, model.device, model.dtype, model.chat_template) for model in models
+        ]
+        return _ensemble(load_members(loadings, "ray"), decoding, self.cache_dir)
+
+
+@dataclass(frozen=True, slots=True)
 class KeepingLoader:
     """Loads each model once and keeps it, for runs that need all of them in memory anyway.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from advisor.loading import Decoding, FreshLoader, Model
+from advisor.loading import Decoding, FreshLoader, Model, SpreadLoader
 from advisor.pool import Candidate
 from advisor.remote.address import PREFIX, Remote, not_here, remote_of
 from advisor.result import read_result
@@ -19,6 +19,7 @@ from ensemble.checkpoint import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.decoder import Generation
 from ensemble.ensemble import Ensemble
 from ensemble.errors import InputError
+from ensemble.methods import check_apart
 from ensemble.trace import Step
 from reports.visible import visible
 
@@ -28,7 +29,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Models in order, and how they decode together; ``options`` are what ``Ensemble`` takes beside method and k."""
+    """Models in order, and how and where they decode together.
+
+    Attributes:
+        options: What ``Ensemble`` takes beside method and k.
+        engine: ``local`` is this process; with ``ray`` each model is on a node of the cluster that is joined.
+    """
 
     models: tuple[Model, ...]
     method: str = "unite"
@@ -36,6 +42,7 @@ class Chosen:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "local"
 
     def but(self, method: str | None, k: int | None, max_new_tokens: int | None, stop: Sequence[str] | None) -> Chosen:
         """The same with what is given in place of its own."""
@@ -62,9 +69,20 @@ class Chosen:
         )
         return dataclasses.replace(self, models=models)
 
+    def at(self, engine: str) -> Chosen:
+        """The same where an engine runs it.
+
+        Raises:
+            InputError: The method needs its members in one process.
+        """
+        if engine == "ray" and len(self.models) > 1:
+            check_apart(self.method)
+        return dataclasses.replace(self, engine=engine)
+
     def load(self) -> Ensemble:
         """Load the models."""
-        return FreshLoader(default_cache_dir())(self.models, Decoding(self.method, self.k, self.options))
+        loader = SpreadLoader if self.engine == "ray" else FreshLoader
+        return loader(default_cache_dir())(self.models, Decoding(self.method, self.k, self.options))
 
 
 def chosen_by_run(run: Path) -> Chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,8 @@ def run(
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; the run's own.")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32, ...; the run's own.")] = None,
     chat_template: Annotated[str | None, typer.Option("--chat-template", help="auto, ...; the run's own.")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="local, or ray: each model on its own node.")] = "local",
+    ray_address: opt.Address = None,
     stream: Annotated[bool, typer.Option("--stream", help="Write the text as it comes.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show what each member wanted at every step.")] = False,
     trust_remote_code: opt.Trust = False,
@@ -55,6 +58,7 @@ def run(
     checks.check_sampling(temperature, top_p)
     checks.check_seed(seed)
     checks.check_stop(stop or ())
+    checks.check_engine(engine, ray_address)
 
     from advisor import running
     from advisor.loading import hush
@@ -66,17 +70,19 @@ def run(
         chosen = running.chosen_by_folder(
             Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
         )
-    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
+    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template).at(engine)
     checks.check_models(chosen.models)
     text = running.read_prompt(prompt)
-    if stream and not trace:
-        for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
-            print(for_output(piece), end="", flush=True)
-        print()
-        return
-    generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
-    print(for_output(generation.text))
-    if trace:
-        print(
-            *running.trace_lines(generation.trace, [model.name for model in chosen.models]), sep="\n", file=sys.stderr
-        )
+    from ensemble.cluster import cluster
+
+    with cluster(ray_address) if engine == "ray" else nullcontext():
+        if stream and not trace:
+            for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
+                print(for_output(piece), end="", flush=True)
+            print()
+            return
+        generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
+        print(for_output(generation.text))
+        if trace:
+            names = [model.name for model in chosen.models]
+            print(*running.trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
