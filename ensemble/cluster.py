@@ -77,7 +77,10 @@ def cluster(address: str | None = None) -> Iterator[None]:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             if address == "local":
                 raise UniteError(f"no cluster could be started on this machine ({reason[0]}); try again") from error
-            raise InputError(f"{OPTION} {address}: this cluster cannot be joined ({reason[0]}); {_WAY_OUT}") from error
+            raise InputError(
+                f"{OPTION} {address}: this cluster cannot be joined ({reason[0]}); {_WAY_OUT}; one that asks for "
+                "a token needs RAY_AUTH_MODE=token here, too"
+            ) from error
         yield
 
 
