@@ -21,6 +21,7 @@ from advisor.commands.profile import profile
 from advisor.commands.report import report
 from advisor.commands.run import run
 from advisor.commands.select import select
+from advisor.commands.serve import serve
 from ensemble.errors import UniteError
 
 _STOPPED = "stopped; what was answered so far is kept, and the same command goes on from there"
@@ -48,7 +49,7 @@ def about(
     """Which of your language models can be ensembled, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, evaluate, export, tasks, methods):
+for command in (select, profile, report, run, serve, evaluate, export, tasks, methods):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

@@ -157,7 +157,7 @@ class Chooser:
             for row, (draw, (token, _)) in enumerate(zip(draws, found, strict=True))
             if (n := draw.alternatives) is not None and token != NOT_A_NUMBER
         }
-        likely = likelihoods(step, winners, asked, self._spelling.entry_bytes) if asked else {}
+        likely = likelihoods(step, tokens, asked, self._spelling.data) if asked else {}
         steps = dict(enumerate(winners.tolist())) if self._trace else {}
         return [
             Choice(

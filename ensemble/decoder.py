@@ -181,10 +181,13 @@ class Decoder:
     @property
     def running(self) -> dict[int, bytes]:
         """The bytes that have been emitted for each prompt that has a place, by its number."""
-        # A step that failed may have given places to prompts that have no text yet.
-        texts = [text.data for text in self._contexts.texts]
-        texts += [b""] * (len(self._running) - len(texts))
-        return {progress.number: data for progress, data in zip(self._running, texts, strict=True)}
+        texts = zip(self._running, self._contexts.texts, strict=True)
+        return {progress.number: text.data for progress, text in texts}
+
+    @property
+    def waiting(self) -> list[int]:
+        """The numbers of the prompts that have no place yet; right also after a step that failed."""
+        return [progress.number for progress in self._waiting]
 
     def likelihoods(self, number: int) -> Sequence[Likelihood]:
         """How likely the choices for a running prompt were so far; empty where it does not ask for that."""

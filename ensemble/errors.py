@@ -18,5 +18,9 @@ class InputError(UniteError):
     exit_status = 2
 
 
+class PromptTooLongError(InputError):
+    """A prompt does not fit a member's context."""
+
+
 class MemberError(UniteError):
     """One model failed while it was loaded or run. A pool goes on without it; an ensemble cannot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ensemble.distribution import Distribution
@@ -13,11 +14,11 @@ from ensemble.joint import NONE
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """An entry of the joint vocabulary.
+    """Something that a step may emit.
 
     Attributes:
         data: Its bytes; None for EOS.
-        logprob: The natural logarithm of the ensemble's probability of it.
+        logprob: The natural logarithm of the ensemble's probability that it is emitted.
     """
 
     data: bytes | None
@@ -29,11 +30,11 @@ class Likelihood:
     """A step of a text.
 
     Probabilities are those of the method, before any temperature: over the union where it makes one, else over all
-    entries.
+    entries. Entries for which the primary emits the same token (the first of several that spell them) count together.
 
     Attributes:
         emitted: What was emitted.
-        alternatives: The likeliest entries that the primary can express, the likeliest first.
+        alternatives: The likeliest that the primary can emit, the likeliest first.
     """
 
     emitted: Likely
@@ -41,33 +42,34 @@ class Likelihood:
 
 
 def likelihoods(
-    step: Distribution, winners: Tensor, asked: Mapping[int, int], entry_bytes: Callable[[int], bytes | None]
+    step: Distribution, tokens: Tensor, asked: Mapping[int, int], spell: Callable[[int], bytes | None]
 ) -> dict[int, Likelihood]:
     """The likelihoods of some rows of a step.
 
     Args:
         step: What the method made of it.
-        winners: [B] the index of the chosen entry within each row.
+        tokens: [B] what each row emits, as in ``step.ids``.
         asked: For each of these rows, how many alternatives it has at most.
-        entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
+        spell: Gives the bytes that a token adds to the text, None for EOS.
     """
     rows = list(asked)
-    expressed = step.mean[rows].masked_fill(step.ids[rows] == NONE, 0)
-    best = expressed.topk(min(max(asked.values()), expressed.shape[1]), dim=1)
-    entries = step.entries[rows]
-    chosen = winners[rows][:, None]
-    emitted = zip(
-        entries.gather(1, chosen)[:, 0].tolist(), expressed.gather(1, chosen)[:, 0].log().tolist(), strict=True
-    )
-    others = zip(entries.gather(1, best.indices).tolist(), best.values.log().tolist(), strict=True)
+    ids, order = step.ids[rows].sort(dim=1)
+    mean = step.mean[rows].masked_fill(step.ids[rows] == NONE, 0).gather(1, order)
+    # What has the same id stands side by side by now, and is summed in one place.
+    group = (ids.diff(dim=1, prepend=ids[:, :1]) != 0).cumsum(dim=1)
+    sums = torch.zeros_like(mean).scatter_add_(1, group, mean)
+    names = torch.full_like(ids, NONE).scatter_(1, group, ids)
+    chosen = (sums * (names == tokens[rows][:, None])).sum(dim=1).log().tolist()
+    best = sums.topk(min(max(asked.values()), sums.shape[1]), dim=1)
+    others = zip(names.gather(1, best.indices).tolist(), best.values.log().tolist(), strict=True)
     return {
         row: Likelihood(
-            Likely(entry_bytes(entry), logprob),
+            Likely(spell(token), logprob),
             tuple(
-                Likely(entry_bytes(other), value)
+                Likely(spell(other), value)
                 for other, value in zip(*(own[: asked[row]] for own in found), strict=True)
-                if value > float("-inf")
+                if value > -torch.inf
             ),
         )
-        for row, (entry, logprob), found in zip(rows, emitted, others, strict=True)
+        for row, token, logprob, found in zip(rows, tokens[rows].tolist(), chosen, others, strict=True)
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ensemble.checkpoint import DTYPES, ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.memory import check_memory, free_memory
 from ensemble.prompts import Sourced
 from ensemble.rows import CachedRows, RecomputedRows, Rows
@@ -124,7 +124,7 @@ class Member:
         most = None if self.context is None else self.context - (self.seq2seq is None)
         length = encoder_length(row) or len(row)
         if most is not None and length > most:
-            raise InputError(
+            raise PromptTooLongError(
                 f"{self.name}: a prompt of {length} tokens does not fit its context of {self.context}; "
                 f"it may have {most}"
             )

@@ -19,7 +19,7 @@ class Settings:
         temperature: 0 for greedy decoding, else the temperature of the draws.
         top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
         seed: Of the draws, which the prompt's own ids decide besides.
-        alternatives: How many of the likeliest entries of each step are kept with their log-probabilities, beside what
+        alternatives: How many of the likeliest tokens of each step are kept with their log-probabilities, beside what
             was emitted; None keeps nothing.
     """
 

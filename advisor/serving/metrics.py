@@ -1,0 +1,44 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """The figures of one server, in a registry of its own.
+
+    Attributes:
+        requests: Answered, by path and status; those whose client went away have the status 499.
+        seconds: That they took, to the last byte.
+        first_token: Seconds from a request's arrival to the first token of each of its texts.
+        prompt_tokens: Read, as the primary counts them.
+        new_tokens: Emitted, likewise.
+        running: Texts that are being decoded.
+        waiting: Texts that wait for a place.
+        rows: Texts that were decoded together, step by step.
+        failures: Of steps.
+    """
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("advisor_requests", "Requests.", ["path", "status"], registry=registry)
+        self.seconds = Histogram(
+            "advisor_request_seconds", "To a request's last byte.", ["path"], registry=registry, buckets=_SECONDS
+        )
+        self.first_token = Histogram(
+            "advisor_first_token_seconds", "To a text's first token.", registry=registry, buckets=_SECONDS
+        )
+        self.prompt_tokens = Counter("advisor_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.new_tokens = Counter("advisor_new_tokens", "Tokens that were emitted.", registry=registry)
+        self.running = Gauge("advisor_running_texts", "Texts that are being decoded.", registry=registry)
+        self.waiting = Gauge("advisor_waiting_texts", "Texts that wait for a place.", registry=registry)
+        self.rows = Histogram("advisor_batch_rows", "Texts in a step.", registry=registry, buckets=_ROWS)
+        self.failures = Counter("advisor_failed_steps", "Steps that failed.", registry=registry)
+
+    def text(self) -> bytes:
+        """All figures, in Prometheus's text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,86 @@
+"""From a chosen set to an application."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from importlib import metadata, util
+from typing import TYPE_CHECKING
+
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from advisor.running import Chosen
+    from advisor.serving.engine import Engine
+    from advisor.serving.guard import Key
+    from advisor.serving.order import Limits
+
+
+def check_extra() -> None:
+    """Make sure that the libraries are there that only a server needs.
+
+    Raises:
+        InputError: One of them is not.
+    """
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        if util.find_spec(name) is None:
+            raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
+
+
+def check_level(method: str) -> None:
+    """Make sure that a method decodes token by token.
+
+    Raises:
+        InputError: It does not.
+    """
+    from ensemble.methods import list_methods
+
+    if list_methods()[method].level != "token":
+        raise InputError(
+            f"--method {method}: it writes whole spans, so requests cannot share a batch or be streamed; "
+            "serve with a token-level one, as --method unite"
+        )
+
+
+def name_of(chosen: Chosen) -> str:
+    """What a set is called where it has no other name: its members."""
+    return "+".join(model.name for model in chosen.models)
+
+
+def fingerprint(chosen: Chosen) -> str:
+    """A digest of all that decides what a set writes: OpenAI's ``system_fingerprint``."""
+    models = [
+        [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
+        for model in chosen.models
+    ]
+    parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
+    return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def make_app_of(chosen: Chosen, name: str, limits: Limits, key: Key | None, batch_size: int) -> tuple[FastAPI, Engine]:
+    """Load a set, and make an application and its engine of it.
+
+    Args:
+        chosen: The set.
+        name: What clients call it.
+        limits: What a request may ask for.
+        key: What clients must show.
+        batch_size: Texts that are decoded at a time.
+
+    Raises:
+        InputError: What was given cannot be used.
+        MemberError: A model failed while it was loaded.
+    """
+    from advisor.serving.app import Served, make_app
+    from advisor.serving.engine import Engine
+    from advisor.serving.metrics import Metrics
+    from ensemble.settings import Batch
+
+    metrics = Metrics()
+    engine = Engine(chosen.load(), Batch(batch_size), limits, metrics)
+    members = tuple(model.name for model in chosen.models)
+    served = Served(name, members, chosen.method, fingerprint(chosen), int(time.time()))
+    return make_app(engine, served, limits, metrics, key), engine

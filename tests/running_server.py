@@ -1,0 +1,121 @@
+"""Real servers on free ports, each in a thread of its own, with ensembles of tiny models."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+
+from advisor.serving.app import Served, make_app
+from advisor.serving.engine import Engine
+from advisor.serving.guard import Key
+from advisor.serving.metrics import Metrics
+from advisor.serving.order import Limits
+from advisor.serving.server import Server, address_of, bind
+from ensemble import Ensemble
+from ensemble.errors import UniteError
+from ensemble.settings import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered."""
+
+    status: int
+    headers: Any
+    text: str
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The one object of an error body, which has these four keys and no others."""
+        body = json.loads(self.text)
+        assert list(body) == ["error"], body
+        assert set(body["error"]) == {"message", "type", "param", "code"}, body
+        assert "\n" not in body["error"]["message"]
+        found: dict[str, Any] = body["error"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that runs."""
+
+    url: str
+    server: Server
+    engine: Engine
+    thread: threading.Thread
+    errors: list[UniteError]
+    """What it ended with."""
+
+    def client(self, key: str = "none") -> openai.OpenAI:
+        """A client that never tries again by itself."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def ask(self, path: str, content: str | bytes | None = None, **headers: str) -> Reply:
+        """Get a path, or post a body as it stands."""
+        data = content.encode() if isinstance(content, str) else content
+        sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"{self.url}{path}", data, sent)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return Reply(reply.status, reply.headers, reply.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, error.headers, error.read().decode())
+
+    def figure(self, name: str) -> float:
+        """A figure of ``/metrics``, summed over its labels."""
+        lines = [line.rsplit(" ", 1) for line in self.ask("/metrics").text.splitlines() if not line.startswith("#")]
+        return sum(float(value) for key, value in lines if key.partition("{")[0] == name)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
+        """Wait until something is so."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it has not come about"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """As a signal does, which only main threads get."""
+        self.server.handle_exit(signal.SIGTERM, None)
+
+
+@contextlib.contextmanager
+def serving(
+    ensemble: Ensemble, limits: Limits | None = None, *, batch: Batch | None = None, key: str | None = None
+) -> Iterator[Running]:
+    """Serve an ensemble as ``tiny``; all that was asked for is finished at the end."""
+    limits, metrics = limits or Limits(), Metrics()
+    engine = Engine(ensemble, batch or Batch(), limits, metrics)
+    served = Served("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
+    app = make_app(engine, served, limits, metrics, None if key is None else Key.of(key))
+    ready = threading.Event()
+    with bind("127.0.0.1", 0) as bound:
+        server = Server(app, engine, bound, ready=ready.set)
+        errors: list[UniteError] = []
+
+        def run() -> None:
+            try:
+                server.run_bound()
+            except UniteError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert ready.wait(20)
+        try:
+            yield Running(address_of(bound), server, engine, thread, errors)
+        finally:
+            if not engine.refusing:
+                server.handle_exit(signal.SIGTERM, None)
+            thread.join(30)
+    assert not thread.is_alive()

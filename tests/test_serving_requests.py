@@ -1,0 +1,333 @@
+"""What a server refuses, and how it says so: always OpenAI's error body, and never another status than it should be."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+from running_server import Reply, Running, serving
+from test_ensemble_api import member, writer
+
+from advisor.serving.guard import Key, read_key
+from advisor.serving.order import Limits
+from advisor.serving.protocol import ChatRequest, CompletionRequest, chat_order, completion_order
+from advisor.serving.server import bind
+from ensemble import Ensemble
+from ensemble.errors import InputError
+
+LIMITS = Limits(texts=8, new_tokens=50, prompt_tokens=40, body=20_000, usual_tokens=5)
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+KEY = "sesame-1"
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def server(tables: Path) -> Iterator[Running]:
+    ensemble = Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+    with serving(ensemble, LIMITS, key=KEY) as running:
+        yield running
+
+
+def send(server: Running, path: str, body: str | bytes | dict[str, Any]) -> Reply:
+    content = json.dumps(body) if isinstance(body, dict) else body
+    return server.ask(path, content, Authorization=f"Bearer {KEY}")
+
+
+def completion(**more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": "x", **more}
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": "x"}], **more}
+
+
+# Bodies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "nonsense",
+        "{",
+        "[]",
+        "null",
+        '"text"',
+        "{}",
+        b"\xff\xfe{}",
+        b'{"model": "tiny", "prompt": "\xff"}',
+        "[" * 15_000,
+        '{"model": "tiny", "prompt": "x", "seed": ' + "9" * 5000 + "}",
+        '{"model": "tiny", "prompt": "x", "temperature": NaN}',
+        '{"model": "tiny", "prompt": "x", "top_p": Infinity}',
+        '{"model": "tiny", "prompt": "\\ud800"}',
+        '{"model": "tiny", "prompt": "x", "stop": "\\udc00"}',
+        '{"model": "tiny", "prompt": "x", "\\ud800": 1}',
+    ],
+)
+def test_nonsense_is_a_bad_request(server: Running, body: str | bytes) -> None:
+    reply = send(server, COMPLETIONS, body)
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (COMPLETIONS, {"model": "tiny"}, "prompt"),
+        (COMPLETIONS, {"prompt": "x"}, "model"),
+        (COMPLETIONS, completion(model=3), "model"),
+        (COMPLETIONS, completion(prompt=None), "prompt"),
+        (COMPLETIONS, completion(prompt=[]), "prompt"),
+        (COMPLETIONS, completion(prompt=[1, 2]), "prompt"),
+        (COMPLETIONS, completion(prompt=[[1], [2]]), "prompt"),
+        (COMPLETIONS, completion(prompt=["a", 1]), "prompt.1"),
+        (COMPLETIONS, completion(max_tokens=0), "max_tokens"),
+        (COMPLETIONS, completion(max_tokens="12"), "max_tokens"),
+        (COMPLETIONS, completion(max_tokens=True), "max_tokens"),
+        (COMPLETIONS, completion(max_tokens=51), "max_tokens"),
+        (COMPLETIONS, completion(temperature=-0.1), "temperature"),
+        (COMPLETIONS, completion(temperature=2.1), "temperature"),
+        (COMPLETIONS, completion(top_p=0), "top_p"),
+        (COMPLETIONS, completion(top_p=1.5), "top_p"),
+        (COMPLETIONS, completion(seed=2**63), "seed"),
+        (COMPLETIONS, completion(n=0, temperature=1), "n"),
+        (COMPLETIONS, completion(n=9, temperature=1), "n"),
+        (COMPLETIONS, completion(n=2), "n"),
+        (COMPLETIONS, completion(prompt=["x"] * 9), "n"),
+        (COMPLETIONS, completion(stop=["a", ""]), "stop"),
+        (COMPLETIONS, completion(stop=[1]), "stop.0"),
+        (COMPLETIONS, completion(stop=["a"] * 17), "stop"),
+        (COMPLETIONS, completion(logprobs=21), "logprobs"),
+        (COMPLETIONS, completion(logprobs=True), "logprobs"),
+        (COMPLETIONS, completion(stream_options={"include_usage": True}), "stream_options"),
+        (COMPLETIONS, completion(stream="yes"), "stream"),
+        (CHAT, chat(messages=[]), "messages"),
+        (CHAT, chat(messages="x"), "messages"),
+        (CHAT, chat(messages=[{"role": "tool", "content": "x"}]), "messages.0.role"),
+        (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "messages.0.content.0.type"),
+        (CHAT, chat(messages=[{"role": "user", "content": "x", "tool_calls": [1]}]), "messages.0.tool_calls"),
+        (CHAT, chat(top_logprobs=2), "top_logprobs"),
+        (CHAT, chat(logprobs=1), "logprobs"),
+        (CHAT, chat(max_completion_tokens=0), "max_completion_tokens"),
+        (CHAT, chat(max_completion_tokens=51), "max_tokens"),
+    ],
+)
+def test_a_wrong_parameter_is_named(server: Running, path: str, body: dict[str, Any], param: str) -> None:
+    reply = send(server, path, body)
+    assert reply.status == 400
+    assert reply.error["param"] == param
+    assert param.split(".", maxsplit=1)[0] in reply.error["message"]
+
+
+REFUSED = {
+    "audio": {"voice": "x"},
+    "best_of": 2,
+    "echo": True,
+    "frequency_penalty": 0.5,
+    "functions": [{"name": "f"}],
+    "guided_json": {},
+    "logit_bias": {"5": 1},
+    "min_p": 0.1,
+    "modalities": ["audio"],
+    "presence_penalty": -1,
+    "response_format": {"type": "json_schema", "json_schema": {}},
+    "store": True,
+    "suffix": "end",
+    "tool_choice": "required",
+    "tools": [{"type": "function"}],
+    "top_k": 5,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_what_cannot_be_honoured_is_refused_by_name(server: Running, path: str, name: str) -> None:
+    body = completion() if path == COMPLETIONS else chat()
+    reply = send(server, path, {**body, name: REFUSED[name]})
+    assert reply.status == 400
+    assert reply.error["code"] == "unsupported_parameter"
+    assert reply.error["message"] == f"{name}: not supported by this server; leave it out"
+
+
+def test_all_that_cannot_be_honoured_is_named(server: Running) -> None:
+    said = send(server, CHAT, chat(tools=[1], logit_bias={"1": 1}, seed=1)).error["message"]
+    assert said == "logit_bias, tools: not supported by this server; leave them out"
+
+
+def test_what_changes_nothing_is_accepted(server: Running) -> None:
+    harmless = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "store": False,
+        "tools": [],
+        "tool_choice": "auto",
+        "logit_bias": {},
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "response_format": {"type": "text"},
+        "parallel_tool_calls": True,
+        "top_p": None,
+        "stop": None,
+        "temperature": None,
+        "max_tokens": None,
+        "n": None,
+        "echo": False,
+        "best_of": 1,
+        "guided_json": None,
+    }
+    assert send(server, CHAT, chat(**harmless)).status == 200
+    assert send(server, COMPLETIONS, completion(**harmless)).status == 200
+
+
+def test_a_prompt_that_does_not_fit_is_told_apart(server: Running) -> None:
+    error = send(server, COMPLETIONS, completion(prompt="x" * 41)).error
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == "a prompt has 41 tokens; this server allows 40"
+    assert send(server, COMPLETIONS, completion(prompt="x" * 40)).status == 200
+
+
+def test_a_prompt_without_tokens_is_refused(server: Running) -> None:
+    assert "has no tokens to begin with" in send(server, COMPLETIONS, completion(prompt="")).error["message"]
+
+
+@pytest.mark.parametrize("size", [20_001, 300_000, 3_000_000])
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_oversized_body_is_refused(server: Running, size: int, declared: bool) -> None:
+    body = json.dumps(completion(prompt="x" * size))
+    if declared:
+        reply = send(server, COMPLETIONS, body)
+        status, text = reply.status, reply.text
+    else:
+        status, text = chunked(server, body.encode())
+    assert status == 413
+    error = json.loads(text)["error"]
+    assert error["message"] == "the body has more than 20000 bytes, which is this server's limit"
+
+
+def chunked(server: Running, body: bytes) -> tuple[int, str]:
+    """Send a body without saying how long it is; status and body of the answer."""
+    place = urlsplit(server.url)
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nTransfer-Encoding: chunked\r\n"
+    with socket.create_connection((str(place.hostname), place.port or 0), timeout=20) as made:
+        made.sendall(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
+        try:
+            for start in range(0, len(body), 10_000):
+                part = body[start : start + 10_000]
+                made.sendall(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            made.sendall(b"0\r\n\r\n")
+        except OSError:
+            pass  # of a body that is far too large the rest is not even read
+        answer = b"".join(iter(lambda: made.recv(65536), b"")).decode()
+    return int(answer.split(" ", 2)[1]), answer.partition("\r\n\r\n")[2]
+
+
+def test_the_server_goes_on_after_all_that(server: Running) -> None:
+    assert send(server, COMPLETIONS, completion()).status == 200
+    assert server.engine.idle
+    assert server.figure("advisor_failed_steps_total") == 0
+
+
+# Paths and keys
+
+
+@pytest.mark.parametrize(("path", "status"), [("/", 404), ("/v1/nothing", 404), (COMPLETIONS, 405), ("/docs", 404)])
+def test_unknown_paths_and_methods_have_errors_too(server: Running, path: str, status: int) -> None:
+    reply = server.ask(path, Authorization=f"Bearer {KEY}")
+    assert (reply.status, reply.error["type"]) == (status, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Bearer sesame", "Bearer sesame-12", f"Basic {KEY}", KEY, "Bearer \xe9"]
+)
+def test_without_the_key_nothing_is_read(server: Running, header: str | None) -> None:
+    shown = {} if header is None else {"Authorization": header}
+    for path, body in [(COMPLETIONS, "nonsense"), ("/v1/models", None), ("/v1/nothing", None)]:
+        reply = server.ask(path, body, **shown)
+        assert reply.status == 401
+        assert reply.error["code"] == "invalid_api_key"
+        assert reply.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_openais_client_shows_the_key(server: Running) -> None:
+    assert server.client(KEY).completions.create(model="tiny", prompt="x").choices[0].text
+    with pytest.raises(openai.AuthenticationError, match="the API key is missing or wrong"):
+        server.client("another").completions.create(model="tiny", prompt="x")
+
+
+def test_health_and_figures_need_no_key(server: Running) -> None:
+    assert (server.ask("/health").status, server.ask("/health").text) == (200, '{"status":"ok"}')
+    figures = server.ask("/metrics")
+    assert figures.status == 200
+    assert figures.headers["Content-Type"].startswith("text/plain")
+    assert "advisor_requests_total" in figures.text
+    assert KEY not in figures.text
+
+
+def test_a_key_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    assert read_key(None, {}) is None
+    assert read_key(file, {}) == read_key(None, {"ADVISOR_API_KEY": KEY}) == Key.of(KEY)
+    assert read_key(file, {"ADVISOR_API_KEY": "another"}) == Key.of(KEY)
+    assert KEY not in repr(Key.of(KEY))
+
+
+@pytest.mark.parametrize("key", ["", " \n", "two words", "schlüssel", "a\nb"])
+def test_a_key_that_no_header_could_hold_is_refused(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(key, encoding="utf-8")
+    with pytest.raises(InputError, match=r"--api-key-file .*key: a key is one word"):
+        read_key(file, {})
+    with pytest.raises(InputError, match=r"\$ADVISOR_API_KEY: a key is one word"):
+        read_key(None, {"ADVISOR_API_KEY": key})
+
+
+def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_key(tmp_path / "none", {})
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--host 127.0.0.1 --port {port}: cannot be used"):
+            bind("127.0.0.1", port)
+    with pytest.raises(InputError, match="--host no such host: it cannot be found"):
+        bind("no such host", 0)
+
+
+# Orders, without a server
+
+
+def test_a_completions_order_has_what_was_asked_for() -> None:
+    body = completion(max_tokens=7, stop="a", temperature=0.5, top_p=0.9, seed=3, n=2, stream=True, logprobs=0)
+    order = completion_order(CompletionRequest.model_validate(body), Limits(), seed=99)
+    assert (order.prompts, order.copies, order.stream, order.usage) == (("x",), 2, True, False)
+    assert order.settings.max_new_tokens == 7
+    assert (order.settings.stop, order.settings.temperature, order.settings.top_p) == (("a",), 0.5, 0.9)
+    assert (order.settings.seed, order.settings.alternatives) == (3, 0)
+
+
+def test_what_an_order_leaves_open_is_the_servers() -> None:
+    limits = Limits(usual_tokens=33, usual_stop=("\n",))
+    order = chat_order(ChatRequest.model_validate(chat()), limits, seed=99)
+    assert (order.settings.max_new_tokens, order.settings.stop, order.settings.seed) == (33, ("\n",), 99)
+    assert (order.settings.temperature, order.settings.alternatives, order.copies) == (0.0, None, 1)
+
+
+def test_the_usual_length_is_no_longer_than_the_longest() -> None:
+    order = completion_order(CompletionRequest.model_validate(completion()), Limits(new_tokens=9), seed=0)
+    assert order.settings.max_new_tokens == 9
