@@ -253,7 +253,7 @@ def test_the_command_serves_until_a_signal_and_ends_well(process: subprocess.Pop
     process.send_signal(getattr(signal, name))
     reasons = [part.choices[0].finish_reason for part in (first, *stream)]
     assert sum(reason is not None for reason in reasons) == 2
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     said = process.stderr.read().splitlines()
     assert said == [
         "advisor: serving alpha+beta; Ctrl-C finishes what runs, then stops",

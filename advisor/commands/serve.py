@@ -36,7 +36,7 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option("--api-key-file", help="Holds the key; else $ADVISOR_API_KEY, else there is none.")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts that are decoded at a time.")] = 32,
+    batch_size: Annotated[str, typer.Option("--batch-size", help="Texts decoded at a time, or auto.")] = "auto",
     max_requests: Annotated[
         int, typer.Option("--max-requests", min=1, help="Texts that may run or wait; one more gets 429.")
     ] = 64,
@@ -63,6 +63,7 @@ def serve(
     checks.check_tokens(max_new_tokens)
     checks.check_loading(dtype or "auto", chat_template or "auto")
     checks.check_stop(stop or ())
+    size = checks.check_batch_size(batch_size)
 
     from advisor import running
     from advisor.loading import hush
@@ -79,7 +80,7 @@ def serve(
     limits = Limits(max_requests, most_new_tokens, most_prompt_tokens, max_body, chosen.max_new_tokens, chosen.stop)
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
     with bind(host, port) as bound:
-        app, engine = starting.make_app_of(chosen, name, limits, key, batch_size)
+        app, engine = starting.make_app_of(chosen, name, limits, key, size)
 
         def ready() -> None:
             _say_ready(address_of(bound), name, open_to_all=not is_loopback(bound), keyed=key is not None)

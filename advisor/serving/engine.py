@@ -13,9 +13,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from advisor.serving.events import Begun, Broken, Event, Piece, Ticket
 from advisor.serving.metrics import Metrics
 from advisor.serving.order import Limits, Order, RequestError, failed, overloaded, unavailable
 from ensemble.checkpoint import first_line
@@ -30,57 +31,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """All prompts of an order are read; their tokens together, by the primary."""
-
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A text has grown.
-
-    Attributes:
-        index: Of the text within its order.
-        text: What is new; empty at times.
-        steps: How likely the tokens that begin in it were; empty where nobody asked.
-        generation: The whole text, once it is finished.
-    """
-
-    index: int
-    text: str
-    steps: Sequence[Likelihood] = ()
-    generation: Generation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """An order, or a text of it, comes to nothing."""
-
-    error: RequestError
-
-
-Event = Begun | Piece | Broken
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """An order that was taken.
-
-    Attributes:
-        order: What is wanted.
-        numbers: Of its texts, for the decoder.
-        came: When, by the monotonic clock.
-        events: What becomes of it; read by the event loop.
-    """
-
-    order: Order
-    numbers: range
-    came: float
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
 
 @dataclass(slots=True)

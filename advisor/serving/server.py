@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from advisor.serving.engine import Engine
 
+_KEPT = 75
+"""Seconds that an unused connection is kept: longer than clients keep theirs (5 in OpenAI's), lest one closes while a
+request is on its way."""
 _LAST_BYTES = 10
 """Seconds that readers are given, when all is decoded, to take what was written for them."""
 
@@ -78,7 +81,15 @@ class Server(uvicorn.Server):
         ready: Callable[[], None] = lambda: None,
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_LAST_BYTES))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=_KEPT,
+                timeout_graceful_shutdown=_LAST_BYTES,
+            )
+        )
         self._engine = engine
         self._bound = bound
         self._ready = ready

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from advisor.serving.guard import Key
     from advisor.serving.order import Limits
 
+_MOST_ROWS = 64
+"""Texts that are decoded at a time at most, where nobody says how many."""
+_PROMPT = 1024
+"""Tokens of a prompt that memory is left for then."""
+
 
 def check_extra() -> None:
     """Make sure that the libraries are there that only a server needs.
@@ -60,7 +65,9 @@ def fingerprint(chosen: Chosen) -> str:
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def make_app_of(chosen: Chosen, name: str, limits: Limits, key: Key | None, batch_size: int) -> tuple[FastAPI, Engine]:
+def make_app_of(
+    chosen: Chosen, name: str, limits: Limits, key: Key | None, batch_size: int | None
+) -> tuple[FastAPI, Engine]:
     """Load a set, and make an application and its engine of it.
 
     Args:
@@ -68,7 +75,7 @@ def make_app_of(chosen: Chosen, name: str, limits: Limits, key: Key | None, batc
         name: What clients call it.
         limits: What a request may ask for.
         key: What clients must show.
-        batch_size: Texts that are decoded at a time.
+        batch_size: Texts that are decoded at a time; None for as many as there is room for.
 
     Raises:
         InputError: What was given cannot be used.
@@ -79,8 +86,11 @@ def make_app_of(chosen: Chosen, name: str, limits: Limits, key: Key | None, batc
     from advisor.serving.metrics import Metrics
     from ensemble.settings import Batch
 
-    metrics = Metrics()
-    engine = Engine(chosen.load(), Batch(batch_size), limits, metrics)
+    ensemble, metrics = chosen.load(), Metrics()
+    if batch_size is None:
+        room = ensemble.most_rows(_PROMPT + limits.usual_tokens)
+        batch_size = min(limits.texts, _MOST_ROWS if room is None else max(1, min(room, _MOST_ROWS)))
+    engine = Engine(ensemble, Batch(batch_size), limits, metrics)
     members = tuple(model.name for model in chosen.models)
     served = Served(name, members, chosen.method, fingerprint(chosen), int(time.time()))
     return make_app(engine, served, limits, metrics, key), engine
