@@ -98,7 +98,7 @@ class Profiler:
 
         One alone is an ensemble of one, which decodes exactly as the model itself does.
         """
-        asked = [_Asked(name, [name], {}, task, self._plan.decoding, self._plan.setting) for name in names]
+        asked = [self._candidate(name, task) for name in names]
         results = self._ask(asked)
         # In the order of the names, not in that in which the candidates were done.
         for name in names:
@@ -155,6 +155,14 @@ class Profiler:
             InputError: One of them is behind a server, or they do not fit the method.
         """
         return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
+
+    def _candidate(self, name: str, task: Task) -> _Asked:
+        """A candidate that is asked alone."""
+        if task.metric == "choice" and not self.is_remote(name):
+            # The likeliest token is all that writing needs; how likely an option is hangs on the whole vocabulary.
+            whole = Decoding("average")
+            return _Asked(name, [name], whole.key(), task, whole, self._plan.setting)
+        return _Asked(name, [name], {}, task, self._plan.decoding, self._plan.setting)
 
     def _profile(self, asked: _Asked) -> Profiled:
         result = self._ask([asked])[asked.name]
@@ -218,7 +226,7 @@ class Profiler:
     def _say(self, one: _Asked, result: Profiled | MemberError) -> None:
         """Take note of what failed; of a set, or of draws, that is for who asked."""
         if isinstance(result, MemberError):
-            if not one.key:
+            if list(one.members) == [one.name]:
                 self._watcher.say(f"{one.name}: {str(result).removeprefix(f'{one.name}: ')}")
             return
         profile = result.profile

@@ -21,6 +21,7 @@ from advisor.loading import Decoding, FreshLoader, Model
 from advisor.pipeline import run_on_numbers
 from advisor.plan import Plan
 from advisor.pool import read_pool
+from advisor.profiler import Profiler
 from advisor.records import Rules
 from advisor.result import Outcome, result_of, samples_of
 from advisor.runfolder import check_out, folder_name, replace, write_run
@@ -30,7 +31,9 @@ from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.terminal import Terminal
 from ensemble import Ensemble
+from ensemble.checkpoint import Checkpoint
 from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.member import load_member
 
 if TYPE_CHECKING:
     from pools import Place
@@ -426,3 +429,25 @@ def test_a_length_may_be_left_out(tmp_path: Path) -> None:
     task, standings = read_standings(path)
     assert task == "unnamed"
     assert [standing.mean_length for standing in standings] == [None, 0]
+
+
+def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", verify=False)
+    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(4)]
+    place.task(records, prompt="{{question}}", choices=["{{A}}", "{{B}}"], metric="choice")
+    task = load_task("task.yaml")
+    with Store(plan.cache_dir) as store:
+        found = Profiler(dataclasses.replace(plan, dev=task), store, Terminal(quiet=True)).alone(["alpha"], task)
+    member = load_member(Checkpoint(str(models / "alpha")))
+    none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
+    never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
+    for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):
+        prompt = member.encode_prompt(example.prompt)
+        expected = []
+        for option in example.choices:
+            ids = member.vocabulary.continue_ids(f" {option}".encode())
+            with torch.no_grad():
+                logits = member.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].double()
+            logits[:, never] = -torch.inf
+            expected.append(float(logits.log_softmax(1).gather(1, torch.tensor(ids)[:, None]).sum()))
+        assert answer.options == pytest.approx(expected, abs=1e-4)
