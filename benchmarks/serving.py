@@ -108,6 +108,8 @@ def main(given: Sequence[str] | None = None) -> int:
 def server(folders: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of these models, which ends with the block, and its address."""
     limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-requests", str(CLIENTS)]
+    # As the pool has it: the demo's weights are stored in half precision, in which processors are slow.
+    limits += ["--dtype", "float32"]
     command = [sys.executable, "-c", _start(options.threads), "serve", *limits]
     for folder in folders:
         command += ["--models", folder]

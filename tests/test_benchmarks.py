@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, on_paper, pool, profiling, steps
+from benchmarks import _outcomes, advice, decode, gpu, methods, on_paper, pool, profiling, serving, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from ensemble.methods import list_methods
@@ -157,3 +157,12 @@ def test_the_page_on_a_cluster_has_the_tables_that_are_worked_out(capsys):
     page = (Path(__file__).parents[1] / "docs" / "cluster-on-paper.md").read_text(encoding="utf-8")
     for table in capsys.readouterr().out.strip().split("\n\n"):
         assert table in page
+
+
+def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    assert serving.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(serving.KEYS) <= set(printed)
+    if printed["serving_speedup"] is not None:
+        assert (printed["lost"], printed["same_texts"], printed["refused_over_limit"]) == (0, 1, 1)
