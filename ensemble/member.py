@@ -142,7 +142,8 @@ class Member:
             Ids to go on behind. Those that an encoder reads are negative; see :mod:`ensemble.seq2seq`.
 
         Raises:
-            InputError: The prompt has no ids, or the chat template does not take the conversation.
+            InputError: The prompt has no ids, or one that the model has no embedding for, or the chat template does not
+                take the conversation.
         """
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
@@ -153,6 +154,9 @@ class Member:
             ids = list(self.tokenizer(prompt)["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+        if (largest := max(ids)) >= self.vocabulary.size:
+            token = self.tokenizer.convert_ids_to_tokens(largest)
+            raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
 
     def _templated(self, messages: list[dict[str, str]]) -> str:

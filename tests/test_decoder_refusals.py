@@ -268,3 +268,11 @@ def test_weights_that_lack_a_tensor_are_no_random_ones(tmp_path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(MemberError, match=r"model: its weights lack .*mlp.*; is the download complete\?"):
         Ensemble.from_pretrained([folder])
+
+
+def test_a_prompt_with_a_token_that_the_model_has_no_embedding_for_is_refused(tables: Path) -> None:
+    model, tokenizer = tiny_model(byte_tokenizer()), byte_tokenizer()
+    tokenizer.add_tokens(["<|late|>"])
+    ensemble = Ensemble([member_of(model, tokenizer, name="small")], cache_dir=tables)
+    with pytest.raises(InputError, match=r"^small: the prompt has '<\|late\|>', which the model has no embedding for$"):
+        ensemble.generate(["a <|late|> token"], max_new_tokens=2)

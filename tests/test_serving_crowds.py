@@ -259,3 +259,18 @@ def test_the_command_serves_until_a_signal_and_ends_well(process: subprocess.Pop
         "advisor: serving alpha+beta; Ctrl-C finishes what runs, then stops",
         "advisor: stopping; what runs is finished first, and a second signal ends it at once",
     ]
+
+
+def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    url = process.stdout.readline().strip()
+    client = openai.OpenAI(base_url=url, api_key="sesame", max_retries=0)
+    stream = client.completions.create(model="alpha+beta", prompt="x", max_tokens=200, stream=True, stop=[])
+    next(iter(stream))
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline().startswith("advisor: serving")
+    assert process.stderr.readline().startswith("advisor: stopping")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert process.stderr.read().count("\n") == 1

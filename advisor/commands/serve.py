@@ -14,7 +14,9 @@ from ensemble.errors import InputError
 
 
 def serve(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run folder; or give --models.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run folder or a saved one; or --models.")
+    ] = None,
     *,
     models: Annotated[list[str] | None, typer.Option("--models", help="A folder or hub id; the primary first.")] = None,
     method: Annotated[str | None, typer.Option("--method", help="How the set decodes.")] = None,
@@ -47,6 +49,8 @@ def serve(
         int | None, typer.Option("--most-prompt-tokens", min=1, help="Of a prompt; the members' contexts.")
     ] = None,
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of a request; more get 413.")] = 2**20,
+    trust_remote_code: opt.Trust = False,
+    no_check_files: opt.NoCheck = False,
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Serve the chosen set of a run, or any models, to clients that speak OpenAI's protocol."""
@@ -73,7 +77,12 @@ def serve(
 
     hush()
     key = read_key(api_key_file, os.environ)
-    chosen = running.chosen_by_hand(models) if models else running.chosen_by_run(Path(str(run)))
+    if models:
+        chosen = running.chosen_by_hand(models)
+    else:
+        chosen = running.chosen_by_folder(
+            Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
+        )
     chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
     starting.check_level(chosen.method)
     checks.check_models(chosen.models)

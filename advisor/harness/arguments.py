@@ -10,7 +10,7 @@ from typing import Any
 
 from advisor.checks import check_loading, check_method, check_models
 from advisor.loading import Decoding, Model
-from advisor.running import Chosen, chosen_by_hand, chosen_by_run
+from advisor.running import Chosen, chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import NoOptions, get_module, make_options
 
@@ -51,7 +51,7 @@ def chosen(
     """
     if (run is None) == (models is None):
         raise InputError(f"lm-eval: the model needs a run folder or models, one of the two; give {_EXAMPLE}")
-    found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_run(Path(str(run)))
+    found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
     check_loading("auto" if dtype is None else str(dtype), str(chat_template))
     found = found.loaded_by(None, None if dtype is None else str(dtype), str(chat_template))
     members = _placed(found.models, device, fresh=run is None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -100,8 +101,12 @@ class Server(uvicorn.Server):
 
         Raises:
             UniteError: The decoder ended by itself.
+            KeyboardInterrupt: A second signal has ended it.
         """
         self.run([self._bound])
+        if self.force_exit:
+            self._engine.stop()
+            raise KeyboardInterrupt
         if self._engine.refusing not in {"", STOPPING}:
             raise UniteError(self._engine.refusing)
 
@@ -115,6 +120,8 @@ class Server(uvicorn.Server):
         """Begin to stop; at once where that has begun before."""
         if self._engine.refusing:
             self.should_exit = self.force_exit = True
+            # What is cut off by that is no fault that anybody has to see.
+            logging.getLogger("uvicorn.error").disabled = True
             return
         self._engine.refuse()
         self._stopping()
