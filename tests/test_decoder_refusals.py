@@ -272,7 +272,8 @@ def test_weights_that_lack_a_tensor_are_no_random_ones(tmp_path: Path) -> None:
 
 def test_a_prompt_with_a_token_that_the_model_has_no_embedding_for_is_refused(tables: Path) -> None:
     model, tokenizer = tiny_model(byte_tokenizer()), byte_tokenizer()
-    tokenizer.add_tokens(["<|late|>"])
+    rows = model.get_input_embeddings().num_embeddings
+    tokenizer.add_tokens([*(f"<|{n}|>" for n in range(len(tokenizer), rows)), "<|late|>"])
     ensemble = Ensemble([member_of(model, tokenizer, name="small")], cache_dir=tables)
     with pytest.raises(InputError, match=r"^small: the prompt has '<\|late\|>', which the model has no embedding for$"):
         ensemble.generate(["a <|late|> token"], max_new_tokens=2)
