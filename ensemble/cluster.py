@@ -39,6 +39,12 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What every connection of HTTP/2 begins with (RFC 9113, 3.4), which Ray's servers speak: the preface and settings."""
 
 
+def settle() -> None:
+    """Choose what Ray reads from the environment; some of it just once, when it is imported."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
     """Join a Ray cluster for a block, or start one of this machine; where one is joined already, that is used.
@@ -56,8 +62,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
         raise InputError("--engine ray needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
     if address not in ("auto", "local"):
         _check(address)
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    settle()
     import ray
 
     if ray.is_initialized():

@@ -12,21 +12,22 @@ from typing import Any, cast
 
 import pytest
 import torch
+from tiny import save_member, tiny_model, tokenizer_named
 
 from benchmarks._models import made_up_tokenizer
 from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint
+from ensemble.cluster import cluster, settle
 from ensemble.errors import InputError, MemberError
 from ensemble.member import Loading, Member
 from ensemble.settings import Batch, Settings
-from tests.tiny import save_member, tiny_model, tokenizer_named
 
+settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from ensemble.apart.member import Elsewhere, start_members  # noqa: E402  # needs Ray
 from ensemble.apart.node import Node  # noqa: E402  # needs Ray
 from ensemble.apart.wire import Traffic, packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
-from ensemble.cluster import cluster  # noqa: E402  # needs Ray
 
 pytestmark = pytest.mark.timeout(600)  # its processes start slowly where others compute
 
