@@ -15,6 +15,7 @@ import matplotlib
 import pytest
 import typer
 from pages import Shell, blocks, warm_shell
+from pools import demo_cache
 
 from advisor.cli import app
 from advisor.compatibility import HOW_TO_READ
@@ -151,7 +152,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         "MPLCONFIGDIR": matplotlib.get_cachedir(),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_CACHE_HOME": str(demo_cache(tmp_path_factory)),
     }
     with warm_shell(folder, env) as warm:
         yield warm

@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from pools import demo_cache
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -49,8 +50,8 @@ def test_there_are_the_three_notebooks() -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all notebooks keep responses: the second need not compute what the first one has."""
-    return tmp_path_factory.mktemp("cache")
+    """Where all notebooks keep responses."""
+    return demo_cache(tmp_path_factory)
 
 
 @pytest.mark.slow
