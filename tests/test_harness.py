@@ -262,8 +262,9 @@ def test_a_way_to_generate_that_there_is_not_is_refused(given: dict[str, Any], l
 
 
 def test_more_tokens_than_a_context_has_are_refused() -> None:
-    request = asked("generate_until", QUESTIONS[0], {"until": []})
-    with pytest.raises(InputError, match=r"^terse-olmo: 256 tokens leave no room .* of 256; .* max_gen_toks=64 does$"):
+    request = asked("generate_until", QUESTIONS[0], {"until": [], "max_gen_toks": 16_384})
+    line = r"^terse-olmo: 16384 tokens leave no room .* of 16384; .* max_gen_toks=4096 does$"
+    with pytest.raises(InputError, match=line):
         unite(BYTE_LEVEL).generate_until([request], disable_tqdm=True)
 
 

@@ -30,7 +30,9 @@ from ensemble.member import member_of
 from ensemble.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent
-WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 256
+WIDTH, LAYERS, HEADS = 128, 4, 4
+CONTEXT = 16_384
+"""Positions are rotary, so a context costs nothing. It holds the prompts of every task; none was trained on so many."""
 BATCH = 64
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 3 * WIDTH},
