@@ -21,12 +21,6 @@ from advisor import cli
 QUESTIONS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 13)]
 
 
-def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where tests that run the whole demo keep responses, in all processes of a test run: one of them computes."""
-    own = tmp_path_factory.getbasetemp()
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "demo"
-
-
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of models: three that work (alpha, beta, gamma), and one each that is of no use in its own way."""

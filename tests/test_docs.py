@@ -15,7 +15,7 @@ import matplotlib
 import pytest
 import typer
 from pages import Shell, blocks, warm_shell
-from pools import demo_cache
+from sharing import demo_cache
 
 from advisor.cli import app
 from advisor.compatibility import HOW_TO_READ

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from pools import demo_cache
+from sharing import demo_cache
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))

@@ -389,7 +389,7 @@ def test_a_server_that_goes_away_is_given_up_and_what_it_answered_is_kept(place:
     ran = place.advisor(*PROFILE)
     assert ran.status == 1
     assert "none of the 1 candidates could be run; m: no server answers at" in ran.err
-    assert len(set(raw.questions)) == 4 + 8
+    assert 4 + 8 <= len(set(raw.questions)) <= 4 + 8 + 1  # one may be on its way when it is given up
     raw.answer, asked = well, len(set(raw.questions))
     assert place.advisor(*PROFILE).status == 0
     assert len(raw.questions) - 36 - asked < 80
