@@ -12,7 +12,7 @@ from ensemble.checkpoint import ChatTemplate, Checkpoint
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
-    from ensemble.member import Member
+    from ensemble.member import Loading, Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class FreshLoader:
 
     def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
         """See :class:`Loader`."""
-        return _ensemble([_load(model) for model in models], decoding, self.cache_dir)
+        return _ensemble([_loading(model).load() for model in models], decoding, self.cache_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,10 @@ class SpreadLoader:
     def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
         """See :class:`Loader`; a method that needs its members in one process is refused before any is loaded."""
         from ensemble.engine import check_engine, load_members
-        from ensemble.member import Loading
 
         if len(models) > 1 or decoding.method == "average":
             check_engine("ray", decoding.method)
-        loadings = [
-            Loading(model.checkpoint, model.name, model.device, model.dtype, model.chat_template) for model in models
-        ]
-        return _ensemble(load_members(loadings, "ray"), decoding, self.cache_dir)
+        return _ensemble(load_members(list(map(_loading, models)), "ray"), decoding, self.cache_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +108,14 @@ class KeepingLoader:
         """See :class:`Loader`."""
         for model in models:
             if model.name not in self._members:
-                self._members[model.name] = _load(model)
+                self._members[model.name] = _loading(model).load()
         return _ensemble([self._members[model.name] for model in models], decoding, self.cache_dir)
 
 
-def _load(model: Model) -> Member:
-    from ensemble.member import load_member
+def _loading(model: Model) -> Loading:
+    from ensemble.member import Loading
 
-    return load_member(
-        model.checkpoint,
-        name=model.name,
-        device=model.device,
-        dtype=model.dtype,
-        chat_template=model.chat_template,
-        quantization=model.quantization,
-    )
+    return Loading(model.checkpoint, model.name, model.device, model.dtype, model.chat_template, model.quantization)
 
 
 def _ensemble(members: Sequence[Member], decoding: Decoding, cache_dir: Path) -> Ensemble:
