@@ -26,27 +26,14 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
         InputError: It has not, or cannot be reached while the model was not downloaded before.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import RevisionNotFoundError
 
     name, revision = checkpoint.path_or_id, checkpoint.revision
     try:
-        info = _ask(lambda: HfApi().model_info(name, revision=revision, timeout=_PATIENCE))
-    except RevisionNotFoundError as error:
-        raise InputError(
-            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
-        ) from error
-    except ValueError as error:
-        raise InputError(
-            f"{name}: it is no folder here, and the hub has no such model, or shows it only to some; check the name, "
-            "log in (hf auth login), or give a local folder as ./FOLDER"
-        ) from error
+        info = _ask_of_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_PATIENCE))
     except ConnectionError as error:
         if isinstance(try_to_load_from_cache(name, checkpoint.config_file, revision=revision), str):
             return
-        raise InputError(
-            f"{name}: it is no folder here, it was not downloaded before, and the hub cannot be reached ({error}); "
-            "check the network, or give a local folder as ./FOLDER"
-        ) from error
+        raise _away(name, error) from error
     names = sorted(sibling.rfilename for sibling in info.siblings or ())
     files = [each for each in names if each.endswith(gguf.SUFFIX)]
     if checkpoint.gguf is not None:
@@ -55,12 +42,13 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
                 f"{name}: no file {checkpoint.gguf} there; it has {', '.join(files) or 'no GGUF file at all'}"
             )
         return
-    if files and not any(each.endswith(".safetensors") for each in names):
+    if any(each.endswith(".safetensors") for each in names):
+        return
+    if files:
         raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(files)}")
-    if not any(name.endswith(".safetensors") for name in names):
-        pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
-        what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"
-        raise InputError(f"{name}: its weights are {what}; choose a revision or a model with *.safetensors")
+    pickles = [each for each in names if each.endswith((".bin", ".pt", ".pth"))]
+    what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"
+    raise InputError(f"{name}: its weights are {what}; choose a revision or a model with *.safetensors")
 
 
 def commit_of(checkpoint: Checkpoint) -> str:
@@ -86,7 +74,6 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
         InputError: The hub has no such model, revision or file, or cannot be reached.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import RevisionNotFoundError
 
     def fetch() -> Path | None:
         info = HfApi().model_info(name, revision=revision, timeout=_PATIENCE)
@@ -96,23 +83,11 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
         return Path(hf_hub_download(name, file, revision=revision))
 
     try:
-        found: Path | None = _ask(fetch)
-    except RevisionNotFoundError as error:
-        raise InputError(
-            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
-        ) from error
-    except ValueError as error:
-        raise InputError(
-            f"{name}: it is no folder here, and the hub has no such model, or shows it only to some; check the name, "
-            "or log in (hf auth login)"
-        ) from error
+        found: Path | None = _ask_of_model(name, revision, fetch)
     except ConnectionError as error:
         before = try_to_load_from_cache(name, file, revision=revision)
         if not isinstance(before, str):
-            raise InputError(
-                f"{name}: it is no folder here, it was not downloaded before, and the hub cannot be reached ({error}); "
-                "check the network"
-            ) from error
+            raise _away(name, error) from error
         found = Path(before)
     if found is None:
         raise InputError(f"{name}: no {file} there, so it is no saved ensemble; give models as a list of them")
@@ -175,6 +150,35 @@ def reach_data(name: str, revision: str | None) -> None:
         _ask(lambda: HfApi().dataset_info(name, revision=revision, timeout=_PATIENCE))
     except (ValueError, ConnectionError):
         return  # what is wrong is said by the library that loads it
+
+
+def _ask_of_model(name: str, revision: str | None, question: Callable[[], Any]) -> Any:
+    """The hub's answer to a question about a model.
+
+    Raises:
+        InputError: It has no such model or revision.
+        ConnectionError: See :func:`_ask`.
+    """
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    try:
+        return _ask(question)
+    except RevisionNotFoundError as error:
+        raise InputError(
+            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"{name}: it is no folder here, and the hub has no such model, or shows it only to some; check the name, "
+            "log in (hf auth login), or give a local folder as ./FOLDER"
+        ) from error
+
+
+def _away(name: str, error: ConnectionError) -> InputError:
+    return InputError(
+        f"{name}: it is no folder here, it was not downloaded before, and the hub cannot be reached ({error}); "
+        "check the network, or give a local folder as ./FOLDER"
+    )
 
 
 def _ask(question: Callable[[], Any]) -> Any:
