@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
@@ -60,9 +61,10 @@ def cluster(address: str | None = None) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if find_spec("ray") is None:
         raise InputError("--engine ray needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
-    if address not in ("auto", "local"):
-        _check(address)
     settle()
+    if address not in ("auto", "local") and _check(address) and _has_token():
+        # Ray does so by itself for a cluster that it finds here, and sends its token to no other machine unasked.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     if ray.is_initialized():
@@ -89,8 +91,12 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
 
 
-def _check(address: str) -> None:
-    """Make sure that a server of the kind listens where a cluster should be, before Ray waits for it for minutes."""
+def _check(address: str) -> bool:
+    """Make sure that a server of the kind listens where a cluster should be, before Ray waits for it for minutes.
+
+    Returns:
+        Whether that is on this machine.
+    """
     host, colon, port = address.rpartition(":")
     if "://" in address or not colon or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(f"{OPTION} {address}: give host:port of a cluster's head, auto, or local")
@@ -100,8 +106,17 @@ def _check(address: str) -> None:
                 connection.sendall(_GREETING)
                 if connection.recv(5)[3:4] != b"\4":  # a frame of settings, which a server begins with, too
                     raise InputError(f"{OPTION} {address}: what listens there is no Ray cluster; {_WAY_OUT}")
+            return bool(connection.getpeername()[0] == connection.getsockname()[0])
     except OSError as error:
         raise InputError(f"{OPTION} {address}: no cluster answers there ({error}); {_WAY_OUT}") from error
+
+
+def _has_token() -> bool:
+    """Whether there is a token of this machine's clusters, where Ray looks for it (since 2.52)."""
+    return (
+        bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
+        or Path("~/.ray/auth_token").expanduser().is_file()
+    )
 
 
 @contextmanager

@@ -251,7 +251,25 @@ def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: P
     assert "alpha: its worker" in done.stderr and "its node ran out of memory; ask for more with" in done.stderr
 
 
-# --- What cannot be ---
+# --- What cannot be, and what need not be said ---
+
+
+def test_a_cluster_of_this_machine_is_joined_with_its_token(address: str) -> None:
+    import ray
+
+    assert os.environ["RAY_AUTH_MODE"] == "token"  # as Ray does for the one that was started here
+    join = """
+import sys
+from ensemble.cluster import cluster
+with cluster(sys.argv[1]):
+    import ray
+    print(len(ray.nodes()))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", join, address], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{len(ray.nodes())}\n", "")  # type: ignore[no-untyped-call]
 
 
 def free_port() -> int:
