@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence import Floats, scores
-from advisor.loading import Decoding, KeepingLoader
+from advisor.loading import KeepingLoader
 from advisor.plan import Plan
 from advisor.pool import Candidate
 from advisor.profiler import Profiler
@@ -33,6 +33,7 @@ from advisor.store import Store
 from advisor.tasks import Task, load_task
 from advisor.terminal import Terminal
 from benchmarks._measure import RESULTS, progress
+from benchmarks._plans import plain_plan
 from ensemble.checkpoint import Checkpoint
 
 KEPT = RESULTS / "zoo.json"
@@ -154,20 +155,11 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
 
 
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> Plan:
-    return Plan(
-        # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
-        candidates=tuple(
-            Candidate(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
-        ),
-        dev=dev,
-        held_out=None,
-        rules=Rules(),
-        setting=Setting(batch_size=_ROWS),
-        decoding=Decoding(),
-        seed=0,
-        cache_dir=cache_dir,
-        command="python -m benchmarks.advice --decode",
+    # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
+    candidates = tuple(
+        Candidate(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
     )
+    return plain_plan(candidates, dev, cache_dir, "python -m benchmarks.advice --decode", Setting(batch_size=_ROWS))
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:

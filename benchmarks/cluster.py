@@ -23,16 +23,15 @@ from advisor.engines.cluster import ClusterEngine
 from advisor.engines.engine import Engine
 from advisor.engines.local import LocalEngine
 from advisor.engines.needs import Needs
-from advisor.loading import Decoding, hush
+from advisor.loading import hush
 from advisor.plan import Plan
 from advisor.pool import read_pool
 from advisor.profiler import Profiler
-from advisor.records import Rules
-from advisor.setting import Setting
 from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.terminal import Terminal
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._plans import plain_plan
 from ensemble.cluster import cluster
 
 WORKERS = 2
@@ -106,17 +105,9 @@ def main(given: Sequence[str] | None = None) -> int:
 def make_plan(folder: Path, questions: int, models: int | None) -> Plan:
     """The demo's pool, or some of it, of which two models are at work at a time."""
     candidates, cores = read_pool("demo")[:models], max((os.cpu_count() or 1) // WORKERS, 1)
-    return Plan(
-        candidates=tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates),
-        dev=load_task("word_problems", limit=questions),
-        held_out=None,
-        rules=Rules(),
-        setting=Setting(),
-        decoding=Decoding(),
-        seed=0,
-        cache_dir=folder / "cache",
-        command="python -m benchmarks.cluster",
-    )
+    shared = tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates)
+    dev = load_task("word_problems", limit=questions)
+    return plain_plan(shared, dev, folder / "cache", "python -m benchmarks.cluster")
 
 
 @contextmanager

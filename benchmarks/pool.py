@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -28,12 +28,9 @@ from transformers import AutoConfig
 from advisor.answering import Here
 from advisor.demo.questions import Problem, make_problem
 from advisor.identity import identify
-from advisor.loading import Decoding
 from advisor.pipeline import run
-from advisor.plan import Plan
 from advisor.pool import Candidate, read_pool
 from advisor.profiling import profile
-from advisor.records import Rules
 from advisor.result import result_of, samples_of
 from advisor.runfolder import write_run
 from advisor.setting import Setting
@@ -42,12 +39,10 @@ from advisor.tasks import Task, load_task
 from advisor.terminal import Terminal
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
+from benchmarks._plans import plain_plan
 from ensemble.decoder import Generation
 from ensemble.settings import Batch, Settings
 from reports import write_report
-
-if TYPE_CHECKING:
-    pass
 
 SIZES = (2, 10, 25, 50, 100)
 QUESTIONS = 300
@@ -179,17 +174,7 @@ def _make_folder(folder: Path, tokenizer: Path, number: int, tokens: int) -> Non
 
 def measure(folder: Path, candidates: tuple[Candidate, ...], task: Task, timer: Timer) -> dict[str, float]:
     """The whole job on some candidates: seconds in all and of its last part, and the most memory so far."""
-    plan = Plan(
-        candidates=candidates,
-        dev=task,
-        held_out=None,
-        rules=Rules(),
-        setting=Setting(),
-        decoding=Decoding(),
-        seed=0,
-        cache_dir=folder / "cache",
-        command="python -m benchmarks.pool",
-    )
+    plan = plain_plan(candidates, task, folder / "cache", "python -m benchmarks.pool")
     start = timer.now()
     with Store(plan.cache_dir) as store:
         outcome = run(plan, store, Terminal(quiet=True))

@@ -1,0 +1,29 @@
+"""A plan with nothing but candidates and questions, for what is measured below the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from advisor.loading import Decoding
+from advisor.plan import Plan
+from advisor.pool import Candidate
+from advisor.records import Rules
+from advisor.setting import Setting
+from advisor.tasks import Task
+
+
+def plain_plan(
+    candidates: tuple[Candidate, ...], dev: Task, cache_dir: Path, command: str, setting: Setting | None = None
+) -> Plan:
+    """A plan without a held-out split; everything that is not given is as a run without options has it."""
+    return Plan(
+        candidates=candidates,
+        dev=dev,
+        held_out=None,
+        rules=Rules(),
+        setting=setting or Setting(),
+        decoding=Decoding(),
+        seed=0,
+        cache_dir=cache_dir,
+        command=command,
+    )
