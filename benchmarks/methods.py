@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from advisor.checks import check_options
+from advisor.commands.evaluate import learnt
 from advisor.evaluating import Evaluator
 from advisor.evaluation import evaluation_of
 from advisor.loading import KeepingLoader
@@ -52,10 +54,10 @@ def main(given: Sequence[str] | None = None) -> int:
     terminal = Terminal(quiet=options.json)
     with tempfile.TemporaryDirectory() as folder:
         cache, out = Path(folder) / "cache", Path(folder) / "run"
-        result = choose(out, cache, terminal, 6 if options.quick else None)
+        choose(out, cache, terminal, 6 if options.quick else None)
         plan = _plan_of_run(out, cache, 6 if options.quick else None)
         with opened(plan, terminal, quiet=options.json) as (store, _):
-            table = evaluate(plan, settings_of(result), store, terminal)
+            table = evaluate(plan, out, store, terminal)
             members = _members(plan, store, terminal)
         figures = [*of_table(table), *behind_a_threshold(members, plan, options)]
     if not options.json:
@@ -65,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> Mapping[str, Any]:
+def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> None:
     """Choose a set among the demo's models, and write its run folder."""
     progress(f"benchmarks.methods: choosing a set for {TASK}")
     plan = plan_of(
@@ -88,20 +90,13 @@ def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> Map
     )
     with opened(plan, terminal, quiet=True) as (store, _):
         outcome = run(plan, store, terminal)
-    result = result_of(outcome)
-    write_run(out, result, samples_of(outcome))
-    return result
+    write_run(out, result_of(outcome), samples_of(outcome))
 
 
-def settings_of(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of methods that have none by themselves."""
-    accuracy = {candidate["model"]: candidate["accuracy"] for candidate in result["candidates"]}
-    return {"deepen-adapt": {"accuracies": [accuracy[name] for name in result["selected"]]}}
-
-
-def evaluate(plan: Plan, options: Mapping[str, Mapping[str, Any]], store: Any, terminal: Terminal) -> Mapping[str, Any]:
+def evaluate(plan: Plan, out: Path, store: Any, terminal: Terminal) -> Mapping[str, Any]:
     """The table, as ``advisor evaluate`` writes it."""
     names = list(list_methods())
+    options = check_options(learnt(out, names, [candidate.name for candidate in plan.candidates]), names)
     progress(f"benchmarks.methods: {len(names)} methods")
     evaluator = Evaluator(plan, names, options, store, terminal)
     return evaluation_of(evaluator.run(), plan, evaluator.task, {})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from hubserver import hub_of
+from hubserver import WRITER, hub_of
 
 
 @pytest.fixture
@@ -47,6 +47,19 @@ def serve(hub: Callable[[str], None]) -> Iterator[Callable[[Path], None]]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture
+def shelf(models: Path, tmp_path: Path, serve: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The models of a hub that can be written to, as the files of a folder."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name in ("alpha", "beta"):
+        (shelf / name).symlink_to(models / name)
+    serve(shelf)
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    return shelf
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from hubserver import WRITER
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
@@ -110,15 +108,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
     assert "alone, which is no ensemble" in refused("export", "run", "out")
 
 
-def test_a_set_of_the_hub_is_pushed(
-    place: Place, models: Path, tmp_path: Path, serve: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    for name in ("alpha", "beta"):
-        (shelf / name).symlink_to(models / name)
-    serve(shelf)
-    monkeypatch.setenv("HF_TOKEN", WRITER)
+def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
     place.task()
     place.pool("org/alpha", "org/beta")
     assert place.advisor(*SELECT, *LENIENT).status == 0

@@ -55,6 +55,14 @@ def url(home: Path) -> Iterator[str]:
         yield url
 
 
+def selected(place: Place, *options: str) -> dict[str, Any]:
+    """The result of choosing among the pool that is in the folder."""
+    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *options)
+    assert place.advisor("select", *command).status == 0
+    found: dict[str, Any] = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    return found
+
+
 def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.Answer, ...]]:
     """Every candidate's answers, by name."""
     place.task(**keys)
@@ -111,11 +119,7 @@ def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Plac
 def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
     place.task(choices=["{{answer}}", "no"], metric="choice")
     place.pool(f"openai:{url}#tiny/plain chat_template=never", f"openai:{url}#tiny/chat", f"{home / 'plain'} name=here")
-    ran = place.advisor(
-        "select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--no-verify", "--quiet"
-    )
-    assert ran.status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = selected(place, "--no-verify")
     reasons = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
     assert reasons.keys() == {"plain", "chat"}
     assert "its /completions ignores echo and logprobs" in reasons["plain"]
@@ -162,9 +166,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
         f"openai:{url}#tiny/chat name=far",
         f"{home / 'chat'} name=two",
     )
-    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *LENIENT)
-    assert place.advisor("select", *command).status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = selected(place, *LENIENT)
     status = {each["model"]: each["status"] for each in result["candidates"]}
     assert status["far"] == "rejected"
     assert sorted(result["selected"]) == ["one", "two"]
@@ -213,9 +215,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
         f"openai:{url}#tiny/chat",
         f"openai:{url}#tiny/chat name=raw chat_template=never",
     )
-    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *LENIENT)
-    assert place.advisor("select", *command).status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = selected(place, *LENIENT)
     assert len(result["selected"]) == 3
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "single"
@@ -258,9 +258,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
 def test_a_race_does_not_measure_the_others_by_a_remote_one(place: Place, home: Path, url: str) -> None:
     place.task(metric="exact_match")
     place.pool(f"{home / 'plain'} name=one", f"openai:{url}#tiny/chat name=far", f"{home / 'chat'} name=two")
-    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", "--race", "--no-verify")
-    assert place.advisor("select", *command).status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = selected(place, "--race", "--no-verify")
     assert {each["model"]: each["n"] for each in result["candidates"]} == {"one": 6, "far": 6, "two": 6}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import yaml
-from hubserver import COMMIT, READER, WRITER
+from hubserver import COMMIT, READER
 from transformers import BitsAndBytesConfig
 
 from ensemble import Ensemble
@@ -263,19 +263,6 @@ def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
 
 
 # The hub: a small one on this machine
-
-
-@pytest.fixture
-def shelf(models: Path, tmp_path: Path, serve: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The models of a hub that can be written to, as the files of a folder."""
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    for name in ("alpha", "beta"):
-        (shelf / name).symlink_to(models / name)
-    serve(shelf)
-    monkeypatch.setenv("HF_TOKEN", WRITER)
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
-    return shelf
 
 
 def test_what_is_pushed_is_loaded_by_its_id(shelf: Path, tmp_path: Path, cache: Path) -> None:

@@ -70,7 +70,7 @@ def evaluate(
         members=chosen,
     )
     options = check_options(
-        [*_learnt(run, names, [candidate.name for candidate in plan.candidates]), *(settings or ())], names
+        [*learnt(run, names, [candidate.name for candidate in plan.candidates]), *(settings or ())], names
     )
     from advisor.evaluating import Evaluator
     from advisor.evaluation import evaluation_of
@@ -92,8 +92,11 @@ def _names(between_commas: str) -> list[str]:
     return [name.strip() for name in between_commas.split(",") if name.strip()]
 
 
-def _learnt(run: Path, methods: Sequence[str], members: Sequence[str]) -> list[str]:
-    """Settings that a run has found out: DeePEn-Adapt weighs the members by their accuracies on dev."""
+def learnt(run: Path, methods: Sequence[str], members: Sequence[str]) -> list[str]:
+    """Settings that a run has found out, as ``--set`` takes them.
+
+    DeePEn-Adapt weighs the members by their accuracies on dev.
+    """
     from advisor.result import read_result
 
     if "deepen-adapt" not in methods:
