@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +114,8 @@ class KeepingLoader:
 def _loading(model: Model) -> Loading:
     from ensemble.member import Loading
 
+    if model.checkpoint.gguf is not None:
+        _hush_gguf()
     return Loading(model.checkpoint, model.name, model.device, model.dtype, model.chat_template, model.quantization)
 
 
@@ -125,6 +126,14 @@ def _ensemble(members: Sequence[Member], decoding: Decoding, cache_dir: Path) ->
     if len(members) == 1 and decoding.method != "average":
         return Ensemble(members, k=1, cache_dir=cache_dir / "tables")
     return Ensemble(members, method=decoding.method, k=decoding.k, cache_dir=cache_dir / "tables", **decoding.options)
+
+
+def _hush_gguf() -> None:
+    """Let the bar of GGUF files ask whether bars are wanted, as all others do."""
+    import transformers.modeling_gguf_pytorch_utils as gguf
+    from transformers.utils import logging
+
+    vars(gguf)["tqdm"] = logging.tqdm
 
 
 def hush(*, quiet: bool = False) -> None:
@@ -140,11 +149,6 @@ def hush(*, quiet: bool = False) -> None:
     # A bar for every file of weights would break into the run's own.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    with contextlib.suppress(ImportError):
-        # The bar of GGUF files does not ask whether bars are wanted.
-        import transformers.modeling_gguf_pytorch_utils as gguf
-
-        vars(gguf)["tqdm"] = logging.tqdm
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # huggingface_hub types nearly all
     if quiet:
         disable_progress_bars()

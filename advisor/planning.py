@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -127,8 +127,11 @@ def opened(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store
     """
     hush(quiet=quiet)
     here = plan.setting.engine == "local"
-    checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template, here=here)
-    with _engine(plan, watcher) as engine, Store(plan.cache_dir, watcher.say) as store:
+    with ExitStack() as stack:
+        # A cluster's workers load their libraries while the models are checked.
+        engine = stack.enter_context(_engine(plan, watcher))
+        checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template, here=here)
+        store = stack.enter_context(Store(plan.cache_dir, watcher.say))
         held_out = plan.held_out.notes if plan.held_out is not None else ()
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
             watcher.say(note)
@@ -143,9 +146,8 @@ def _engine(plan: Plan, watcher: Watcher) -> Iterator[Engine]:
     from advisor.engines.cluster import ClusterEngine
     from ensemble.cluster import cluster
 
-    with cluster(plan.setting.ray_address):
-        engine = ClusterEngine(plan.cache_dir, watcher.say)
-        engine.check(plan.candidates, plan.setting.device)
+    with cluster(plan.setting.ray_address), ClusterEngine(plan.cache_dir, watcher.say) as engine:
+        engine.prepare(plan.candidates, plan.setting.device)
         yield engine
 
 

@@ -53,14 +53,16 @@ class Timer:
     """Times parts that take turns.
 
     Args:
-        rounds: How often each part is timed, after a first time that does not count.
+        rounds: How often each part is timed, after the rounds that do not count.
         clock: ``wall``, or ``cpu`` for the process's own time, for a machine that others use too.
         device: Where the parts compute; the clock is read when it has nothing left to do.
+        untimed: First rounds that do not count; 0 for parts that are processes of their own.
     """
 
     rounds: int
     clock: str = "wall"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    untimed: int = 1
 
     def __call__(self, parts: Mapping[str, Callable[[], int]]) -> dict[str, list[float]]:
         """Run every part in every round.
@@ -72,12 +74,12 @@ class Timer:
             For each part its seconds per unit [rounds].
         """
         seconds: dict[str, list[float]] = {name: [] for name in parts}
-        for turn in range(self.rounds + 1):
+        for turn in range(self.untimed + self.rounds):
             for name, part in parts.items():
                 start = self.now()
                 units = part()
                 taken = (self.now() - start) / units
-                if turn:
+                if turn >= self.untimed:
                     seconds[name].append(taken)
         return seconds
 

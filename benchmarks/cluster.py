@@ -1,21 +1,24 @@
 """Profiling the demo's pool on a Ray cluster against one process: ``python -m benchmarks.cluster``.
 
-Both load the demo's models from their folders and answer the same questions into a new store, in turns, round after
-round. The process computes with all cores; the cluster, which is this machine too, has two workers with half of the
-cores each. In Ray's time is what every run pays once its cluster is there: starting the workers, their libraries,
-sending questions and responses. What it takes to start and stop the cluster itself is told apart, and so is the ratio
-with all of it. This process has its own libraries already, in both. What is not here: several machines, GPUs.
+What is timed is ``advisor profile`` as a user gives it, in turns, round after round, with nothing in the store: once in
+one process with all cores, once with ``--engine ray`` on a cluster that is there, this machine too, where two workers
+have half of the cores each. Libraries are loaded in both, by one process here and by three there.
+What it takes to start and stop a cluster is told apart, and so is what it comes to when libraries and workers are there
+already, as they are from a run's second stage on. What is not here: several machines, GPUs.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -25,89 +28,149 @@ from advisor.engines.local import LocalEngine
 from advisor.engines.needs import Needs
 from advisor.loading import hush
 from advisor.plan import Plan
-from advisor.pool import read_pool
+from advisor.pool import Candidate, read_pool
 from advisor.profiler import Profiler
 from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.terminal import Terminal
-from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
 from ensemble.cluster import cluster
 
+if TYPE_CHECKING:
+    from ensemble.checkpoint import Checkpoint
+
 WORKERS = 2
-QUESTIONS = 200
-KEYS = ("ray_over_local", "ray_and_start_over_local", "ray_start_s", "ray_stop_s", "same_responses")
+TASK = "word_problems"
+KEYS = (
+    "ray_over_local",
+    "ray_and_start_over_local",
+    "ray_over_local_when_warm",
+    "ray_start_s",
+    "ray_stop_s",
+    "same_responses",
+)
 """What is always in the JSON object."""
 
 
-@dataclass(slots=True)
-class Run:
-    """Profiles the pool again and again.
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """Profiles a pool again and again.
 
     Attributes:
         plan: The pool and the questions.
-        texts: What was written the last time.
+        folder: Where stores are, each under the name of who filled it.
     """
 
     plan: Plan
-    texts: list[str]
+    folder: Path
 
-    def __call__(self, engine: Engine) -> int:
-        """Profile every candidate, with nothing in the store."""
-        with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
+    def by_command(self, name: str, *options: str, threads: int) -> Callable[[], int]:
+        """``advisor profile`` in a process of its own."""
+        pool = self.folder / "models.txt"
+        pool.write_text("".join(map(_line, self.plan.candidates)), encoding="utf-8")
+        call = [sys.executable, "-c", "from advisor.cli import main; main()", "profile", "--quiet", "--pool", str(pool)]
+        call += ["--task", TASK, "--limit", str(len(self.plan.dev.examples)), "--cache-dir", str(self.folder / name)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+
+        def run() -> int:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            subprocess.run([*call, *options], env=environment, stdout=subprocess.DEVNULL, check=True)
+            return 1
+
+        return run
+
+    def by_stage(self, name: str, engine: Engine) -> Callable[[], int]:
+        """The same in this process, where libraries are, and with the workers that the engine keeps."""
+
+        def run() -> int:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self._profile(name, engine)
+            return 1
+
+        return run
+
+    def texts(self, name: str) -> list[str]:
+        """What is in a store."""
+        return self._profile(name, LocalEngine())
+
+    def _profile(self, name: str, engine: Engine) -> list[str]:
+        with Store(self.folder / name) as store:
             profiler = Profiler(self.plan, store, Terminal(quiet=True), engine=engine)
             found = profiler.alone([candidate.name for candidate in self.plan.candidates], self.plan.dev)
-        self.texts = [answer.text for one in found.values() for answer in one.profile.answers]
-        return 1
+        return [answer.text for one in found.values() for answer in one.profile.answers]
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     options = arguments(__doc__ or "").parse_args(given)
     threads = options.threads or os.cpu_count() or 1
-    share = max(threads // WORKERS, 1)
     torch.set_num_threads(threads)
     hush(quiet=True)
-    # The processor's time of this process says nothing of the workers'.
+    # The processor's time of this process says nothing of the others'.
     timer = Timer(options.rounds or (1 if options.quick else 5))
     with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(Path(folder), *((6, 1) if options.quick else (QUESTIONS, None)))
-        here, there = Run(plan, []), Run(plan, [])
-        before = timer.now()
-        with _threads(share), cluster("local"):
-            start = timer.now() - before
-            progress(f"benchmarks.cluster: {len(plan.candidates)} models, {len(plan.dev.examples)} questions")
-            engine = ClusterEngine(plan.cache_dir, progress)
-            seconds = timer({"local": lambda: here(LocalEngine()), "ray": lambda: there(engine)})
-            before = timer.now()
-        stop = timer.now() - before
-    local, ray = seconds["local"], seconds["ray"]
-    equal = sum(a == b for a, b in zip(here.texts, there.texts, strict=True)) / len(here.texts)
-    whole = [one + start + stop for one in ray]
-    tell(
-        "cluster",
-        [
-            ratio(
-                "ray_over_local", ray, local, limit="at most 1.1", note="the cluster is there; its workers start anew"
-            ),
-            ratio("ray_and_start_over_local", whole, local, note="and the cluster is started and stopped for it"),
-            Figure("ray_start_s", start, note="starting the cluster on this machine, and Ray's own import"),
-            Figure("ray_stop_s", stop, note="stopping it"),
-            spread("local_s", local, note=f"one process with {threads} threads"),
-            spread("ray_s", ray, note=f"{WORKERS} workers with {share} threads each"),
-            Figure("same_responses", equal, limit="1", note="share of the texts that are equal"),
-        ],
-        options,
-    )
+        profiling = Profiling(make_plan(Path(folder), *((6, 1) if options.quick else (None, None))), Path(folder))
+        tell("cluster", measure(profiling, timer, threads), options)
     return 0
 
 
-def make_plan(folder: Path, questions: int, models: int | None) -> Plan:
-    """The demo's pool, or some of it, of which two models are at work at a time."""
+def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
+    """Time one process and a cluster, in turns."""
+    share, plan = max(threads // WORKERS, 1), profiling.plan
+    before = timer.now()
+    with _threads(share), cluster("local"), ClusterEngine(plan.cache_dir, progress) as engine:
+        import ray
+
+        start, there = timer.now() - before, ("--ray-address", ray.get_runtime_context().gcs_address)
+        progress(f"benchmarks.cluster: {len(plan.candidates)} models, {len(plan.dev.examples)} questions")
+        seconds = replace(timer, untimed=0)(
+            {
+                "local": profiling.by_command("local", threads=threads),
+                "ray": profiling.by_command("ray", "--engine", "ray", *there, threads=share),
+            }
+        )
+        seconds |= timer(
+            {
+                "warm local": profiling.by_stage("warm local", LocalEngine()),
+                "warm ray": profiling.by_stage("warm ray", engine),
+            }
+        )
+        before = timer.now()
+    stop = timer.now() - before
+    local, ray_ = seconds["local"], seconds["ray"]
+    wanted, *others = (profiling.texts(name) for name in seconds)
+    equal = sum(a == b for other in others for a, b in zip(wanted, other, strict=True)) / sum(map(len, others))
+    whole = [one + start + stop for one in ray_]
+    return [
+        ratio("ray_over_local", ray_, local, limit="at most 1.1", note="whole commands; the cluster is there"),
+        ratio("ray_and_start_over_local", whole, local, note="and it is started and stopped for it"),
+        ratio(
+            "ray_over_local_when_warm",
+            seconds["warm ray"],
+            seconds["warm local"],
+            note="libraries and workers are there, as from the second stage of a run on",
+        ),
+        Figure("ray_start_s", start, note="starting the cluster on this machine, and Ray's own import"),
+        Figure("ray_stop_s", stop, note="stopping it"),
+        spread("local_s", local, note=f"one process with {threads} threads"),
+        spread("ray_s", ray_, note=f"{WORKERS} workers with {share} threads each"),
+        Figure("same_responses", equal, limit="1", note="share of the texts that are equal"),
+    ]
+
+
+def make_plan(folder: Path, questions: int | None, models: int | None) -> Plan:
+    """The demo's pool and dev questions, or some of them; two models are at work at a time."""
     candidates, cores = read_pool("demo")[:models], max((os.cpu_count() or 1) // WORKERS, 1)
-    shared = tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates)
-    dev = load_task("word_problems", limit=questions)
-    return plain_plan(shared, dev, folder / "cache", "python -m benchmarks.cluster")
+    candidates = tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates)
+    task = load_task(TASK, limit=questions)
+    return plain_plan(candidates, task, folder / "cache", "python -m benchmarks.cluster")
+
+
+def _line(candidate: Candidate) -> str:
+    """A candidate of the demo's pool in a pool file."""
+    place = cast("Checkpoint", candidate.checkpoint).location
+    return f"{place} dtype={candidate.dtype} num_cpus={candidate.needs.num_cpus}\n"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from advisor.engines.engine import Answered, Begun, Ended, Event, Job
 from advisor.engines.local import LocalEngine
 from advisor.engines.needs import Needs, devices, needs_of, read_needs, together
 from advisor.loading import Decoding, FreshLoader, Model
+from advisor.pool import Candidate
 from advisor.setting import Setting
 from advisor.store import Response
 from advisor.tasks import Task, load_task
@@ -117,6 +118,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
+def done_by(engine: ClusterEngine, jobs: Sequence[Job]) -> Iterator[Event]:
+    with engine:
+        yield from engine.run(jobs)
+
+
 def job_of(models: Path, name: str, task: Task, cache: Path, setting: Setting | None = None) -> Job:
     model = Model(name, Checkpoint(str(models / name)), "cpu", "auto", "auto")
     here = Here(name, partial(FreshLoader(cache), [model], Decoding()))
@@ -193,7 +199,7 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     job, other = (job_of(models, name, many, place.cache, ONE_AT_A_TIME) for name in ("alpha", "gamma"))
     watched = Watched()
     killed: set[int] = set()
-    for event in ClusterEngine(place.cache, watched.said.append).run([job, other]):
+    for event in done_by(ClusterEngine(place.cache, watched.said.append), [job, other]):
         watched.events.append(event)
         if isinstance(event, Answered) and not killed:
             killed = workers()
@@ -212,6 +218,11 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
 def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     place: Place, models: Path, many: Task, address: str
 ) -> None:
+    import ray
+
+    # There is room for one at a time.
+    alone = (Needs(num_cpus=ray.cluster_resources()["CPU"]),)  # type: ignore[no-untyped-call]  # Ray types few
+    first, second = (replace(job_of(models, name, many, place.cache), needs=alone) for name in ("alpha", "gamma"))
     watched = Watched()
     over = threading.Event()
 
@@ -221,16 +232,33 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
             time.sleep(0.05)
 
     killer = threading.Thread(target=kill_all)
-    for event in ClusterEngine(place.cache, watched.said.append).run([job_of(models, "alpha", many, place.cache)]):
+    for event in done_by(ClusterEngine(place.cache, watched.said.append), [first, second]):
         watched.events.append(event)
-        if isinstance(event, Begun):
+        if event == Begun("alpha"):
             killer.start()
-    over.set()
-    killer.join()
+        if isinstance(event, Ended) and event.job == "alpha":
+            over.set()
+            killer.join()
     error = watched.end("alpha").error
     assert error is not None and error.startswith("alpha: its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
     assert "\n" not in error
+    assert watched.end("gamma").error is None and len(watched.responses("gamma")) == len(many.examples)
+
+
+def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
+    place: Place, models: Path, many: Task, address: str
+) -> None:
+    few = replace(many, examples=many.examples[:2])
+    jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
+    pool = [Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
+    with ClusterEngine(place.cache, pytest.fail) as engine:
+        engine.prepare(pool, "cpu")
+        hired = wait_for(workers)
+        for job in jobs:
+            assert Watched(list(engine.run([job]))).end(job.name).error is None
+            assert workers() == hired
+    wait_for(lambda: not workers())
 
 
 def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: Path) -> None:

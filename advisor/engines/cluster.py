@@ -1,23 +1,23 @@
 """A Ray cluster: jobs side by side, each on the cores and GPUs that its models ask for.
 
 A worker is an actor of Ray, which places it, and starts it again where it dies, on another node if need be. It does one
-job after the other of those that ask for the same, so that libraries are loaded once. Responses are streamed here as
-they are finished, and kept here; a worker that was started again is asked only what is left.
+job after the other of those that ask for the same, stage after stage, so that libraries are loaded once. Responses are
+streamed here as they are finished, and kept here; a worker that was started again is asked only what is left.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from advisor.engines.engine import Answered, Begun, Ended, Event, Job
 from advisor.engines.local import LocalEngine
 from advisor.engines.needs import Needs, needs_of, together
+from advisor.engines.staff import RESTARTS, Staff, dismiss, hire, too_much
 from advisor.engines.worker import Place, Worker, pack
 from advisor.remote.address import Remote
 from ensemble.checkpoint import first_line
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from advisor.pool import Candidate
     from advisor.tasks.values import Example
 
-RESTARTS = 2
-"""How often a worker that dies is started again for the same model."""
 _MEMORY = re.compile(r"running low on memory|memory usage threshold|memory pressure", re.IGNORECASE)
 """How Ray says that it ended a worker for the sake of its node's memory. That of others may be meant in other words."""
 _WAY_OUT = "ask for more with num_cpus or num_gpus, so that fewer share a node, or take a smaller --batch-size"
@@ -42,14 +40,16 @@ class _Hand:
     """A worker, as the driver sees it.
 
     Attributes:
+        needs: What it asks of a node.
         actor: Its handle.
         queue: The jobs that it can do.
         job: What it is doing; None where it does nothing.
         left: The questions of that without a response.
-        place: Where it was the last time.
+        place: Where it was the last time; None until it is there.
         deaths: How often it has died.
     """
 
+    needs: Needs
     actor: ActorHandle[Worker]
     queue: deque[Job]
     job: Job | None = None
@@ -61,6 +61,8 @@ class _Hand:
 class ClusterEngine:
     """See :class:`advisor.engines.engine.Engine`; the cluster has been joined (:func:`ensemble.cluster.cluster`).
 
+    Its workers stay until it is closed, which the end of a ``with`` block does.
+
     Args:
         cache_dir: Where workers keep the tables of joint vocabularies, each on its node.
         say: Called with what the user should know, a sentence each.
@@ -69,9 +71,16 @@ class ClusterEngine:
     def __init__(self, cache_dir: Path, say: Callable[[str], None]) -> None:
         self._cache_dir = cache_dir
         self._say = say
+        self._staff = Staff()
 
-    def check(self, candidates: Sequence[Candidate], device: str) -> None:
-        """Make sure that a node of the cluster has what a candidate asks for, for each of them.
+    def __enter__(self) -> ClusterEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._staff.close()
+
+    def prepare(self, candidates: Sequence[Candidate], device: str) -> None:
+        """Make sure that a node of the cluster has what a candidate asks for, for each of them, and start workers.
 
         Args:
             candidates: The pool.
@@ -80,11 +89,14 @@ class ClusterEngine:
         Raises:
             InputError: None has; names the candidate's line in the pool file.
         """
+        asked = []
         for candidate in candidates:
             if isinstance(candidate.checkpoint, Remote):
                 continue
-            if reason := _too_much(needs_of(candidate.needs, candidate.device or device, candidate.place)):
+            asked.append(needs_of(candidate.needs, candidate.device or device, candidate.place))
+            if reason := too_much(asked[-1]):
                 raise InputError(f"{candidate.place}: {reason}")
+        self._staff.prepare(asked)
 
     def run(self, jobs: Iterable[Job]) -> Generator[Event, None, None]:
         """See the protocol."""
@@ -97,53 +109,82 @@ class ClusterEngine:
             places = zip(given.needs, given.models, strict=True)
             job = replace(given, needs=tuple(needs_of(one, model.device, model.name) for one, model in places))
             needs = together(job.needs)
-            if reason := _too_much(needs):
+            if reason := too_much(needs):
                 yield from (Begun(job.name), Ended(job.name, error=f"{job.name}: {reason}"))
             else:
                 queues.setdefault(needs, deque()).append(job)
-        # As many workers as there are jobs: Ray starts as many as there is room for.
-        hands = [_Hand(_hire(needs), queue) for needs, queue in queues.items() for _ in queue]
+        workers = self._staff.take({needs: len(queue) for needs, queue in queues.items()})
+        hands = [_Hand(needs, actor, queues[needs]) for needs, actor in workers]
+        awaited: dict[Any, _Hand] = {_call(hand): hand for hand in hands}
         try:
-            yield from self._oversee(hands)
+            yield from self._oversee(awaited)
         finally:
-            for hand in hands:
-                _dismiss(hand)
+            # Some are left where the run was stopped.
+            for hand in awaited.values():
+                dismiss(hand.actor)
         yield from LocalEngine().run(here)
 
-    def _oversee(self, hands: list[_Hand]) -> Iterator[Event]:
-        """Give the workers jobs, and pass on what they say, until all is done."""
+    def _oversee(self, awaited: dict[Any, _Hand]) -> Iterator[Event]:
+        """Give the workers jobs, and pass on what they say, until all is done.
+
+        Args:
+            awaited: Of each worker the one thing that is awaited: that it is there, or the next that it says. Those
+                that have nothing more to do are taken out.
+        """
         import ray
 
-        # Of each worker one thing is awaited: that it is there, or the next that it says.
-        awaited: dict[Any, _Hand] = {_call(hand): hand for hand in hands}
         while awaited:
             [ready], _ = ray.wait(list(awaited), num_returns=1)
-            hand = awaited.pop(ready)
-            following: Any = ready
-            try:
-                if isinstance(ready, ray.ObjectRef):
-                    hand.place = ray.get(ready)
-                    following = None
-                else:
-                    event = ray.get(next(ready))
-                    if isinstance(event, Answered):
-                        del hand.left[event.number]
-                        yield event
-                    elif isinstance(event, Ended):
-                        yield self._end(hand, event)
-                        following = None
-            except ray.exceptions.RayError as error:
-                over = isinstance(ready, ray.ObjectRef) or isinstance(error, ray.exceptions.RayTaskError)
-                if over:
-                    yield from self._give_up(hand, error)
-                    continue
-                self._note(hand, error)
-                following = _call(hand)
-            if following is None:
-                yield from self._employ(hand)
-                following = self._ask(hand)
+            hand = awaited[ready]
+            following = yield from self._hear(hand, ready)
+            del awaited[ready]
             if following is not None:
                 awaited[following] = hand
+                continue
+            if hand.deaths:
+                dismiss(hand.actor)
+                if hand.queue:
+                    other = _Hand(hand.needs, hire(hand.needs), hand.queue)
+                    awaited[_call(other)] = other
+            else:
+                self._release([hand, *_late(awaited)], awaited)
+
+    def _release(self, idle: Sequence[_Hand], awaited: Mapping[Any, _Hand]) -> None:
+        """Keep workers for what comes next, unless others wait for their places."""
+        wanted = any(other.place is None or other.deaths for other in awaited.values())
+        for hand in idle:
+            if wanted:
+                dismiss(hand.actor)
+            else:
+                self._staff.keep(hand.needs, hand.actor)
+
+    def _hear(self, hand: _Hand, ready: Any) -> Generator[Event, None, Any]:
+        """Pass on what a worker says, and give it something to do where it has nothing.
+
+        Returns:
+            What to await of it; None where it has nothing to do.
+        """
+        import ray
+
+        try:
+            if isinstance(ready, ray.ObjectRef):
+                hand.place = ray.get(ready)
+            else:
+                event = ray.get(next(ready))
+                if isinstance(event, Answered):
+                    del hand.left[event.number]
+                    yield event
+                if not isinstance(event, Ended):
+                    return ready
+                yield self._end(hand, event)
+        except ray.exceptions.RayError as error:
+            if isinstance(ready, ray.ObjectRef) or isinstance(error, ray.exceptions.RayTaskError):
+                yield from self._give_up(hand, error)
+                return None
+            self._note(hand, error)
+            return _call(hand)
+        yield from self._employ(hand)
+        return self._ask(hand)
 
     def _employ(self, hand: _Hand) -> Iterator[Event]:
         """Give a worker that is there something to do, if there is anything; else it can go."""
@@ -158,7 +199,6 @@ class ClusterEngine:
 
     def _ask(self, hand: _Hand) -> ObjectRefGenerator[Event] | None:
         if hand.job is None:
-            _dismiss(hand)
             return None
         work = hand.actor.work.options(num_returns="streaming")
         stream: ObjectRefGenerator[Event] = work.remote(pack(hand.job, hand.left, self._cache_dir))
@@ -171,6 +211,8 @@ class ClusterEngine:
     def _note(self, hand: _Hand, error: Exception) -> None:
         """A worker has died, and Ray starts it again, as often as it may."""
         hand.deaths += 1
+        # It may be started on another node, where they have what it needs.
+        self._staff.close()
         if hand.job is not None:
             self._say(
                 f"{hand.job.name}: its worker{_where(hand)} died ({_reason(error)}); it is started again and asked "
@@ -187,43 +229,21 @@ class ClusterEngine:
             kept = len(hand.job.asked) - len(hand.left) if hand.left else 0
             text = f"{hand.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
             yield self._end(hand, Ended(hand.job.name, error=text))
-        _dismiss(hand)
+        hand.deaths += 1
 
 
-def _too_much(needs: Needs) -> str | None:
-    """Why no node of the cluster can do what is asked; None where one can."""
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
-    cpus, gpus = needs.num_cpus or 1, needs.num_gpus or 0
-    if any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
-        return None
-    most = " or ".join(sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes}))
-    return (
-        f"{cpus:g} cores and {gpus:g} GPUs are asked for, and no node of the cluster has as many (they have {most}); "
-        "ask for fewer with num_cpus and num_gpus, or add a node"
-    )
-
-
-def _hire(needs: Needs) -> ActorHandle[Worker]:
-    import ray
-
-    options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
-    actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
-    return cast("ActorHandle[Worker]", actor)
+def _late(awaited: dict[Any, _Hand]) -> list[_Hand]:
+    """Take out the workers that are not there yet, and for whom nothing is left."""
+    late = {asked: hand for asked, hand in awaited.items() if hand.place is None and not hand.queue}
+    for asked in late:
+        del awaited[asked]
+    return list(late.values())
 
 
 def _call(hand: _Hand) -> ObjectRef[Place]:
     """Ask a worker where it is; the answer comes when it is there, the first time or again."""
     place: ObjectRef[Place] = hand.actor.place.options(max_task_retries=-1).remote()
     return place
-
-
-def _dismiss(hand: _Hand) -> None:
-    import ray
-
-    with contextlib.suppress(ray.exceptions.RayError):  # the cluster itself may be gone
-        ray.kill(hand.actor)
 
 
 def _where(hand: _Hand) -> str:

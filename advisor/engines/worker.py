@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from advisor.answering import Here
@@ -43,7 +44,11 @@ class Place:
 
 
 class Worker:
-    """A Ray actor's class."""
+    """A Ray actor's class. It loads its libraries when it is started, which is before there is anything to do."""
+
+    def __init__(self) -> None:
+        for library in ("transformers.modeling_utils", "ensemble.ensemble"):
+            import_module(library)
 
     def place(self) -> Place:
         """Where it is: it is there, and can be asked."""
