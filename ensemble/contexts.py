@@ -202,6 +202,16 @@ class Contexts:
         return Text(list(prompt), readers, [[] for _ in self._members], [0] * len(self._members))
 
 
+def closed_up(kept: Sequence[int]) -> list[int]:
+    """Rows, given in ascending order, with the last ones in the places of those that are missing.
+
+    So no more rows move than are missing, where to close up in order would move all behind the first gap.
+    """
+    there = set(kept)
+    last = reversed(kept)
+    return [n if n in there else next(last) for n in range(len(kept))]
+
+
 def fit(members: Sequence[Member], prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> bool:
     """Whether every member's context holds so many tokens, those of its prompt included."""
     limits = [member.most_tokens(prompt) for member, prompt in zip(members, prompts, strict=True)]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from ensemble.choosing import NOT_A_NUMBER, Choice, Chooser, Draw, Spelling
-from ensemble.contexts import Contexts, Text, fit
+from ensemble.contexts import Contexts, Text, closed_up, fit
 from ensemble.continuation import Continuation
 from ensemble.drafting import Proposer
 from ensemble.errors import MemberError
@@ -245,7 +245,10 @@ class Decoder:
         return finished
 
     def _keep(self, kept: Sequence[int]) -> None:
-        """Leave only these rows their places."""
+        """Leave only these rows, in ascending order, their places."""
+        if not self._waits:
+            # Members that wait have rows of the first texts only, so that these must stay the first.
+            kept = closed_up(kept)
         self._running = [self._running[n] for n in kept]
         self._contexts.drop(kept)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -34,7 +35,8 @@ class GrowingLayer(DynamicLayer):
         there = self.get_seq_length()
         slots = there + key_states.shape[2]
         if self._room is None or self._room[0].shape[2] < slots:
-            self._room = self._larger(key_states, slots), self._larger(value_states, slots)
+            rows = len(key_states)
+            self._room = self._larger(key_states, rows, slots), self._larger(value_states, rows, slots)
             if there:
                 self._room[0][:, :, :there] = self.keys
                 self._room[1][:, :, :there] = self.values
@@ -58,6 +60,48 @@ class GrowingLayer(DynamicLayer):
         """Put others in the place of the keys and of the values."""
         self.begin(change(self.keys), change(self.values))
 
+    def gather(self, parts: Sequence[GrowingLayer], indices: Sequence[Tensor], slots: int) -> None:
+        """Hold the rows of other layers, each behind as many empty slots as are missing.
+
+        Args:
+            parts: The layers, none with more than so many slots.
+            indices: For each of them the numbers [rows] that its rows get.
+            slots: Of all.
+        """
+        self.lazy_initialization(parts[0].keys, parts[0].values)
+        rows = sum(map(len, indices))
+        self._room = (
+            self._gathered([part.keys for part in parts], indices, rows, slots),
+            self._gathered([part.values for part in parts], indices, rows, slots),
+        )
+        self.keys, self.values = (room[:, :, :slots] for room in self._room)
+
+    def _gathered(self, parts: Sequence[Tensor], indices: Sequence[Tensor], rows: int, slots: int) -> Tensor:
+        room = self._larger(parts[0], rows, slots)
+        for part, index in zip(parts, indices, strict=True):
+            empty = slots - part.shape[2]
+            # What is masked counts nothing, unless it is no number.
+            room[:, :, :empty].index_fill_(0, index, 0)
+            room[:, :, empty:slots].index_copy_(0, index, part)
+        return room
+
+    def keep(self, kept: Tensor, to: Tensor, origin: Tensor) -> None:
+        """Keep only some rows; where most of them stay where they are, only the others are copied.
+
+        Args:
+            kept: [rows] their numbers, in their new order.
+            to: [moved] the new numbers of those that do not stay where they are.
+            origin: [moved] the numbers that these had.
+        """
+        rows, slots = len(kept), self.get_seq_length()
+        if self._room is None or not self._is_worth_keeping(rows) or 2 * len(to) > rows:
+            self.batch_select_indices(kept)
+            return
+        for room in self._room:
+            room.index_copy_(0, to, room[origin])
+        self._room = self._room[0][:rows], self._room[1][:rows]
+        self.keys, self.values = (room[:, :, :slots] for room in self._room)
+
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep only these rows, in this order, and the room behind them."""
         if self._room is None:
@@ -67,8 +111,15 @@ class GrowingLayer(DynamicLayer):
         self._room = self._room[0][indices], self._room[1][indices]
         self.keys, self.values = (room[:, :, :slots] for room in self._room)
 
-    def _larger(self, like: Tensor, slots: int) -> Tensor:
-        rows, heads, _, width = like.shape
+    def _is_worth_keeping(self, rows: int) -> bool:
+        """Whether so many rows have a place in the room, and use at least half of its memory."""
+        if self._room is None or rows > len(self._room[0]):
+            return False
+        room = self._room[0]
+        return 2 * room[:rows].nbytes >= room.untyped_storage().nbytes()
+
+    def _larger(self, like: Tensor, rows: int, slots: int) -> Tensor:
+        _, heads, _, width = like.shape
         return like.new_empty(rows, heads, slots + max(_LEAST_ROOM, slots // 8), width)
 
 
@@ -78,6 +129,21 @@ class GrowingCache(DynamicCache):
     def __init__(self) -> None:
         super().__init__()
         self.layer_class_to_replicate = GrowingLayer
+
+    def gather(self, parts: Sequence[GrowingCache], indices: Sequence[Tensor], slots: int) -> None:
+        """Hold the rows of other caches of the same model; see :meth:`GrowingLayer.gather`."""
+        layers = [GrowingLayer() for _ in parts[0].layers]
+        for layer, others in zip(layers, zip(*(part.growing for part in parts), strict=True), strict=True):
+            layer.gather(others, indices, slots)
+        self.layers = list(layers)
+
+    def keep(self, kept: Sequence[int], device: torch.device) -> None:
+        """Keep only these rows, in this order; on the device that holds them."""
+        places = torch.tensor(kept, dtype=torch.long)
+        moved = (places != torch.arange(len(kept))).nonzero().squeeze(1)
+        index, to, origin = (tensor.to(device) for tensor in (places, moved, places[moved]))
+        for layer in self.growing:
+            layer.keep(index, to, origin)
 
     @property
     def growing(self) -> list[GrowingLayer]:

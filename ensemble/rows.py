@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ensemble.keyvalues import GrowingCache, GrowingLayer
+from ensemble.passes import in_passes, tokens_of_a_pass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,12 +128,20 @@ class CachedRows:
     def admit(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`. What all prompts begin with is computed once, and kept for those that come later."""
         ids, cache = self._shared_prefix(prompts)
-        admitted = CachedRows(self._model, self._window)
-        admitted._begin([ids] * len(prompts), cache)
         keep = [min(len(ids), len(prompt) - last) for prompt in prompts]
-        logits = admitted.feed(keep, [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)], last)
+        own = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
+        passes = in_passes([len(row) for row in own], tokens_of_a_pass(self._device))
+        admitted, logits = [], []
+        for numbers in passes:
+            part = CachedRows(self._model, self._window)
+            part._begin([ids] * len(numbers), cache)
+            logits.append(part.feed([keep[n] for n in numbers], [own[n] for n in numbers], last))
+            admitted.append((numbers, part))
         self._append(admitted)
-        return logits
+        if len(passes) == 1:
+            return logits[0]
+        order = sorted(range(len(prompts)), key=[n for numbers in passes for n in numbers].__getitem__)
+        return torch.cat(logits)[torch.tensor(order, device=self._device)]
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :class:`Rows`."""
@@ -181,9 +190,8 @@ class CachedRows:
 
     def drop(self, kept: Sequence[int]) -> None:
         """See :class:`Rows`."""
-        index = torch.tensor(kept, dtype=torch.long)
-        self._cache.batch_select_indices(index.to(self._device))
-        self._filled = self._filled[index]
+        self._cache.keep(kept, self._device)
+        self._filled = self._filled[torch.tensor(kept, dtype=torch.long)]
         self._rows = [self._rows[n] for n in kept]
         if kept:
             self._pack(_MOST_SLOTS * max(self.lengths))
@@ -214,21 +222,27 @@ class CachedRows:
         self._is_full = True
         self._rows = [list(row) for row in rows]
 
-    def _append(self, other: CachedRows) -> None:
-        """Take over the rows of another batch of the same model, behind one's own."""
-        if not self._rows:
-            self._cache, self._filled, self._rows = other._cache, other._filled, other._rows
-            self._is_full = other._is_full
+    def _append(self, parts: Sequence[tuple[Sequence[int], CachedRows]]) -> None:
+        """Take over the rows of other batches of the same model, behind one's own, each at its number there."""
+        if not self._rows and len(parts) == 1:
+            ((_, only),) = parts
+            self._cache, self._filled, self._rows = only._cache, only._filled, only._rows
+            self._is_full = only._is_full
             return
-        self._pack(max(self.lengths))
-        slots = max(self._filled.shape[1], other._filled.shape[1])
-        self._widen(slots)
-        other._widen(slots)
-        for own, new in zip(self._cache.growing, other._cache.growing, strict=True):
-            own.begin(torch.cat([own.keys, new.keys]), torch.cat([own.values, new.values]))
-        self._filled = torch.cat([self._filled, other._filled])
-        self._is_full = bool(self._filled.all())
-        self._rows = self._rows + other._rows
+        there = len(self._rows)
+        parts = [([there + n for n in numbers], part) for numbers, part in parts]
+        if there:
+            self._pack(max(self.lengths))
+            parts = [(range(there), self), *parts]
+        placed = {n: row for numbers, part in parts for n, row in zip(numbers, part._rows, strict=True)}
+        slots = max(part._filled.shape[1] for _, part in parts)
+        filled = torch.zeros(len(placed), slots, dtype=torch.bool)
+        for numbers, part in parts:
+            filled[torch.tensor(numbers), slots - part._filled.shape[1] :] = part._filled
+        indices = [torch.tensor(numbers, device=self._device) for numbers, _ in parts]
+        self._cache.gather([part._cache for _, part in parts], indices, slots)
+        self._filled, self._is_full = filled, bool(filled.all())
+        self._rows = [placed[n] for n in range(len(placed))]
 
     def _roll_back(self, keep: Sequence[int]) -> None:
         """Empty the slots of all tokens behind each row's first ``keep``."""
@@ -253,13 +267,6 @@ class CachedRows:
         self._filled = self._filled.gather(1, order)
         index = order.to(self._device)[:, None, :, None]
         self._reslot(lambda tensor: tensor.gather(2, index.expand(-1, tensor.shape[1], -1, tensor.shape[3])))
-
-    def _widen(self, slots: int) -> None:
-        """Put empty slots in front until there are this many."""
-        missing = slots - self._filled.shape[1]
-        if missing:
-            self._filled = torch.nn.functional.pad(self._filled, (missing, 0))
-            self._reslot(lambda tensor: torch.nn.functional.pad(tensor, (0, 0, missing, 0)))
 
     def _reslot(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the keys and values [rows, heads, slots, width] of every layer."""

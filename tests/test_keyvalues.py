@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from ensemble.keyvalues import GrowingLayer
+from ensemble.keyvalues import GrowingCache, GrowingLayer
 
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 90)),
         st.tuples(st.just("cut"), st.integers(1, 90)),
         st.tuples(st.just("select"), st.lists(st.integers(0, 1), min_size=2, max_size=4)),
+        st.tuples(st.just("keep"), st.lists(st.integers(0, 1), min_size=2, max_size=4)),
         st.tuples(st.just("turn"), st.just(0)),
     ),
     max_size=8,
@@ -36,8 +37,15 @@ def test_it_holds_what_the_librarys_layer_holds(actions: list[tuple[str, int | l
         elif action == "cut" and isinstance(value, int):
             ours.cut(min(value, slots))
             theirs.crop(min(value, slots) - slots)
-        elif action == "select" and isinstance(value, list):
-            ours.batch_select_indices(torch.tensor(value))
+        elif isinstance(value, list):
+            if action == "keep":
+                moved = [n for n, row in enumerate(value) if n != row]
+                ours.keep(
+                    torch.tensor(value),
+                    *(torch.tensor(t, dtype=torch.long) for t in (moved, [value[n] for n in moved])),
+                )
+            else:
+                ours.batch_select_indices(torch.tensor(value))
             theirs.batch_select_indices(torch.tensor(value))
             rows = len(value)
         else:
@@ -71,3 +79,31 @@ def test_taking_tokens_back_and_going_on_leaves_a_copy_alone() -> None:
     layer.update(slots(5), slots(5))
     assert other.keys.flatten().tolist() == [1, 2, 3, 4]
     assert layer.keys.flatten().tolist() == [1, 2, 5]
+
+
+def test_rows_that_are_kept_are_copied_only_where_they_move() -> None:
+    cache, there = GrowingCache(), torch.arange(6.0).reshape(6, 1, 1, 1)
+    cache.update(there, there, 0)
+    before = cache.growing[0].keys.data_ptr()
+    cache.keep([0, 5, 2, 3], there.device)
+    assert cache.growing[0].keys.flatten().tolist() == [0, 5, 2, 3]
+    assert cache.growing[0].keys.data_ptr() == before
+
+
+def test_memory_of_rows_that_are_gone_is_given_up_once_it_is_most() -> None:
+    cache, there = GrowingCache(), torch.arange(6.0).reshape(6, 1, 1, 1)
+    cache.update(there, there, 0)
+    before = cache.growing[0].keys.untyped_storage().nbytes()
+    cache.keep([0, 1], there.device)
+    assert cache.growing[0].values.flatten().tolist() == [0, 1]
+    assert cache.growing[0].keys.untyped_storage().nbytes() == before // 3
+
+
+def test_gathered_rows_stand_at_their_numbers_behind_empty_slots() -> None:
+    parts = [GrowingCache(), GrowingCache()]
+    long, short = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0]])
+    for part, rows in zip(parts, (long, short), strict=True):
+        part.update(rows[:, None, :, None], rows[:, None, :, None], 0)
+    cache = GrowingCache()
+    cache.gather(parts, [torch.tensor([2, 0]), torch.tensor([1])], slots=3)
+    assert cache.growing[0].keys[:, 0, :, 0].tolist() == [[0, 3, 4], [0, 0, 5], [0, 1, 2]]

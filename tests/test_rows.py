@@ -114,6 +114,15 @@ def test_any_order_of_calls_gives_the_logits_of_whole_rows(arch: str, data: st.D
     compare(Both(model_of(arch)), data)
 
 
+@pytest.mark.parametrize("arch", ["llama", "gpt2"])
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_prompts_that_are_read_in_several_passes_are_read_alike(arch: str, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ensemble.rows.tokens_of_a_pass", lambda _: 12)
+        compare(Both(model_of(arch)), data)
+
+
 @pytest.mark.parametrize("arch", SLIDING)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data())
