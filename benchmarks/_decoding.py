@@ -44,11 +44,13 @@ class Work:
     tokens: int
 
 
-def by_ensemble(ensemble: Ensemble, work: Work, *, batch: int, draft: int = 0) -> Callable[[], int]:
+def by_ensemble(
+    ensemble: Ensemble, work: Work, *, batch: int, draft: int = 0, temperature: float = 0.0
+) -> Callable[[], int]:
     """A part that decodes the work, ``batch`` prompts at a time; its units are steps, those of EOS included."""
     prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
     encoded = [ensemble.encode(prompt) for prompt in prompts]
-    settings, together = Settings(work.tokens), Batch(batch, draft)
+    settings, together = Settings(work.tokens, temperature=temperature), Batch(batch, draft)
 
     def part() -> int:
         steps = 0

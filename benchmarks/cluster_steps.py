@@ -3,7 +3,9 @@
 The same two models, prompts and settings, in turns; the members' processes are on this machine, so the network is its
 own loopback. The models are tiny or small, so that what a cluster adds is most of what there is to see. Ray must not
 take anything from the models' cores: on two cores the two members and the driver share them, which is part of what is
-added here and of no cluster of several machines. What is not here: networks; for these see ``benchmarks.on_paper``.
+added here and of no cluster of several machines. Greedy steps ask for logits only where the winner is not certain,
+which depends on the models; drawn ones nearly always do. What is not here: networks; for these see
+``benchmarks.on_paper``.
 """
 
 from __future__ import annotations
@@ -32,13 +34,18 @@ NAMES = ("sure", "unsure")
 KEYS = (
     "added_ms_per_step",
     f"added_ms_per_step_batch{BATCH}",
+    "added_ms_per_step_drawn",
     "added_ms_per_token_drafted",
     "ray_over_local",
     f"ray_over_local_batch{BATCH}",
+    "ray_over_local_drawn",
     "ray_over_local_drafted",
     "calls_per_step",
+    "calls_per_step_drawn",
     "sent_bytes_per_step",
     "received_bytes_per_step",
+    "sent_bytes_per_step_drawn",
+    "received_bytes_per_step_drawn",
     "same_texts",
 )
 """What is always in the JSON object; null where it cannot be measured."""
@@ -83,16 +90,16 @@ def _measure(folders: Sequence[Path], place: Path, options: argparse.Namespace) 
     )
     prompts = [f"Tell me something about the number {n}, in as few words as you can." for n in range(BATCH)]
     work = Work(prompts, 1 if options.quick else 4, 4 if options.quick else 48)
-    kinds = {"": (1, 0), f"_batch{BATCH}": (BATCH, 0), "_drafted": (1, LONGEST)}
+    kinds = {"": (1, 0, 0.0), f"_batch{BATCH}": (BATCH, 0, 0.0), "_drawn": (1, 0, 1.0), "_drafted": (1, LONGEST, 0.0)}
     parts: dict[str, Callable[[], int]] = {}
-    for end, (batch, draft) in kinds.items():
-        parts[f"local{end}"] = by_ensemble(local, work, batch=batch, draft=draft)
-        parts[f"ray{end}"] = by_ensemble(apart, work, batch=batch, draft=draft)
+    for end, (batch, draft, temperature) in kinds.items():
+        for name, one in (("local", local), ("ray", apart)):
+            parts[f"{name}{end}"] = by_ensemble(one, work, batch=batch, draft=draft, temperature=temperature)
     progress("benchmarks.cluster_steps: decoding")
     times = Timer(options.rounds or (1 if options.quick else 7), options.clock)(parts)
     note = f"two models of {local.members[0].vocabulary.size:,} ids, on one machine"
     figures = []
-    for end, (batch, _) in kinds.items():
+    for end, (batch, *_) in kinds.items():
         # A batch's units are its rows' tokens: a step of the batch is as many of them as it has rows.
         added = [
             1000 * batch * (far - near) for near, far in zip(times[f"local{end}"], times[f"ray{end}"], strict=True)
@@ -108,19 +115,26 @@ def _measure(folders: Sequence[Path], place: Path, options: argparse.Namespace) 
 
 def _moved(apart: Ensemble, work: Work) -> list[Figure]:
     """What a step of one text says to and hears from a member, prompts included."""
-    traffic = [cast("Elsewhere", member.seat).link.traffic for member in apart.members]
-    before = [(one.calls, one.sent, one.received) for one in traffic]
-    steps = by_ensemble(apart, work, batch=1)() * len(traffic)
-    after = [(one.calls, one.sent, one.received) for one in traffic]
-    calls, sent, received = (
-        sum(late[n] - early[n] for early, late in zip(before, after, strict=True)) / steps for n in range(3)
-    )
     note = "of one text and one member, without Ray's envelopes"
+    calls, sent, received = _traffic(apart, work, 0.0)
+    drawn, drawn_sent, drawn_received = _traffic(apart, work, 1.0)
     return [
         Figure("calls_per_step", calls, note=note),
         Figure("sent_bytes_per_step", sent, note=note),
         Figure("received_bytes_per_step", received, note=note),
+        Figure("calls_per_step_drawn", drawn, note=note),
+        Figure("sent_bytes_per_step_drawn", drawn_sent, note=note),
+        Figure("received_bytes_per_step_drawn", drawn_received, note=note),
     ]
+
+
+def _traffic(apart: Ensemble, work: Work, temperature: float) -> list[float]:
+    """Calls, bytes sent and bytes received, for each step and member."""
+    traffic = [cast("Elsewhere", member.seat).link.traffic for member in apart.members]
+    before = [(one.calls, one.sent, one.received) for one in traffic]
+    steps = by_ensemble(apart, work, batch=1, temperature=temperature)() * len(traffic)
+    after = [(one.calls, one.sent, one.received) for one in traffic]
+    return [sum(late[n] - early[n] for early, late in zip(before, after, strict=True)) / steps for n in range(3)]
 
 
 def _same(local: Ensemble, apart: Ensemble, work: Work) -> Figure:

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +36,7 @@ class Machine:
         memory: Bytes a second that a node reads weights with.
         search: Seconds for the top k of one row of a vocabulary; on the nodes they are searched for at the same time.
         union: Seconds of the union's own work for one member and one row.
+        rounds: Of a step with several members: 2 where logits are asked for, 1 where the winner is certain without.
     """
 
     round_trip: float = 0.2e-3
@@ -45,6 +46,7 @@ class Machine:
     memory: float = 3.35e12
     search: float = 0.13e-3
     union: float = 0.01e-3
+    rounds: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,14 @@ def union_size(members: int, k: int) -> int:
     return k + round((members - 1) * k * (1 - SHARED))
 
 
-def traffic(members: int, k: int, batch: int) -> Traffic:
+def traffic(members: int, k: int, batch: int, rounds: int = 2) -> Traffic:
     """What a step says to one member, made as it is made in a run.
 
     Args:
         members: Of the ensemble.
         k: Candidates that each brings.
         batch: Texts that are decoded together.
+        rounds: See :class:`Machine`.
     """
     generator = torch.Generator().manual_seed(0)
     lengths = [300] * batch
@@ -83,7 +86,7 @@ def traffic(members: int, k: int, batch: int) -> Traffic:
     places = torch.randint(VOCABULARY, (asked,), generator=generator)
     feed = packed((0, batch, k, "feed", (lengths, new)))
     tops = packed((pack_tensor(values), pack_tensor(ids)))
-    if not asked:
+    if rounds == 1 or not asked:
         return Traffic(len(feed), len(tops))
     at = packed((0, batch, k, "at", (pack_tensor(rows), pack_tensor(places))))
     logits = packed(pack_tensor(torch.randn(asked, generator=generator)))
@@ -96,9 +99,9 @@ def dense(batch: int) -> int:
 
 
 def overhead(machine: Machine, members: int, k: int, batch: int) -> float:
-    """Seconds that a step takes longer than its slowest member: two rounds of questions to all of them."""
-    rounds = 2 if members > 1 else 1
-    moved = members * (traffic(members, k, batch).both + rounds * machine.envelope)
+    """Seconds that a step takes longer than its slowest member: one or two rounds of questions to all of them."""
+    rounds = machine.rounds if members > 1 else 1
+    moved = members * (traffic(members, k, batch, rounds).both + rounds * machine.envelope)
     return (
         rounds * (machine.round_trip + members * machine.call)
         + moved / machine.bandwidth
@@ -131,7 +134,7 @@ def drafted(machine: Machine, members: int, k: int, drafts: int, share: float, m
         model: Seconds of a step of the slowest member, and of the primary.
     """
     kept = drafts if share == 1 else share * (1 - share**drafts) / (1 - share)
-    # The primary's draft, the others' reading, the asked-for logits; a place of a draft is a row of a batch.
+    # The primary's draft, the others' reading, perhaps the asked-for logits; a place of a draft is a row of a batch.
     rounds = machine.round_trip + machine.call
     whole = (drafts + 1) * model + rounds + model + overhead(machine, members, k, drafts + 1)
     return whole / (kept + 1)
@@ -145,10 +148,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--round-trip", type=float, default=0.2, help="of the network, in milliseconds")
     parser.add_argument("--gigabits", type=float, default=25.0, help="a second, of the driver's network")
     parser.add_argument("--call", type=float, default=0.25, help="of the driver for each question, in milliseconds")
+    parser.add_argument("--rounds", type=int, choices=(1, 2), default=2, help="1 where every winner is certain at once")
     parser.add_argument("--memory", type=float, default=3.35, help="terabytes a second that a node reads weights with")
     options = parser.parse_args(given)
     machine = Machine(
-        options.round_trip / 1000, options.gigabits * 1e9 / 8, options.call / 1000, memory=options.memory * 1e12
+        options.round_trip / 1000,
+        options.gigabits * 1e9 / 8,
+        options.call / 1000,
+        memory=options.memory * 1e12,
+        rounds=options.rounds,
     )
     if options.json:
         print(json.dumps(_figures(machine, options.k), indent=1))
@@ -162,6 +170,7 @@ def _figures(machine: Machine, k: int) -> dict[str, float]:
     for members in (2, 4, 10, 100):
         found[f"bytes_{members}"] = members * traffic(members, k, 1).both
         found[f"overhead_ms_{members}"] = 1000 * overhead(machine, members, k, 1)
+        found[f"certain_overhead_ms_{members}"] = 1000 * overhead(replace(machine, rounds=1), members, k, 1)
         found[f"dense_bytes_{members}"] = members * dense(1)
         found[f"dense_overhead_ms_{members}"] = 1000 * dense_overhead(machine, members, 1)
     return found
@@ -179,12 +188,15 @@ def _tables(machine: Machine, k: int) -> Iterator[list[str]]:
             for batch in (1, 32)
         ),
     ]
+    certain = replace(machine, rounds=1)
     eight, seventy = forward(machine, 8), forward(machine, 70, 4)
     yield [
-        "| members | batch | added | with whole vocabularies | 8B members, 16 bits | 70B members, 4 bits |",
-        "|---:|---:|---:|---:|---:|---:|",
+        "| members | batch | added | added, winners certain | with whole vocabularies | 8B members, 16 bits | "
+        "70B members, 4 bits |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
         *(
             f"| {n} | {batch} | {1000 * overhead(machine, n, k, batch):.1f} ms | "
+            f"{1000 * overhead(certain, n, k, batch):.1f} ms | "
             f"{1000 * dense_overhead(machine, n, batch):,.1f} ms | {_rate(machine, eight, n, k, batch)} | "
             f"{_rate(machine, seventy, n, k, batch)} |"
             for n in (2, 4, 10, 100)

@@ -13,7 +13,7 @@ from ensemble.distribution import Distribution, greedy, sample
 from ensemble.joint import NONE, JointVocabulary
 from ensemble.likelihood import Likelihood, likelihoods
 from ensemble.logits import Logits
-from ensemble.methods._token import EndsTogether, TokenRule
+from ensemble.methods._token import Combine, EndsTogether, TokenRule
 from ensemble.trace import Step, explain
 from ensemble.vocabulary import Vocabulary
 
@@ -134,7 +134,7 @@ class Chooser:
             return self._pick(rule.alone(contexts.logits), draws, combined=False)
         if counts is not None:
             contexts.ask()
-        step = rule.combine(contexts.logits)
+        step = self._combine(draws)(contexts.logits)
         choices = self._pick(step, draws, combined=self._several)
         if gated and rule.counts is not None:
             counts = rule.counts(step, ends_together)
@@ -145,6 +145,13 @@ class Chooser:
             for row, choice in zip(shut, found, strict=True):
                 choices[row] = choice
         return choices
+
+    def _combine(self, draws: Sequence[Draw]) -> Combine:
+        """What is enough for these draws: probabilities count where one is drawn, or told."""
+        rough = self._rule.decide
+        if rough is None or self._trace or any(draw.temperature or draw.alternatives is not None for draw in draws):
+            return self._rule.combine
+        return rough
 
     def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[Choice]:
         winners = _winners(step, draws)

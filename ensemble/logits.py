@@ -33,12 +33,26 @@ class Apart(Protocol):
         """The k largest [rows, k] among candidates and their ids; among equal ones the lower ids."""
         ...
 
-    def at(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
+    def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What came of some logits among the candidates that were asked for before.
+
+        Args:
+            ids: [rows, n] where to look.
+
+        Returns:
+            The logits [rows, n], and which of them are exact; the others are what they are at most.
+        """
+        ...
+
+    def ask(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
         """Ask for logits; calling what is returned waits for them, so that several members can be asked before.
 
         Args:
             ids: [rows, n] where to look.
-            wanted: [rows, n] which of them count; what comes for the others means nothing.
+            wanted: [rows, n] which of them to send, one at least.
+
+        Returns:
+            Gives these, row by row [wanted].
         """
         ...
 

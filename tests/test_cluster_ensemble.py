@@ -122,9 +122,13 @@ def test_options_have_the_scores_of_one_process(pair: Pair) -> None:
     assert apart == pytest.approx(here, abs=1e-9)
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["a batch", "drafting"])
-def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: list[str]) -> None:
-    settings, batch = Settings(max_new_tokens=16), Batch(4)
+@pytest.mark.parametrize(
+    ("prompts", "temperature"),
+    [(PROMPTS, 0.0), (PROMPTS[:1], 0.0), (PROMPTS[:2], 1.0)],
+    ids=["batch", "one", "drawn"],
+)
+def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: list[str], temperature: float) -> None:
+    settings, batch = Settings(max_new_tokens=16, temperature=temperature), Batch(4)
     victim = pair.apart.members[len(prompts) % 2]
     decoding = pair.apart.decoder(batch)
     for n, prompt in enumerate(prompts):
@@ -132,7 +136,8 @@ def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: li
     found = dict(decoding.step())
     kill(victim)
     found |= dict(decoding)
-    assert [found[n] for n in range(len(prompts))] == pair.here.generate(prompts, max_new_tokens=16, batch_size=4)
+    own = pair.here.generate(prompts, max_new_tokens=16, batch_size=4, temperature=temperature)
+    assert [found[n] for n in range(len(prompts))] == own
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up_by_name(pair: Pair) -> None:
@@ -161,12 +166,28 @@ def told(traffic: Traffic) -> tuple[int, int]:
 def test_a_step_sends_top_candidates_and_asked_for_logits(pair: Pair) -> None:
     links = [seat(member).link for member in pair.apart.members]
     before = [told(link.traffic) for link in links]
-    (made,) = pair.apart.generate_each([pair.apart.encode("The")], Settings(max_new_tokens=16), Batch(1, draft=0))
+    # Drawn, so that probabilities count and logits are asked for.
+    settings = Settings(max_new_tokens=16, temperature=1.0)
+    (made,) = pair.apart.generate_each([pair.apart.encode("The")], settings, Batch(1, draft=0))
     steps = len(made[1].tokens)
     for link, (sent, received) in zip(links, before, strict=True):
         # Of 10 candidates 8 bytes of a logit and 4 of an id; of 10 others an id there, and a logit back.
         assert (link.traffic.sent - sent) / steps < 400
         assert (link.traffic.received - received) / steps < 500
+
+
+def test_a_greedy_step_asks_for_logits_only_where_they_can_change_the_winner(pair: Pair) -> None:
+    calls = {}
+    for name, settings in {
+        "greedy": Settings(max_new_tokens=16),
+        "with probabilities": Settings(max_new_tokens=16, alternatives=0),
+    }.items():
+        before = [seat(member).link.traffic.calls for member in pair.apart.members]
+        ((_, made),) = pair.apart.generate_each([pair.apart.encode("The")], settings, Batch(1, draft=0))
+        after = [seat(member).link.traffic.calls for member in pair.apart.members]
+        steps = len(made.tokens) + (made.finish_reason == "eos")
+        calls[name] = max(late - early for early, late in zip(before, after, strict=True)) / steps
+    assert calls["greedy"] < 1.5 < calls["with probabilities"]
 
 
 def test_what_a_step_sends_does_not_grow_with_the_vocabulary(tmp_path: Path) -> None:

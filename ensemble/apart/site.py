@@ -211,33 +211,31 @@ class RemoteLogits:
             self._found[k] = values, ids
         return self._found[k]
 
-    def at(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
-        """See :class:`ensemble.logits.Apart`. What came among the candidates is not asked for again."""
-        values, own = next(iter(self._found.values())) if self._found else self.top(self.site._k)
+    def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`ensemble.logits.Apart`. No candidate that did not come has more than the last that did."""
+        values, own = self._last()
         same = ids[:, :, None] == own[:, None, :]
-        known = same.any(dim=2)
-        found = values.gather(1, same.to(torch.int8).argmax(dim=2))
-        missing = wanted & ~known
-        if not bool(missing.any()):
-            return lambda: found
-        rows, columns = missing.nonzero(as_tuple=True)
-        wait = self.site.at(self._places()[rows], ids[rows, columns])
+        exact, column = same.max(dim=2)
+        return torch.where(exact, values.gather(1, column), values[:, -1:]), exact
 
-        def fill() -> Tensor:
-            found[rows, columns] = wait()
-            return found
-
-        return fill
+    def ask(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
+        """See :class:`ensemble.logits.Apart`."""
+        rows, columns = wanted.nonzero(as_tuple=True)
+        return self.site.at(self._places()[rows], ids[rows, columns])
 
     def broken(self) -> list[bool]:
         """See :class:`ensemble.logits.Apart`. What is no number is among the largest."""
-        values, _ = next(iter(self._found.values())) if self._found else self.top(self.site._k)
+        values, _ = self._last()
         broken: list[bool] = values.isnan().any(dim=1).tolist()
         return broken
 
     def behind(self, other: Apart) -> RemoteLogits:
         """See :class:`ensemble.logits.Apart`."""
         return RemoteLogits(self.site, (*cast("RemoteLogits", other).replies, *self.replies))
+
+    def _last(self) -> tuple[Tensor, Tensor]:
+        """The candidates that were asked for, and their ids."""
+        return next(iter(self._found.values())) if self._found else self.top(self.site._k)
 
     def _own(self) -> tuple[int, ...]:
         return tuple(range(len(self))) if self.rows is None else self.rows

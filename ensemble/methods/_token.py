@@ -67,9 +67,12 @@ class TokenRule:
         counts: A gate: from a step, and whether tokenizations end together, the rows in which it counts. None: all.
         asks: A gate before that: from the primary's logits [B, V], the rows for which the others are needed. Where none
             is, they are not run; where one is, they catch up in all rows. None: they are run at every step.
+        decide: As ``combine``, where the likeliest entry is all that is wanted and there is no gate: the probabilities
+            may be rough. None: ``combine`` does it.
     """
 
     combine: Combine
     alone: Combine | None = None
     counts: Callable[[Distribution, EndsTogether], list[bool]] | None = None
     asks: Callable[[Logits], list[bool]] | None = None
+    decide: Combine | None = None

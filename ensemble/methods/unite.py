@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ensemble import gates, mixing
+from ensemble.bounds import is_certain
 from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
 from ensemble.joint import NONE, JointVocabulary
@@ -62,16 +63,21 @@ def make(setup: Setup, options: Options) -> TokenRule:
         raise InputError("weights: consistency weighs the members, step by step; give no other weights beside it")
     combine = _combine(setup, setup.joint, setup.weights, options)
     if options.gate is None:
-        return TokenRule(combine)
+        # Other means have bounds of their own.
+        plain = options == Options()
+        decide = _combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
+        return TokenRule(combine, decide=decide)
     primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
     return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), gates.needed_and_safe)
 
 
-def _combine(setup: Setup, joint: JointVocabulary, weights: Sequence[float], options: Options) -> Combine:
+def _combine(
+    setup: Setup, joint: JointVocabulary, weights: Sequence[float], options: Options, *, winner: bool = False
+) -> Combine:
     shares = torch.tensor(weights, dtype=torch.float64, device=setup.members[0].device)
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
-        step = union(logits, joint, setup.k, shares, also)
+        step = union(logits, joint, setup.k, shares, also, winner=winner)
         if options.consistency:
             return mixing.consistent(step, geometric=options.mean == "geometric")
         return step if options.mean == "arithmetic" else mixing.geometric(step, shares)
@@ -89,6 +95,27 @@ def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
     return [(values[:, :k], ids[:, :k]) for values, ids in found]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Where a step looks for logits.
+
+    Attributes:
+        places: For each member ids [B, U].
+        penalty: [members, B, U] what is added there.
+        absent: [B, U] which of the entries mean nothing.
+        ids: [B, U] the primary's, NONE where it cannot express an entry.
+        weights: [members], summing to 1.
+        winner: Whether the likeliest entry is all that is wanted.
+    """
+
+    places: Sequence[Tensor]
+    penalty: Tensor
+    absent: Tensor
+    ids: Tensor
+    weights: Tensor
+    winner: bool
+
+
 class _Here:
     """The members' logits where they are in this process."""
 
@@ -98,8 +125,8 @@ class _Here:
     def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
         return top_k(self._scores, k)
 
-    def at(self, places: Sequence[Tensor], _penalties: Sequence[Tensor], _absent: Tensor) -> list[Tensor]:
-        return [z.gather(1, place) for z, place in zip(self._scores, places, strict=True)]
+    def at(self, asked: _Asked) -> Tensor:
+        return torch.stack([z.gather(1, place) for z, place in zip(self._scores, asked.places, strict=True)])
 
 
 class _Apart:
@@ -111,17 +138,34 @@ class _Apart:
     def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
         return [z.top(k) for z in self._members]
 
-    def at(self, places: Sequence[Tensor], penalties: Sequence[Tensor], absent: Tensor) -> list[Tensor]:
+    def at(self, asked: _Asked) -> Tensor:
+        known = [z.known(place) for z, place in zip(self._members, asked.places, strict=True)]
+        values, exact = (torch.stack(each) for each in zip(*known, strict=True))
         # What is no entry, or what a member cannot express, is not worth sending.
-        asked = [
-            z.at(place, ~absent & (penalty == 0))
-            for z, place, penalty in zip(self._members, places, penalties, strict=True)
+        counts = (asked.penalty == 0) & ~asked.absent
+        missing = counts & ~exact
+        if asked.winner:
+            highest = values.masked_fill(~counts, -torch.inf)
+            missing &= ~is_certain(highest, ~missing, asked.weights, asked.ids != NONE)[:, None]
+        wanted = missing.flatten(1).any(dim=1).tolist()
+        waits = [
+            (n, z.ask(place, missing[n]))
+            for n, (z, place) in enumerate(zip(self._members, asked.places, strict=True))
+            if wanted[n]
         ]
-        return [answer() for answer in asked]
+        for n, wait in waits:
+            values[n][missing[n]] = wait().to(values)
+        return values
 
 
 def union(
-    logits: Sequence[Logits], joint: JointVocabulary, k: int, weights: Tensor, also: Tensor | None = None
+    logits: Sequence[Logits],
+    joint: JointVocabulary,
+    k: int,
+    weights: Tensor,
+    also: Tensor | None = None,
+    *,
+    winner: bool = False,
 ) -> Distribution:
     """Steps 1 to 6 of a step for a batch.
 
@@ -131,6 +175,8 @@ def union(
         k: Candidates that each member brings.
         weights: [members], summing to 1.
         also: [B, n] entries that the union holds besides; probabilities are in float64 then.
+        winner: Whether the likeliest entry is all that is wanted: where it is certain, members on nodes of their own
+            are not asked for logits that could not change it, and the probabilities are rough.
     """
     look = _Apart(logits) if are_apart(logits) else _Here(logits, joint)
     found = look.tops(k)
@@ -143,13 +189,12 @@ def union(
     absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
     # NONE takes the last place of a table, as any index of -1; what is found there is masked out.
     places = [tables.place_of.take(entries) for tables in joint.members]
-    penalties = [tables.penalty_of.take(entries) for tables in joint.members]
-    values = look.at(places, penalties, absent)
-    on_union = torch.stack([z.add_(penalty) for z, penalty in zip(values, penalties, strict=True)])
+    penalty = torch.stack([tables.penalty_of.take(entries) for tables in joint.members])
+    ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
+    on_union = look.at(_Asked(places, penalty, absent, ids, weights, winner)).add_(penalty)
     if also is not None:
         on_union = on_union.double()
     members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
     mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
-    ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
     split = wanted.split([top.shape[1] for top in tops], dim=1)
     return Distribution(entries, ~absent, ids, members, mean, split)
