@@ -63,6 +63,7 @@ def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None
         race=plan.race,
         tried=choice.tried,
         verified=verified,
+        held_out=plan.held_out if choice.alone else None,
         alone=tuple(one.profile for one in choice.alone.values()),
         alternatives=alternatives,
         traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},

@@ -75,7 +75,8 @@ class Outcome:
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
         costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
-        alone: Answers to the held-out questions of single models: the set's members, and who it is held against.
+        held_out: The held-out questions; None where nobody was asked them.
+        alone: Answers to them of single models: the set's members, and who it is held against.
         alternatives: What else could be done with its members, the best first.
         traces: The steps of some of its responses, by the question's number; :func:`advisor.tracing.describe` says how.
         provenance: How the run can be made again.
@@ -97,6 +98,7 @@ class Outcome:
     race: float | None = None
     tried: tuple[Try, ...] | None = None
     verified: Verified | None = None
+    held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -147,11 +149,9 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
     """The lines of ``samples.jsonl``: the dev questions, then the held-out ones."""
     if outcome.task is not None:
         yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
-    if outcome.verified is not None:
-        verified = outcome.verified
-        # The best single model may be in no set: a search put forward another one, or it is behind a server.
-        alone = tuple({one.model: one for one in (*verified.members, verified.single, *outcome.alone)}.values())
-        yield from _samples(verified.task, "held_out", alone, verified.ensemble, outcome.traces)
+    if outcome.held_out is not None:
+        together = outcome.verified.ensemble if outcome.verified is not None else None
+        yield from _samples(outcome.held_out, "held_out", outcome.alone, together, outcome.traces)
 
 
 def read_result(run: Path) -> dict[str, Any]:

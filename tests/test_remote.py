@@ -221,6 +221,9 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
     assert result["advice"]["verdict"] == "single"
     assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
     assert {one["method"] for one in result["alternatives"]} == {"voting"}
+    samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    voted = [one for one in samples if one["split"] == "held_out"]
+    assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)
     ran = place.advisor("run", "run", "What is 1 + 1?")
     assert ran.status == 2
     assert "is behind a server, which gives its texts and not the probabilities" in ran.line
