@@ -336,7 +336,7 @@ def test_the_command_line_runs_tasks_and_a_second_run_asks_no_model(
     words += ["--use_cache", "kept", "--batch_size", "auto"]
     first = run(f"models={pair} k=5 dtype=float32", *words, "--output_path", "first")
     assert first.status == 0, first.err
-    assert "sums_choose" in first.out
+    assert re.search(r"^\| *Tasks *\|", first.out, re.MULTILINE) and "|sums_choose" in first.out
     found, samples = results(place.folder / "first")
     direct = Ensemble.from_pretrained([DEMO / name for name in PAIR], k=5)
     written = [one.text for one in direct.generate(QUESTIONS[:3], max_new_tokens=24, stop=["\n"])]
