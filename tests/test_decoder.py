@@ -69,14 +69,12 @@ COMBINATIONS = [
     "phi-3* gpt-neox",
     "gpt-neox* phi-3 falcon",
     "falcon* internlm2",
-    "internlm2 falcon llama-2",
     "internlm2* deepseek-coder",
     "deepseek-llm* mistral-v3",
     "deepseek-coder* deepseek-llm bytes",
     "mistral-v3* unigram phi-3",
     "mistral-v1 mistral-v1",
     "starcoder* starcoder",
-    "starcoder deepseek-coder",
     "gpt-neox",
 ]
 
@@ -279,11 +277,11 @@ def test_the_order_of_the_other_members_does_not_matter(line: str, tables: Path)
 @pytest.mark.parametrize("line", ["bytes* unigram_with_bytes unigram", "unigram bytes unigram_with_bytes"])
 def test_batches_equal_their_rows(line: str, tables: Path) -> None:
     ensemble = ensemble_of(line, tables)
-    texts = [*PROMPTS, *(text for text in TEXTS.values() if text)][:24]
+    texts = [*PROMPTS, *(text for text in TEXTS.values() if text)][:16]
     alone = [ensemble.generate([text], max_new_tokens=20, stop=["e", "\n"])[0] for text in texts]
     # Rows end at different steps, so that prompts that wait are admitted in their places.
     assert len({len(made.tokens) for made in alone}) > 5
-    for batch_size in (1, 2, 5, 32):
+    for batch_size in (1, 2, 5, 16):
         together = ensemble.generate(texts, max_new_tokens=20, stop=["e", "\n"], batch_size=batch_size)
         assert together == alone, batch_size
 
