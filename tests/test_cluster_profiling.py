@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import pytest
 import torch
 
@@ -83,12 +82,15 @@ class Watched:
         return ended
 
 
-def workers(process: int | None = None) -> set[int]:
-    """The processes that do the jobs of the joined cluster, which are descendants of this process."""
+def workers(process: int | None = None, title: bytes = b"ray::Worker") -> set[int]:
+    """The processes that do the jobs of the joined cluster, which are descendants of this process.
+
+    One that answers questions has the title ``ray::Worker.work``.
+    """
     found = set()
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdecimal() and (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
+            if folder.name.isdecimal() and (folder / "cmdline").read_bytes().startswith(title):
                 found |= {int(folder.name)} if _descends(int(folder.name), process or os.getpid()) else set()
         except OSError:
             continue  # it has just ended
@@ -152,20 +154,17 @@ def without_measures(value: Any) -> Any:
 def test_a_run_on_a_cluster_comes_to_the_same_files_and_prints_nothing_of_ray(
     place: Place, models: Path, address: str
 ) -> None:
-    place.job(models)
+    place.task()
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
     here = place.advisor(*SELECT, "--out", "here", "--quiet", "--cache-dir", "here-cache")
     assert here.status == 0
-    cache = {"XDG_CACHE_HOME": str(place.cache), "MPLCONFIGDIR": matplotlib.get_cachedir()}
-    done = subprocess.run(
-        [*ADVISOR, *SELECT, "--out", "there", "--quiet", "--json", "--engine", "ray", "--ray-address", address],
-        env={**os.environ, **cache},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    ray = ("--engine", "ray", "--ray-address", address)
+    # Workers are where the cluster was joined, and not in this folder.
+    cache = ("--cache-dir", place.folder / "there-cache")
+    there = place.advisor(*SELECT, "--out", "there", "--quiet", *cache, "--json", *ray)
+    assert (there.status, there.err) == (0, "")
     ours, theirs = (json.loads((place.folder / run / "result.json").read_text("utf-8")) for run in ("here", "there"))
-    assert json.loads(done.stdout) == theirs
+    assert json.loads(there.out) == theirs
     for result, engine in ((ours, "local"), (theirs, "ray")):
         assert result["provenance"].pop("engine") == engine
         del result["provenance"]["command"]
@@ -202,13 +201,12 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     for event in done_by(ClusterEngine(place.cache, watched.said.append), [job, other]):
         watched.events.append(event)
         if isinstance(event, Answered) and not killed:
-            killed = workers()
+            killed = {min(workers(title=b"ray::Worker.work"))}
             kill(killed)
     assert killed
     assert capfd.readouterr() == ("", "")  # Ray has a lot to say of that
-    assert watched.said
-    for said in watched.said:
-        assert "its worker on" in said and "died" in said and "asked what is left" in said
+    [said] = watched.said
+    assert "its worker on" in said and "died" in said and "asked what is left" in said
     expected = Watched(list(LocalEngine().run([job, other])))
     for name in ("alpha", "gamma"):
         assert watched.end(name).error is None
@@ -390,21 +388,23 @@ def test_a_set_has_a_gpu_for_each_of_its_members_and_their_cores_in_turns() -> N
 
 
 def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many: Task) -> None:
-    place.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
-    (place.folder / "tmp").mkdir()
-    running = subprocess.Popen(
+    place.pool(str(models / "alpha"))
+    with subprocess.Popen(
         [*ADVISOR, *SELECT, "--engine", "ray", "--quiet"],
         env={**os.environ, "XDG_CACHE_HOME": str(place.cache), "RAY_ADDRESS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    wait_for(lambda: workers(running.pid) or running.poll() is not None, 120)
-    started = {process for process in every_process() if _descends(process, running.pid)}
-    # As a terminal does it: to all that belongs to the command.
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    ) as running:
+        try:
+            wait_for(lambda: workers(running.pid) or running.poll() is not None, 120)
+            started = {process for process in every_process() if _descends(process, running.pid)}
+            # As a terminal does it: to all that belongs to the command.
+            os.killpg(running.pid, signal.SIGINT)
+            out, err = running.communicate(timeout=120)
+        finally:
+            running.kill()
     assert (running.returncode, out) == (130, "")
     assert err == "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
     assert len(started) > 4
