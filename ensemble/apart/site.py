@@ -199,10 +199,11 @@ class RemoteLogits:
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """See :class:`ensemble.logits.Apart`."""
         if k not in self._found:
-            index = list(self._own())
             if all(reply.k == k for reply in self.replies):
                 parts = [self.site.tops(reply) for reply in self.replies]
-                values, ids = (torch.cat(own)[index] for own in zip(*parts, strict=True))
+                values, ids = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+                if self.rows is not None:
+                    values, ids = values[list(self.rows)], ids[list(self.rows)]
             else:
                 for reply in self.replies:
                     self.site.tops(reply)  # what is waited for is not asked about
