@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -229,7 +230,12 @@ def chunked(server: Running, body: bytes) -> tuple[int, str]:
             made.sendall(b"0\r\n\r\n")
         except OSError:
             pass  # of a body that is far too large the rest is not even read
-        answer = b"".join(iter(lambda: made.recv(65536), b"")).decode()
+        found = bytearray()
+        # For the same reason the connection may end with a reset, behind the answer.
+        with contextlib.suppress(ConnectionResetError):
+            while part := made.recv(65536):
+                found += part
+    answer = found.decode()
     return int(answer.split(" ", 2)[1]), answer.partition("\r\n\r\n")[2]
 
 
