@@ -154,15 +154,15 @@ class Endpoints:
         ticket = self._engine.submit(order)
         streaming = False
         try:
+            styles = [style() for _ in ticket.numbers]
+            if not order.stream:
+                found = await _unless_gone(request, whole(ticket, head, styles))
+                return Response(status_code=499) if found is None else replied(found)
             tokens = await _unless_gone(request, begun(ticket))
             if tokens is None:
                 return Response(status_code=499)
-            styles = [style() for _ in ticket.numbers]
-            if order.stream:
-                streaming = True
-                return _Stream(streamed(ticket, head, styles, tokens), lambda: self._engine.cancel(ticket))
-            found = await _unless_gone(request, whole(ticket, head, styles, tokens))
-            return Response(status_code=499) if found is None else replied(found)
+            streaming = True
+            return _Stream(streamed(ticket, head, styles, tokens), lambda: self._engine.cancel(ticket))
         finally:
             if not streaming:
                 self._engine.cancel(ticket)

@@ -158,7 +158,9 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._receive():
-                self._advance()
+                # What came may all have been wrong.
+                if not self._decoder.done:
+                    self._advance()
         except Exception as error:  # noqa: BLE001  # whoever waits must be told, whatever it is
             _LOG.exception("the decoder's thread ended")
             self.refuse(f"the decoder ended ({first_line(error)}); the server must be started again")
@@ -166,24 +168,30 @@ class Engine:
 
     def _receive(self) -> bool:
         """Take in what waits in the inbox, and wait where there is nothing else to do; False at the end."""
-        while True:
+        events: list[tuple[Ticket, Event]] = []
+        going_on = True
+        while going_on:
             try:
-                command = self._inbox.get(block=self._decoder.done)
+                command = self._inbox.get(block=self._decoder.done and not events)
             except queue.Empty:
-                return True
+                break
             match command:
                 case None:
-                    return False
+                    going_on = False
                 case Ticket():
-                    self._take_in(command)
+                    events.append((command, self._take_in(command)))
                 case _Cancel(ticket):
                     for number in ticket.numbers:
                         self._decoder.remove(number)
                     self._release([number for number in ticket.numbers if number in self._texts])
-            self._metrics.waiting.set(len(self._decoder.waiting))
+        self._metrics.waiting.set(len(self._decoder.waiting))
+        if events:
+            # Each call wakes the event loop, which then takes turns with this thread.
+            self._post(events)
+        return going_on
 
-    def _take_in(self, ticket: Ticket) -> None:
-        """Let an order's texts wait for places."""
+    def _take_in(self, ticket: Ticket) -> Event:
+        """Let an order's texts wait for places; what came of it."""
         order = ticket.order
         try:
             prompts = [self._ensemble.encode(prompt) for prompt in order.prompts]
@@ -191,15 +199,14 @@ class Engine:
             stops = [stop.encode() for stop in order.settings.stop]
         except Exception as error:  # noqa: BLE001  # tokenizers and templates raise what they like, at what clients sent
             self._count_out(len(ticket.numbers))
-            self._post([(ticket, Broken(_unreadable(error)))])
-            return
+            return Broken(_unreadable(error))
         for index, number in enumerate(ticket.numbers):
             prompt, draw = prompts[index // order.copies], 1 + index % order.copies
             self._texts[number] = _Text(ticket, index, prompt, draw, Pieces(stops))
             self._decoder.add(number, prompt, order.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
-        self._post([(ticket, Begun(tokens))])
+        return Begun(tokens)
 
     def _check_lengths(self, lengths: Sequence[int]) -> None:
         most = self._limits.prompt_tokens

@@ -48,8 +48,9 @@ async def _pieces(ticket: Ticket) -> AsyncIterator[Piece]:
             left -= parts[-1].generation is not None
 
 
-async def whole(ticket: Ticket, head: Head, styles: list[Style], prompt_tokens: int) -> dict[str, Any]:
+async def whole(ticket: Ticket, head: Head, styles: list[Style]) -> dict[str, Any]:
     """The whole answer."""
+    prompt_tokens = await begun(ticket)
     wanted = ticket.order.settings.alternatives is not None
     choices: dict[int, dict[str, Any]] = {}
     written = 0
