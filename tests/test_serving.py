@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from running_server import Running, serving
 from test_ensemble_api import SCRIPT, member, writer
 
 from advisor.serving.order import Limits
+from advisor.serving.starting import spare_what_stays
 from ensemble import Ensemble
 from ensemble.member import Member
 from ensemble.settings import Batch
@@ -292,3 +294,12 @@ def test_figures_count_tokens_and_texts(server: Running, client: openai.OpenAI) 
     assert server.figure("advisor_running_texts") == server.figure("advisor_waiting_texts") == 0
     assert server.figure("advisor_batch_rows_count") > 0
     assert server.figure("advisor_first_token_seconds_count") > 0
+
+
+def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None:
+    spare_what_stays()
+    try:
+        assert gc.get_freeze_count() > 0
+        assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+    finally:
+        gc.unfreeze()

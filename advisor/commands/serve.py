@@ -94,7 +94,9 @@ def serve(
         def ready() -> None:
             _say_ready(address_of(bound), name, open_to_all=not is_loopback(bound), keyed=key is not None)
 
-        Server(app, engine, bound, ready=ready, stopping=_say_stopping).run_bound()
+        server = Server(app, engine, bound, ready=ready, stopping=_say_stopping)
+        starting.spare_what_stays()
+        server.run_bound()
 
 
 def _say_ready(address: str, name: str, *, open_to_all: bool, keyed: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import time
@@ -63,6 +64,15 @@ def fingerprint(chosen: Chosen) -> str:
     ]
     parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def spare_what_stays() -> None:
+    """Take what is there now, libraries and models, out of the garbage collector's sight: all of it stays to the end.
+
+    Else a crowd of requests sets off collections that look at all of it, while everybody waits.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def make_app_of(
