@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from ensemble import savedfolder
 from ensemble.card import model_card
 from ensemble.errors import InputError
 from ensemble.files import check_unchanged
-from ensemble.recipe import Part, Recipe, absolute
+from ensemble.recipe import Part, Recipe
 from reports import model as run_model
 from reports.card import evidence
 
@@ -39,7 +38,7 @@ def recipe_of_run(run: Path) -> Recipe:
         if place.is_local:
             files = dict(sources[model.name].get("files") or {})
             check_unchanged(place, files, since="the run")
-            place = replace(place, path_or_id=str(absolute(Path(place.path_or_id))))
+            place = place.absolute
         parts.append(Part(place, model.name, model.dtype, model.chat_template, files))
     return Recipe(tuple(parts), chosen.method, chosen.k, max_new_tokens=chosen.max_new_tokens, stop=tuple(chosen.stop))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,6 +65,13 @@ class Checkpoint:
         return self.path_or_id.startswith((".", "/", "~")) or Path(self.path_or_id).expanduser().exists()
 
     @property
+    def absolute(self) -> Checkpoint:
+        """The same from wherever it is read: a local one with its path from the root."""
+        if not self.is_local:
+            return self
+        return replace(self, path_or_id=str(absolute(Path(self.path_or_id))))
+
+    @property
     def location(self) -> str:
         """What transformers is asked for."""
         if not self.is_local:
@@ -98,6 +106,11 @@ class Checkpoint:
         if not self.is_local or not self.path_or_id.lower().endswith(gguf.SUFFIX):
             return False
         return not Path(self.path_or_id).expanduser().is_dir()
+
+
+def absolute(path: Path) -> Path:
+    """A path from the root. Links stay: the hub's cache has files that only by theirs are known to be GGUF."""
+    return Path(os.path.normpath(path.expanduser().absolute()))
 
 
 def check(checkpoint: Checkpoint) -> PreTrainedConfig:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from ensemble.checkpoint import DTYPES, ChatTemplate, Checkpoint, Reads, Sides
+from ensemble.checkpoint import DTYPES, ChatTemplate, Checkpoint, Reads, Sides, absolute
 from ensemble.errors import InputError
 from ensemble.gguf import SUFFIX
 from ensemble.methods import DEFAULT, get_method
@@ -126,11 +126,6 @@ def _path_from(folder: Path, model: str) -> str:
     path, base = absolute(Path(model)), absolute(folder)
     beside = path.is_relative_to(base.parent) and base.parent != Path(base.anchor)
     return Path(os.path.relpath(path, base)).as_posix() if beside else str(path)
-
-
-def absolute(path: Path) -> Path:
-    """A path from the root. Links stay: the hub's cache has files that only by theirs are known to be GGUF."""
-    return Path(os.path.normpath(path.expanduser().absolute()))
 
 
 def from_json(text: str, place: str, folder: Path | None) -> Recipe:

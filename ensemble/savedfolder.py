@@ -16,7 +16,7 @@ from ensemble.files import check_unchanged, hashes_of
 from ensemble.gguf import SUFFIX
 from ensemble.hub import commit_of, file_on_hub, push_files
 from ensemble.methods import NoOptions, get_module, make_options
-from ensemble.recipe import COMMIT, Part, Recipe, absolute, from_json, to_json
+from ensemble.recipe import COMMIT, Part, Recipe, from_json, to_json
 
 FILE = "ensemble.json"
 CARD = "README.md"
@@ -36,7 +36,7 @@ def pinned(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:
         InputError: The hub names no commit of it, or a file cannot be read.
     """
     if checkpoint.is_local:
-        return replace(checkpoint, path_or_id=str(absolute(Path(checkpoint.path_or_id)))), hashes_of(checkpoint)
+        return checkpoint.absolute, hashes_of(checkpoint)
     commit = checkpoint.revision or ""
     return replace(checkpoint, revision=commit if COMMIT.fullmatch(commit) else commit_of(checkpoint)), {}
 

@@ -25,6 +25,7 @@ from advisor.engines.cluster import ClusterEngine
 from advisor.engines.engine import Answered, Begun, Ended, Event, Job
 from advisor.engines.local import LocalEngine
 from advisor.engines.needs import Needs, devices, needs_of, read_needs, together
+from advisor.engines.worker import pack
 from advisor.loading import Decoding, FreshLoader, Model
 from advisor.pool import Candidate
 from advisor.setting import Setting
@@ -187,6 +188,15 @@ def test_the_benchmark_prints_one_json_object_with_every_promised_figure(
     assert set(benchmark.KEYS) <= set(printed)
     assert printed["same_responses"] == 1
     assert printed["ray_and_start_over_local"] > printed["ray_over_local"] > 0
+
+
+def test_what_is_sent_does_not_hang_on_the_folder_that_the_command_was_given_in(
+    models: Path, many: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(models)
+    job = job_of(Path(), "alpha", many, Path("cache"))
+    parcel = pack(job, job.asked, Path("cache"))
+    assert (parcel.cache_dir, parcel.models[0].checkpoint.location) == (models / "cache", str(models / "alpha"))
 
 
 # --- A worker that dies ---

@@ -64,8 +64,11 @@ class Worker:
 
 
 def pack(job: Job, asked: Mapping[int, Example], cache_dir: Path) -> Parcel:
-    """A job as it is sent, with the questions that are left of it."""
+    """A job as it is sent, with the questions that are left of it, and no path that hangs on where it is read."""
     bare = {number: replace(example, question="", reference="") for number, example in asked.items()}
     task = replace(job.task, examples=(), scorer=None, prefix="", notes=())
-    models = tuple(replace(model, device=to) for model, to in zip(job.models, devices(job.needs), strict=True))
-    return Parcel(job.name, models, job.decoding, bare, task, job.setting, cache_dir)
+    models = tuple(
+        replace(model, checkpoint=model.checkpoint.absolute, device=to)
+        for model, to in zip(job.models, devices(job.needs), strict=True)
+    )
+    return Parcel(job.name, models, job.decoding, bare, task, job.setting, cache_dir.absolute())

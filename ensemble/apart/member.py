@@ -102,6 +102,8 @@ def _start(loading: Loading, number: int, nodes: Sequence[Any], members: int, re
         threads = max(1, cores)
         # If that node dies, another one will do.
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+    # Its process has another working directory.
+    loading = replace(loading, checkpoint=loading.checkpoint.absolute)
     return Link(loading.name, ray.remote(Node).options(**options).remote(loading, threads), restarts)
 
 
