@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -47,8 +48,12 @@ class Worker:
     """A Ray actor's class. It loads its libraries when it is started, which is before there is anything to do."""
 
     def __init__(self) -> None:
+        # What libraries hold stays, so there is no garbage to look for among it, now or behind each model.
+        gc.disable()
         for library in ("transformers.modeling_utils", "ensemble.ensemble"):
             import_module(library)
+        gc.freeze()
+        gc.enable()
 
     def place(self) -> Place:
         """Where it is: it is there, and can be asked."""
