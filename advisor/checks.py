@@ -193,7 +193,7 @@ def check_models(models: Sequence[Model]) -> None:
 
 def check_device(option: str, device: str) -> None:
     """Make sure that this machine has a device."""
-    from ensemble.member import parse_device
+    from ensemble.loading import parse_device
 
     try:
         place = parse_device(device)

@@ -11,12 +11,13 @@ from ensemble.checkpoint import ChatTemplate, Checkpoint
 
 if TYPE_CHECKING:
     from ensemble.ensemble import Ensemble
-    from ensemble.member import Loading, Member
+    from ensemble.loading import Loading
+    from ensemble.member import Member
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A member as it is to be loaded; see :func:`ensemble.member.load_member`."""
+    """A member as it is to be loaded; see :func:`ensemble.loading.load_member`."""
 
     name: str
     checkpoint: Checkpoint
@@ -112,7 +113,7 @@ class KeepingLoader:
 
 
 def _loading(model: Model) -> Loading:
-    from ensemble.member import Loading
+    from ensemble.loading import Loading
 
     if model.checkpoint.gguf is not None:
         _hush_gguf()

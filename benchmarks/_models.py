@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from advisor.pool import read_pool
 from benchmarks._measure import ROOT
 from ensemble.checkpoint import Checkpoint
-from ensemble.member import Member, load_member, member_of
+from ensemble.loading import load_member, member_of
+from ensemble.member import Member
 from ensemble.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from ensemble.errors import InputError
-from ensemble.member import Loading, Member
+from ensemble.loading import Loading
+from ensemble.member import Member
 from ensemble.methods import check_apart
 
 Engine = Literal["local", "ray"]

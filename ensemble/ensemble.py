@@ -84,7 +84,7 @@ class Ensemble:
         check_files: bool = True,
         **options: object,
     ) -> Ensemble:
-        """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.member.load_member`.
+        """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.loading.load_member`.
 
         Everything is checked before the first weights are read.
 

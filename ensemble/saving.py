@@ -13,7 +13,8 @@ from ensemble.checkpoint import ChatTemplate, Checkpoint, check
 from ensemble.engine import Engine, load_members
 from ensemble.errors import InputError
 from ensemble.hub import check_on_hub
-from ensemble.member import Loading, Member, parse_device
+from ensemble.loading import Loading, parse_device
+from ensemble.member import Member
 from ensemble.methods import DEFAULT
 from ensemble.recipe import Part, Recipe
 

@@ -19,7 +19,8 @@ from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint
 from ensemble.cluster import cluster, settle
 from ensemble.errors import InputError, MemberError
-from ensemble.member import Loading, Member
+from ensemble.loading import Loading
+from ensemble.member import Member
 from ensemble.settings import Batch, Settings
 
 settle()  # this module is the first to import Ray in a process of tests

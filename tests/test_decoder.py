@@ -22,7 +22,8 @@ from reference import ReferenceMember, generate
 from tiny import BYTES, MADE_UP, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.settings import Batch, Settings
 
 TIE = 1e-9

@@ -20,7 +20,7 @@ from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint, check
 from ensemble.errors import InputError, MemberError
 from ensemble.gguf import dense_size
-from ensemble.member import load_member
+from ensemble.loading import load_member
 from ensemble.memory import check_memory
 
 if TYPE_CHECKING:

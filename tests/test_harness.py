@@ -22,7 +22,7 @@ from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 from advisor import harness
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.member import member_of
+from ensemble.loading import member_of
 from ensemble.settings import Settings
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")

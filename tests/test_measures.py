@@ -28,7 +28,8 @@ from advisor.measures.tokenization import (
 )
 from advisor.measures.wording import style_distances
 from ensemble.errors import InputError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.vocabulary import Vocabulary
 
 SUMS = [(f"{n} + {n + 3}", str(2 * n + 3)) for n in range(11, 51)]

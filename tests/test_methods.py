@@ -14,7 +14,8 @@ from tiny import tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.methods import DEFAULT, get_method, get_module, list_methods
 
 

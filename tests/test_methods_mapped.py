@@ -21,7 +21,8 @@ from ensemble import Ensemble
 from ensemble.distribution import Distribution
 from ensemble.errors import InputError
 from ensemble.joint import EOS, build
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.methods import get_module, make_options
 from ensemble.methods._mapped import Mapping, kept, tokens
 from ensemble.methods._token import Setup, TokenRule

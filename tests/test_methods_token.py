@@ -20,7 +20,8 @@ from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation, mixing
 from ensemble.joint import NONE, build
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.methods import average, gac, unite
 from ensemble.methods._token import Setup
 from ensemble.settings import Batch, Settings

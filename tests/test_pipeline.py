@@ -33,7 +33,7 @@ from advisor.terminal import Terminal
 from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.member import load_member
+from ensemble.loading import load_member
 
 if TYPE_CHECKING:
     from pools import Place

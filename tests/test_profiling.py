@@ -25,7 +25,7 @@ from advisor.tasks import Task, load_task
 from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint, Sides
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.member import member_of
+from ensemble.loading import member_of
 
 if TYPE_CHECKING:
     from pools import Place

@@ -6,7 +6,8 @@ import pytest
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from ensemble.errors import InputError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.vocabulary import Vocabulary
 
 TEMPLATE = (

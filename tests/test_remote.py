@@ -22,7 +22,7 @@ from advisor.store import Store
 from advisor.tasks import load_task
 from advisor.terminal import Terminal
 from ensemble import Ensemble
-from ensemble.member import member_of
+from ensemble.loading import member_of
 
 if TYPE_CHECKING:
     from pools import Place
@@ -208,7 +208,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ensemble.member.load_member", never)
+    monkeypatch.setattr("ensemble.loading.load_member", never)
     place.task(metric="exact_match")
     place.pool(
         f"openai:{url}#tiny/plain chat_template=never",

@@ -14,7 +14,7 @@ from tiny import byte_tokenizer, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ensemble.member import member_of
+from ensemble.loading import member_of
 from ensemble.memory import token_size
 from ensemble.rows import CachedRows, RecomputedRows, _can_skip_logits, common_prefix
 

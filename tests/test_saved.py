@@ -17,7 +17,7 @@ from transformers import BitsAndBytesConfig
 from ensemble import Ensemble
 from ensemble.checkpoint import Checkpoint
 from ensemble.errors import InputError, UniteError
-from ensemble.member import member_of
+from ensemble.loading import member_of
 from ensemble.recipe import Part, Recipe, from_json, to_json
 from ensemble.savedfolder import quantization_of, read
 

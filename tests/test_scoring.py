@@ -18,7 +18,8 @@ from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, real_tokenizers, t
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.options import Question, batches, paths, states
 from ensemble.vocabulary import Vocabulary
 

@@ -28,7 +28,8 @@ from transformers import PreTrainedTokenizerFast
 from ensemble import Ensemble, Generation, Sourced
 from ensemble.checkpoint import Checkpoint, Sides
 from ensemble.errors import InputError, MemberError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.seq2seq import EncodedRows
 from ensemble.settings import Batch, Settings
 

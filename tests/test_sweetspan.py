@@ -15,7 +15,8 @@ from tiny import let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.member import Member, member_of
+from ensemble.loading import member_of
+from ensemble.member import Member
 from ensemble.methods.sweetspan import best_span, mean_perplexity
 
 NAMES = ("bytes", "unigram with bytes", "unigram", "bytes")

@@ -214,7 +214,7 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
 def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
     from advisor.answering import answers
     from ensemble import Ensemble
-    from ensemble.member import member_of
+    from ensemble.loading import member_of
 
     tokenizer = byte_tokenizer()
     alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)

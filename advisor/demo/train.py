@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
 from advisor.demo.vocabularies import KINDS
 from ensemble.ensemble import Ensemble
-from ensemble.member import member_of
+from ensemble.loading import member_of
 from ensemble.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent

@@ -15,7 +15,8 @@ from ensemble.apart.link import Link
 from ensemble.apart.node import Node
 from ensemble.apart.site import RemoteSite
 from ensemble.errors import InputError
-from ensemble.member import Loading, Member
+from ensemble.loading import Loading
+from ensemble.member import Member
 from ensemble.vocabulary import Vocabulary
 
 RESTARTS = 3

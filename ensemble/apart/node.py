@@ -15,7 +15,8 @@ from ensemble.apart.wire import LOST, Packed, pack_tensor, packed, unpack_tensor
 from ensemble.distribution import candidate_logits
 from ensemble.drafting import Proposer
 from ensemble.joint import MemberTables, build
-from ensemble.member import Loading, Member
+from ensemble.loading import Loading
+from ensemble.member import Member
 from ensemble.memory import free_memory
 from ensemble.methods.unite import top_k
 from ensemble.rows import Ids
