@@ -190,22 +190,20 @@ def _texts(
 
     settings = Settings(setting.limit(task), task.stop, setting.temperature, seed=setting.seed)
     numbers = list(encoded)
-    last = time.perf_counter()
     for place, generation in ensemble.generate_each(list(encoded.values()), settings, Batch(size)):
-        now, counts = time.perf_counter(), generation.counts
+        counts = generation.counts
         yield (
             numbers[place],
             Response(
                 generation.text,
                 len(generation.tokens),
                 generation.finish_reason,
-                now - last,
+                counts.seconds,
                 steps=counts.steps,
                 combined=counts.combined,
                 handled=counts.handled,
             ),
         )
-        last = now
 
 
 def _choices(

@@ -24,7 +24,8 @@ from advisor.commands.select import select
 from advisor.commands.serve import serve
 from ensemble.errors import UniteError
 
-_STOPPED = "stopped; what was answered so far is kept, and the same command goes on from there"
+_KEEPING = {"select", "profile", "evaluate"}
+"""The commands that keep each response as soon as it is there."""
 
 app = typer.Typer(
     add_completion=False,
@@ -72,13 +73,13 @@ def main() -> None:
             raise
         _fail(str(error), error.exit_status)
     except KeyboardInterrupt:
-        _fail(_STOPPED, 130)
+        _fail(stopped(), 130)
     except BrokenPipeError:
         # Whoever read the output has seen enough; nothing is wrong. What is still to be written goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception as error:
         if _was_stopped(error):
-            _fail(_STOPPED, 130)
+            _fail(stopped(), 130)
         if debug:
             raise
         _fail(f"{type(error).__name__}: {error} (a fault of advisor; run it again with --debug to see where)", 1)
@@ -103,6 +104,12 @@ def _run_command(arguments: list[str]) -> None:
     command = typer.main.get_command(app)
     with command.make_context("advisor", arguments) as context:
         command.invoke(context)
+
+
+def stopped() -> str:
+    """What is said where Ctrl-C ended a command."""
+    kept = "; what was answered so far is kept, and the same command goes on from there"
+    return "stopped" + kept * (not _KEEPING.isdisjoint(sys.argv[1:2]))
 
 
 def _was_stopped(error: BaseException | None) -> bool:

@@ -184,7 +184,8 @@ def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint
     if there:
         raise InputError(f"{place}: {path} is a file, and no {SUFFIX} one; give the folder that it is in")
     if model.startswith((".", "/", "~")):
-        raise InputError(f"{place}: {path}: there is no such folder; paths are relative to the pool file")
+        what = "file" if path.suffix.lower() == SUFFIX else "folder"
+        raise InputError(f"{place}: {path}: there is no such {what}; paths are relative to the pool file")
     return _on_hub(model, place, trust)
 
 

@@ -168,6 +168,8 @@ def read_result(run: Path) -> dict[str, Any]:
     except FileNotFoundError:
         there = "no result.json in it" if run.is_dir() else "no such folder"
         raise InputError(f"{run}: {there}; give a run folder that `advisor select` wrote") from None
+    except NotADirectoryError:
+        raise InputError(f"{run}: a file; give the run folder that `advisor select` wrote") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
     if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:

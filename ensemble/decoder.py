@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,12 +37,15 @@ class Counts:
         handled: Entries of the joint vocabulary whose probabilities were looked at, over all steps ("tokens manipulated
             each step", Table 5 of the paper on UNITE).
         fed: For each member, tokens that it read behind the prompt, drafts and repeated ones included.
+        seconds: Its share of the time that its steps took, the reading of its prompt included: texts that are decoded
+            together share a step evenly.
     """
 
     steps: int = 0
     combined: int = 0
     handled: int = 0
     fed: tuple[int, ...] = ()
+    seconds: float = 0.0
 
     def add(self, choice: Choice) -> None:
         """Count a step."""
@@ -159,6 +163,7 @@ class Decoder:
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
         """
+        start = time.perf_counter()
         if self._drafts:
             self._draft_and_check()
         else:
@@ -171,6 +176,9 @@ class Decoder:
             for row, choice in enumerate(chosen):
                 self._check(choice.token, row, texts[row])
                 self._emit(self._running[row], texts[row], choice)
+        share = (time.perf_counter() - start) / len(self._running)
+        for progress in self._running:
+            progress.counts.seconds += share
         return self._finish()
 
     @property

@@ -163,7 +163,10 @@ class Member:
         from jinja2 import TemplateError
 
         if not self.tokenizer.chat_template:
-            raise InputError(f"{self.name}: its tokenizer has no chat template, so its prompts must be text")
+            raise InputError(
+                f"{self.name}: its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
+                "request send one message, the user's"
+            )
         begun = bool(messages) and messages[-1]["role"] == "assistant"
         try:
             text = self.tokenizer.apply_chat_template(

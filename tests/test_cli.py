@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import pytest
 
+from advisor import cli
 from advisor.running import trace_lines
 from advisor.terminal import Terminal
 from ensemble.trace import Candidate, Step
@@ -454,3 +455,12 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there(
     runs.start(place, "run")
     assert runs.statuses() == [0]
     assert outcome(place.folder / "run") == undisturbed
+
+
+def test_what_keeps_nothing_does_not_say_so_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {}
+    for command in ("serve", "run", "select"):
+        monkeypatch.setattr(sys, "argv", ["advisor", command, "x"])
+        said[command] = cli.stopped()
+    assert said["serve"] == said["run"] == "stopped"
+    assert said["select"].endswith("goes on from there")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -203,3 +204,20 @@ def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
     kept = alone(ensemble, ensemble.encode("x"), Settings(4, alternatives=0)).likelihoods
     assert kept
     assert all(step.alternatives == () for step in kept)
+
+
+# --- What a text took ---
+
+
+def test_texts_that_are_decoded_together_share_the_time_of_their_steps(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    decoder = ensemble.decoder(Batch(4))
+    for n, most in enumerate((2, 4, 4, 6)):
+        decoder.add(n, ensemble.encode(PROMPTS[n]), Settings(most))
+    start = time.perf_counter()
+    counts = {n: generation.counts for n, generation in decoder}
+    whole = time.perf_counter() - start
+    assert [counts[n].steps for n in range(4)] == [2, 4, 4, 6]
+    first, second, third, last = (counts[n].seconds for n in range(4))
+    assert 0 < first < second == third < last
+    assert first + second + third + last <= whole

@@ -85,5 +85,6 @@ def _number(options: Mapping[str, str], name: str, place: str) -> float | None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{place}: {name}={options[name]}: give a number, 0 or more")
+        what = "a whole number, at least 1" if name == "num_cpus" else "a number, 0 or more"
+        raise InputError(f"{place}: {name}={options[name]}: give {what}")
     return number

@@ -139,4 +139,6 @@ def _unusable(remote: Remote, error: ServerError, listed: Sequence[str], *, chat
         helps = f"; it lists no {remote.model!r}, but {names}{more}"
     elif chat:
         helps = f"; if the model has no chat template, chat_template=never on its line asks {COMPLETIONS}"
+        if error.status == 404 and not listed:
+            helps = "; does the address lack /v1?"
     return ServerError(f"{error}{helps}", error.trouble, error.status)

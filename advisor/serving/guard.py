@@ -62,7 +62,8 @@ def read_key(file: Path | None, environment: Mapping[str, str]) -> Key | None:
         try:
             key = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{place}: cannot be read ({error})") from None
+            reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
+            raise InputError(f"{place}: cannot be read ({reason})") from None
     if key is None:
         return None
     key = key.strip()

@@ -189,7 +189,7 @@ def _order(
     if copies * len(prompts) > limits.texts:
         raise RequestError(
             400,
-            f"{copies * len(prompts)} texts in one request; this server decodes {limits.texts} at a time",
+            f"{copies * len(prompts)} texts in one request; this server takes {limits.texts} at a time over all",
             param="n",
         )
     if copies > 1 and heat == 0:
