@@ -399,8 +399,10 @@ def test_a_set_has_a_gpu_for_each_of_its_members_and_their_cores_in_turns() -> N
 
 def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many: Task) -> None:
     place.pool(str(models / "alpha"))
+    # What runs in the background, as tests may, begins with Ctrl-C ignored.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     with subprocess.Popen(
-        [*ADVISOR, *SELECT, "--engine", "ray", "--quiet"],
+        [sys.executable, "-c", f"{heed}; {ADVISOR[-1]}", *SELECT, "--engine", "ray", "--quiet"],
         env={**os.environ, "XDG_CACHE_HOME": str(place.cache), "RAY_ADDRESS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
