@@ -187,7 +187,7 @@ class ClusterEngine:
         return self._ask(hand)
 
     def _employ(self, hand: _Hand) -> Iterator[Event]:
-        """Give a worker that is there something to do, if there is anything; else it can go."""
+        """Give a worker that is there something to do, if there is anything."""
         if hand.job is not None and not hand.left:
             # It died between its last response and its end.
             yield self._end(hand, Ended(hand.job.name))

@@ -80,6 +80,15 @@ def too_much(needs: Needs) -> str | None:
     )
 
 
+def hire(needs: Needs) -> ActorHandle[Worker]:
+    """Start a worker as soon as there is room."""
+    import ray
+
+    options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
+    actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
+    return cast("ActorHandle[Worker]", actor)
+
+
 def dismiss(actor: ActorHandle[Worker]) -> None:
     """End a worker."""
     import ray
@@ -93,12 +102,3 @@ def _nodes() -> list[dict[str, float]]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
-
-
-def hire(needs: Needs) -> ActorHandle[Worker]:
-    """Start a worker as soon as there is room."""
-    import ray
-
-    options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
-    actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
-    return cast("ActorHandle[Worker]", actor)
