@@ -9,17 +9,17 @@ from typing import Any
 
 import yaml
 
-from advisor.loading import Model
-from advisor.pool import CHAT_TEMPLATES, DTYPES, Candidate
+from advisor.pool.pool_file import CHAT_TEMPLATES, DTYPES, Candidate
+from advisor.profile.loader import Model
 from advisor.records import Rules
-from advisor.remote.address import Remote
-from advisor.remote.identity import identify_remote
+from advisor.servers.address import Remote
+from advisor.servers.identity import identify_remote
 from advisor.tasks.values import Task
-from ensemble.checkpoint import Checkpoint, check, first_line
 from ensemble.errors import InputError, UniteError
-from ensemble.files import files_of
-from ensemble.hub import check_on_hub
 from ensemble.methods import list_methods, make_options
+from ensemble.models.fingerprint import files_of
+from ensemble.models.hub import check_on_hub
+from ensemble.models.spec import Checkpoint, check, first_line
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -193,7 +193,7 @@ def check_models(models: Sequence[Model]) -> None:
 
 def check_device(option: str, device: str) -> None:
     """Make sure that this machine has a device."""
-    from ensemble.loading import parse_device
+    from ensemble.models.load import parse_device
 
     try:
         place = parse_device(device)

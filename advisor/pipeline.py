@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor import provenance
-from advisor.advice import Advice, advise, fragile, misfit
-from advisor.alternatives import Alternative, look_at, recommend
-from advisor.choosing import Choice, choose
-from advisor.compatibility import all_pairs, pairs_of_standings
-from advisor.engines.engine import Engine
-from advisor.evidence import accuracy_interval
-from advisor.gathering import gather
-from advisor.likelihoods import chance_of
-from advisor.pairing import Pairing, readers
-from advisor.plan import Plan
-from advisor.profiler import Profiler
+from advisor.choose.gathering import gather
+from advisor.choose.published import read_standings
+from advisor.choose.rules import select
+from advisor.compare.calibration import chance_of
+from advisor.compare.pairing import Pairing, readers
+from advisor.compare.pairs import all_pairs, pairs_of_standings
+from advisor.config import Plan
+from advisor.output.result_json import Outcome, task_info
+from advisor.pool import provenance
+from advisor.profile.engine import Engine
+from advisor.profile.profiler import Profiler
+from advisor.progress import Watcher
 from advisor.records import Rules, Standing
-from advisor.remote.advice import behind_server, remote_in, undecodable
-from advisor.result import Outcome, task_info
-from advisor.selection import select
-from advisor.standings import read_standings
-from advisor.store import Store
-from advisor.tracing import Tracing
-from advisor.watching import Watcher
+from advisor.response_cache import Store
+from advisor.statistics import accuracy_interval
+from advisor.verify.advice import Advice, advise, fragile, misfit
+from advisor.verify.held_out import Choice, choose
+from advisor.verify.server_advice import behind_server, remote_in, undecodable
+from advisor.verify.strategies import Alternative, look_at, recommend
+from advisor.verify.traces import Tracing
 
 
 def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None) -> Outcome:

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from advisor import checks
-from advisor.engines.local import LocalEngine
-from advisor.loading import Decoding, hush
-from advisor.plan import Plan
-from advisor.pool import read_pool
+from advisor.config import Plan
+from advisor.pool.pool_file import read_pool
+from advisor.profile.loader import Decoding, hush
+from advisor.profile.local_engine import LocalEngine
 from advisor.records import LEVEL, Rules
+from advisor.response_cache import Store
 from advisor.setting import EngineName, Setting
-from advisor.store import Store
 from advisor.tasks import Task, load_task
-from ensemble.cachefolder import default_cache_dir
-from ensemble.checkpoint import ChatTemplate
 from ensemble.errors import InputError
+from ensemble.files import default_cache_dir
+from ensemble.models.spec import ChatTemplate
 
 if TYPE_CHECKING:
-    from advisor.engines.engine import Engine
-    from advisor.watching import Watcher
+    from advisor.profile.engine import Engine
+    from advisor.progress import Watcher
 
 
 def setting_of(
@@ -143,8 +143,8 @@ def _engine(plan: Plan, watcher: Watcher) -> Iterator[Engine]:
     if plan.setting.engine == "local":
         yield LocalEngine()
         return
-    from advisor.engines.cluster import ClusterEngine
-    from ensemble.cluster import cluster
+    from advisor.profile.ray_engine import ClusterEngine
+    from ensemble.distributed.ray_cluster import cluster
 
     with cluster(plan.setting.ray_address), ClusterEngine(plan.cache_dir, watcher.say) as engine:
         engine.prepare(plan.candidates, plan.setting.device)
@@ -175,7 +175,7 @@ def plan_of_run(  # noqa: PLR0913  # see plan_of
     """
     if task is None:
         raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
-    from advisor.running import candidates_of_run
+    from advisor.output.chosen_set import candidates_of_run
 
     checks.check_methods(methods, k)
     checks.check_seed(seed)

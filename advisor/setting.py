@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from advisor.tasks.values import Task
-from ensemble.checkpoint import ChatTemplate
+from ensemble.models.spec import ChatTemplate
 
 EngineName = Literal["local", "ray"]
 
@@ -24,7 +24,7 @@ class Setting:
         temperature: 0 for greedy decoding, else the temperature of the draws.
         seed: Of the draws.
         engine: Where candidates and sets answer: in this process, or on a Ray cluster.
-        ray_address: The cluster's; see :func:`ensemble.cluster.cluster`.
+        ray_address: The cluster's; see :func:`ensemble.distributed.ray_cluster.cluster`.
     """
 
     device: str = "cpu"

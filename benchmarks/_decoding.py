@@ -10,14 +10,14 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
-from ensemble.distribution import Distribution, greedy
-from ensemble.drafting import LONGEST
-from ensemble.joint import build
-from ensemble.member import Member
+from ensemble.decode.settings import Batch, Settings
 from ensemble.methods.gac import over_all
 from ensemble.methods.unite import union
-from ensemble.settings import Batch, Settings
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.member import Member
+from ensemble.runtime.draft import LONGEST
+from ensemble.step.distribution import Distribution, greedy
+from ensemble.vocabulary.joint import build
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 BATCH = 16
 K = 10

@@ -16,12 +16,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.pool import read_pool
+from advisor.pool.pool_file import read_pool
 from benchmarks._measure import ROOT
-from ensemble.checkpoint import Checkpoint
-from ensemble.loading import load_member, member_of
-from ensemble.member import Member
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.load import load_member, member_of
+from ensemble.models.member import Member
+from ensemble.models.spec import Checkpoint
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

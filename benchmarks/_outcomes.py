@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.evidence import Floats, scores
-from advisor.loading import KeepingLoader
-from advisor.plan import Plan
-from advisor.pool import Candidate
-from advisor.profiler import Profiler
+from advisor.choose.rules import select
+from advisor.config import Plan
+from advisor.output.terminal import Terminal
+from advisor.pool.pool_file import Candidate
+from advisor.profile.loader import KeepingLoader
+from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile, Rules, Standing
-from advisor.selection import select
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
+from advisor.statistics import Floats, scores
 from advisor.tasks import Task, load_task
-from advisor.terminal import Terminal
 from benchmarks._measure import RESULTS, progress
 from benchmarks._plans import plain_plan
-from ensemble.checkpoint import Checkpoint
+from ensemble.models.spec import Checkpoint
 
 KEPT = RESULTS / "zoo.json"
 _WRONG, _NONE = 1, 15

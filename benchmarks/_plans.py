@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.loading import Decoding
-from advisor.plan import Plan
-from advisor.pool import Candidate
+from advisor.config import Plan
+from advisor.pool.pool_file import Candidate
+from advisor.profile.loader import Decoding
 from advisor.records import Rules
 from advisor.setting import Setting
 from advisor.tasks import Task

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.advice import advise
-from advisor.evidence import Comparison, Floats, compare
 from advisor.records import Answer, Profile, Selection, Verdict
+from advisor.statistics import Comparison, Floats, compare
+from advisor.verify.advice import advise
 
 QUESTIONS = (30, 50, 100, 200, 300, 500)
 _BEHIND = 10.0

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
 
-from advisor.advice import advise
-from advisor.evidence import compare
-from advisor.racing import race
+from advisor.choose.race import race
+from advisor.choose.rules import select
+from advisor.choose.search import TRIES, Try, best_of, promising_sets
 from advisor.records import Profile, Rules, Selection, Standing, Verdict
-from advisor.searching import TRIES, Try, best_of, promising_sets
-from advisor.selection import select
+from advisor.statistics import compare
+from advisor.verify.advice import advise
 from benchmarks._outcomes import Outcomes, scores_of
 
 Places = Sequence[int]

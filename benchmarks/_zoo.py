@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from advisor.demo.train import HERE, RECIPES, Recipe, make_model
-from ensemble.cachefolder import default_cache_dir
+from ensemble.files import default_cache_dir
 
 EXTRA = (
     Recipe("zoo-llama", "llama", "unigram", 240, "terse", 1500, 11),

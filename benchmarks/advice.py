@@ -23,17 +23,17 @@ import numpy as np
 import torch
 from scipy import stats
 
-from advisor.evidence import Floats
-from advisor.racing import Raced, race
+from advisor.choose.race import Raced, race
+from advisor.choose.rules import gap, select, within
+from advisor.choose.search import promising_sets
 from advisor.records import Profile, Rules, Standing
-from advisor.searching import promising_sets
-from advisor.selection import gap, select, within
+from advisor.statistics import Floats
 from benchmarks import _zoo
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
 from benchmarks._simulated import simulate
 from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, try_out
-from ensemble.cachefolder import default_cache_dir
+from ensemble.files import default_cache_dir
 
 POOLS = 2000
 TRIALS = 400

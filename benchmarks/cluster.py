@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from advisor.engines.cluster import ClusterEngine
-from advisor.engines.engine import Engine
-from advisor.engines.local import LocalEngine
-from advisor.engines.needs import Needs
-from advisor.loading import hush
-from advisor.plan import Plan
-from advisor.pool import Candidate, read_pool
-from advisor.profiler import Profiler
-from advisor.store import Store
+from advisor.config import Plan
+from advisor.output.terminal import Terminal
+from advisor.pool.pool_file import Candidate, read_pool
+from advisor.pool.resources import Needs
+from advisor.profile.engine import Engine
+from advisor.profile.loader import hush
+from advisor.profile.local_engine import LocalEngine
+from advisor.profile.profiler import Profiler
+from advisor.profile.ray_engine import ClusterEngine
+from advisor.response_cache import Store
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
-from ensemble.cluster import cluster
+from ensemble.distributed.ray_cluster import cluster
 
 if TYPE_CHECKING:
-    from ensemble.checkpoint import Checkpoint
+    from ensemble.models.spec import Checkpoint
 
 WORKERS = 2
 TASK = "word_problems"

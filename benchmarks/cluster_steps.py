@@ -23,11 +23,11 @@ from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, made_up_tokenizer, random_member
 from ensemble import Ensemble
-from ensemble.cluster import cluster
-from ensemble.drafting import LONGEST
+from ensemble.distributed.ray_cluster import cluster
+from ensemble.runtime.draft import LONGEST
 
 if TYPE_CHECKING:
-    from ensemble.apart.member import Elsewhere
+    from ensemble.distributed.ray_member import Elsewhere
 
 STEP_LIMIT = "at most 3"
 NAMES = ("sure", "unsure")

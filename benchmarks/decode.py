@@ -31,9 +31,9 @@ from benchmarks._models import (
     vocabulary,
 )
 from ensemble import Ensemble
-from ensemble.joint import load_or_build
-from ensemble.member import Member
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.member import Member
+from ensemble.vocabulary.joint import load_or_build
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 PAIR = ("qwen2", "llama-3")
 KEYS = (

@@ -28,7 +28,7 @@ from benchmarks._models import (
     random_member,
     vocabulary,
 )
-from ensemble.member import Member
+from ensemble.models.member import Member
 
 NAMES = ("llama-2", "qwen2", "llama-3")
 ROOM = 0.85

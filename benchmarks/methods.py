@@ -19,24 +19,24 @@ import torch
 
 from advisor.checks import check_options
 from advisor.commands.evaluate import learnt
-from advisor.evaluating import Evaluator
-from advisor.evaluation import evaluation_of
-from advisor.loading import KeepingLoader
+from advisor.config import Plan
+from advisor.output.evaluation_json import evaluation_of
+from advisor.output.result_json import result_of, samples_of
+from advisor.output.run_folder import write_run
+from advisor.output.terminal import Terminal
 from advisor.pipeline import run
-from advisor.plan import Plan
 from advisor.planning import opened, plan_of, plan_of_run
-from advisor.profiler import Profiler
+from advisor.profile.loader import KeepingLoader
+from advisor.profile.profiler import Profiler
 from advisor.records import Rules
-from advisor.result import result_of, samples_of
-from advisor.runfolder import write_run
 from advisor.setting import Setting
-from advisor.terminal import Terminal
+from advisor.verify.methods import Evaluator
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
 from ensemble import Ensemble
-from ensemble.member import Member
+from ensemble.decode.settings import Batch, Settings
 from ensemble.methods import list_methods
-from ensemble.settings import Batch, Settings
+from ensemble.models.member import Member
 
 TASK = "word_problems"
 LIMIT = 1.2

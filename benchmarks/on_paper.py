@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ensemble.apart.wire import pack_tensor, packed
+from ensemble.distributed.ray_messages import pack_tensor, packed
 
 VOCABULARY = 128_256
 """Llama 3's."""

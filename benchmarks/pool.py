@@ -25,23 +25,23 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
-from advisor.answering import Here
 from advisor.demo.questions import Problem, make_problem
-from advisor.identity import identify
+from advisor.output.result_json import result_of, samples_of
+from advisor.output.run_folder import write_run
+from advisor.output.terminal import Terminal
 from advisor.pipeline import run
-from advisor.pool import Candidate, read_pool
-from advisor.profiling import profile
-from advisor.result import result_of, samples_of
-from advisor.runfolder import write_run
+from advisor.pool.fingerprint import identify
+from advisor.pool.pool_file import Candidate, read_pool
+from advisor.profile.generate import Here
+from advisor.profile.sheet import profile
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
 from advisor.tasks import Task, load_task
-from advisor.terminal import Terminal
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
 from benchmarks._plans import plain_plan
-from ensemble.decoder import Generation
-from ensemble.settings import Batch, Settings
+from ensemble.decode.decoder import Generation
+from ensemble.decode.settings import Batch, Settings
 from reports import write_report
 
 SIZES = (2, 10, 25, 50, 100)

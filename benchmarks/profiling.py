@@ -30,16 +30,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.answering import Here
-from advisor.loading import Decoding, FreshLoader, Model, hush
-from advisor.profiling import profile
+from advisor.profile.generate import Here
+from advisor.profile.loader import Decoding, FreshLoader, Model, hush
+from advisor.profile.sheet import profile
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint
+from ensemble.models.spec import Checkpoint
 
 DATA = TOKENIZERS.parent / "data"
 SHOTS = 5

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from advisor.pool import read_pool
+from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
-from ensemble.checkpoint import Checkpoint
+from ensemble.models.spec import Checkpoint
 
 CLIENTS = 64
 LIMIT = "at least 4"

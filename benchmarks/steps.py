@@ -19,12 +19,12 @@ import torch
 from benchmarks._decoding import GAC_LIMIT, K
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import TOKENIZERS, Shape, made_up_tokenizer, random_member, vocabulary
-from ensemble.distribution import greedy
 from ensemble.errors import InputError
-from ensemble.joint import build
-from ensemble.member import Member
 from ensemble.methods import DEFAULT, get_module, list_methods, make_options
-from ensemble.methods._token import Combine, Setup, TokenRule
+from ensemble.models.member import Member
+from ensemble.step.distribution import greedy
+from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.vocabulary.joint import build
 
 PAIR = ("llama-3", "qwen2")
 LIMITS = {"gac": GAC_LIMIT, "deepen": "at least 50"}

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ensemble.prompts import Sourced
+from ensemble.models.prompts import Sourced
 
 if TYPE_CHECKING:
-    from ensemble.decoder import Generation
-    from ensemble.ensemble import Ensemble
+    from ensemble.api import Ensemble
+    from ensemble.decode.decoder import Generation
 
 __all__ = ["Ensemble", "Generation", "Sourced"]
 
@@ -22,11 +22,11 @@ __all__ = ["Ensemble", "Generation", "Sourced"]
 def __getattr__(name: str) -> object:
     """Load torch only when something of it is used: ``advisor --help`` imports this package too."""
     if name == "Ensemble":
-        from ensemble.ensemble import Ensemble
+        from ensemble.api import Ensemble
 
         return Ensemble
     if name == "Generation":
-        from ensemble.decoder import Generation
+        from ensemble.decode.decoder import Generation
 
         return Generation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ensemble.card import escaped
+from ensemble.saved.model_card import escaped
 from reports import verdict, words
 from reports.model import Result
 

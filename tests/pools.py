@@ -126,7 +126,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # To search all that pytest holds for freed models takes longer than to run these models.
-    monkeypatch.setattr("advisor.answering.gc", SimpleNamespace(collect=lambda: 0))
+    monkeypatch.setattr("advisor.profile.generate.gc", SimpleNamespace(collect=lambda: 0))
 
     def advisor(*arguments: str | os.PathLike[str]) -> Ran:
         monkeypatch.setattr("sys.argv", ["advisor", *map(str, arguments)])

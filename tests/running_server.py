@@ -22,8 +22,8 @@ from advisor.serving.metrics import Metrics
 from advisor.serving.order import Limits
 from advisor.serving.server import Server, address_of, bind
 from ensemble import Ensemble
+from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
-from ensemble.settings import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import advise, fragile, misfit
-from advisor.compatibility import all_pairs
-from advisor.evidence import Comparison, compare
+from advisor.choose.rules import select
+from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
-from advisor.selection import select
+from advisor.statistics import Comparison, compare
+from advisor.verify.advice import advise, fragile, misfit
 from ensemble.errors import UniteError
 
 FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())

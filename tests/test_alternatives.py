@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import plan_of, run
 
-from advisor.alternatives import look_at, recommend
-from advisor.evidence import compare
+from advisor.output.result_json import result_of
+from advisor.output.terminal import held_out
 from advisor.records import Answer, Profile
-from advisor.result import result_of
+from advisor.statistics import compare
 from advisor.tasks import Task, load_task
-from advisor.terminal import held_out
+from advisor.verify.strategies import look_at, recommend
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from hypothesis import given
 from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
-from ensemble.bounds import is_certain
-from ensemble.cluster import settle
-from ensemble.distribution import Distribution, candidate_logits, greedy
-from ensemble.joint import JointVocabulary, MemberTables
+from ensemble.distributed.ray_cluster import settle
 from ensemble.methods.unite import top_k, union
+from ensemble.step.bounds import is_certain
+from ensemble.step.distribution import Distribution, candidate_logits, greedy
+from ensemble.vocabulary.joint import JointVocabulary, MemberTables
 
 settle()  # this module may be the first to import Ray in a process of tests
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from ensemble.apart.site import RemoteLogits, _Anew, _Reply  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_runner import RemoteLogits, _Anew, _Reply  # noqa: E402  # needs Ray
 
 
 @dataclass

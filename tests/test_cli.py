@@ -25,9 +25,9 @@ import matplotlib
 import pytest
 
 from advisor import cli
-from advisor.running import trace_lines
-from advisor.terminal import Terminal
-from ensemble.trace import Candidate, Step
+from advisor.output.chosen_set import trace_lines
+from advisor.output.terminal import Terminal
+from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
     from pools import Place
@@ -246,7 +246,7 @@ def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Plac
 def test_a_terminal_obeys_no_command_of_a_model(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
 ) -> None:
-    monkeypatch.setattr("advisor.running.pieces", lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
+    monkeypatch.setattr("advisor.output.chosen_set.pieces", lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 

@@ -16,19 +16,19 @@ from tiny import save_member, tiny_model, tokenizer_named
 
 from benchmarks._models import made_up_tokenizer
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint
-from ensemble.cluster import cluster, settle
+from ensemble.decode.settings import Batch, Settings
+from ensemble.distributed.ray_cluster import cluster, settle
 from ensemble.errors import InputError, MemberError
-from ensemble.loading import Loading
-from ensemble.member import Member
-from ensemble.settings import Batch, Settings
+from ensemble.models.load import Loading
+from ensemble.models.member import Member
+from ensemble.models.spec import Checkpoint
 
 settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-from ensemble.apart.member import Elsewhere, start_members  # noqa: E402  # needs Ray
-from ensemble.apart.node import Node  # noqa: E402  # needs Ray
-from ensemble.apart.wire import Traffic, packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_member import Elsewhere, start_members  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_messages import Traffic, packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_node import Node  # noqa: E402  # needs Ray
 
 pytestmark = pytest.mark.timeout(600)  # its processes start slowly where others compute
 

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor.answering import Here
-from advisor.engines.cluster import ClusterEngine
-from advisor.engines.engine import Answered, Begun, Ended, Event, Job
-from advisor.engines.local import LocalEngine
-from advisor.engines.needs import Needs, devices, needs_of, read_needs, together
-from advisor.engines.worker import pack
-from advisor.loading import Decoding, FreshLoader, Model
-from advisor.pool import Candidate
+from advisor.pool.pool_file import Candidate
+from advisor.pool.resources import Needs, devices, needs_of, read_needs, together
+from advisor.profile.engine import Answered, Begun, Ended, Event, Job
+from advisor.profile.generate import Here
+from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.local_engine import LocalEngine
+from advisor.profile.ray_engine import ClusterEngine
+from advisor.profile.ray_worker import pack
+from advisor.response_cache import Response
 from advisor.setting import Setting
-from advisor.store import Response
 from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
-from ensemble.checkpoint import Checkpoint
-from ensemble.cluster import cluster
+from ensemble.distributed.ray_cluster import cluster
 from ensemble.errors import InputError
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from pools import Place
@@ -296,7 +296,7 @@ def test_a_cluster_of_this_machine_is_joined_with_its_token(address: str) -> Non
     assert os.environ["RAY_AUTH_MODE"] == "token"  # as Ray does for the one that was started here
     join = """
 import sys
-from ensemble.cluster import cluster
+from ensemble.distributed.ray_cluster import cluster
 with cluster(sys.argv[1]):
     import ray
     print(len(ray.nodes()))
@@ -348,7 +348,7 @@ def test_an_address_that_is_none_is_refused(place: Place, models: Path, address:
 
 def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
-    monkeypatch.setattr("ensemble.cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("ensemble.distributed.ray_cluster.find_spec", lambda _: None)
     line = place.refused(*SELECT, "--engine", "ray")
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 

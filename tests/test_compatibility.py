@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.compatibility import HOW_TO_READ, Pair, all_pairs, pairs_of_standings
-from advisor.measures.prediction import Reading
-from advisor.measures.tokenization import Tokenization
-from advisor.measures.wording import pairwise_bleu
+from advisor.compare.pairs import HOW_TO_READ, Pair, all_pairs, pairs_of_standings
+from advisor.compare.prediction import Reading
+from advisor.compare.text_similarity import pairwise_bleu
+from advisor.compare.tokenizer_overlap import Tokenization
 from advisor.records import Answer, Profile, Standing
 from ensemble.errors import UniteError
 

@@ -22,9 +22,9 @@ from reference import ReferenceMember, generate
 from tiny import BYTES, MADE_UP, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.settings import Batch, Settings
+from ensemble.decode.settings import Batch, Settings
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
 
 TIE = 1e-9
 """A margin of the reference below which rounding may decide."""

@@ -9,8 +9,8 @@ from test_vocabulary import NAMES, pieces, quick, vocabulary_named
 from tiny import byte_tokenizer
 from tokenizers import AddedToken
 
-from ensemble.continuation import Continuation
-from ensemble.vocabulary import Vocabulary
+from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 WORDS = [
     *("the", "cat", "x", "end", "l'an", "I", "7", "Straße", "naïve", "e\u0301", "ª"),

@@ -18,10 +18,10 @@ from test_ensemble_api import member, writer
 from tiny import PROMPTS
 
 from ensemble import Ensemble, Generation
-from ensemble.decoder import Decoder
+from ensemble.decode.decoder import Decoder
+from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
-from ensemble.likelihood import Likelihood
-from ensemble.settings import Batch, Settings
+from ensemble.step.logprobs import Likelihood
 
 KINDS = (
     Settings(14),

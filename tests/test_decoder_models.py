@@ -13,8 +13,8 @@ from reference import ReferenceMember, generate
 from tiny import PROMPTS, byte_tokenizer, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
-from ensemble.loading import member_of
-from ensemble.member import Member
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
 
 CACHED = (
     *("llama", "gpt2", "gpt_neox", "gpt_bigcode", "mistral", "qwen2", "qwen3", "phi", "phi3", "gemma", "gemma3_text"),

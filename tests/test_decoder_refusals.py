@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.loading import member_of
-from ensemble.settings import Batch, Settings
+from ensemble.models.load import member_of
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +83,7 @@ def test_a_wrong_argument_is_refused(folder: Path, tables: Path, given: dict[str
 def test_a_wrong_argument_is_refused_before_any_weights_are_read(
     folder: Path, tables: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble.loading.load_member", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("ensemble.models.load.load_member", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(InputError):
         Ensemble.from_pretrained([folder, folder], cache_dir=tables, **given)
 

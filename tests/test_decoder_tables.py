@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from ensemble.joint import EOS, NONE, JointVocabulary, build, entries, load_or_build
-from ensemble.vocabulary import Vocabulary
+from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, build, entries, load_or_build
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 
 def assert_the_pages(joint: JointVocabulary, names: list[str]) -> None:
@@ -72,7 +72,7 @@ def test_tables_that_are_in_a_file_are_not_built(
     two: list[Vocabulary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_or_build(two, tmp_path)
-    monkeypatch.setattr("ensemble.joint.build", lambda _: pytest.fail("built again"))
+    monkeypatch.setattr("ensemble.vocabulary.joint.build", lambda _: pytest.fail("built again"))
     load_or_build(two, tmp_path)
 
 

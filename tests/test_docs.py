@@ -18,7 +18,7 @@ from pages import Shell, blocks, warm_shell
 from sharing import demo_cache
 
 from advisor.cli import app
-from advisor.compatibility import HOW_TO_READ
+from advisor.compare.pairs import HOW_TO_READ
 from advisor.tasks import list_tasks
 from ensemble.methods import list_methods
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ensemble.drafting import LONGEST, Proposer
-from ensemble.joint import EOS, NONE, MemberTables
+from ensemble.runtime.draft import LONGEST, Proposer
+from ensemble.vocabulary.joint import EOS, NONE, MemberTables
 
 
 def proposer(longest: int = LONGEST) -> Proposer:

@@ -14,9 +14,9 @@ from reference import ReferenceMember
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.settings import Batch, Settings
+from ensemble.decode.settings import Batch, Settings
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
 
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
 

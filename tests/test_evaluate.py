@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor import loading
-from advisor.evidence import holm
+from advisor.output.terminal import Terminal
 from advisor.planning import plan_of_run
-from advisor.profiler import Profiler
+from advisor.profile import loader as loading
+from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile
-from advisor.responses import answered, chosen
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
+from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
+from advisor.verify.responses import answered, chosen
 from ensemble.methods import get_module
 from ensemble.methods._response import ResponseSetup
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from advisor import evidence
-from advisor.evidence import (
+from advisor import statistics as evidence
+from advisor.records import Answer, Profile
+from advisor.statistics import (
     accuracy_interval,
     bonett_price,
     compare,
@@ -24,7 +25,6 @@ from advisor.evidence import (
     resampled_means,
     sign_flip,
 )
-from advisor.records import Answer, Profile
 from ensemble.errors import UniteError
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 
-from advisor.gathering import gather, race_order
-from advisor.plan import Plan
-from advisor.profiler import Profiler
+from advisor.choose.gathering import gather, race_order
+from advisor.config import Plan
+from advisor.output.result_json import result_of, samples_of
+from advisor.output.terminal import Terminal
+from advisor.profile.profiler import Profiler
 from advisor.records import Rules
-from advisor.result import result_of, samples_of
-from advisor.store import Store
+from advisor.response_cache import Store
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

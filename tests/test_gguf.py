@@ -15,13 +15,13 @@ from ggufs import write_gguf
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import BitsAndBytesConfig
 
-from advisor.pool import read_pool
+from advisor.pool.pool_file import read_pool
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint, check
 from ensemble.errors import InputError, MemberError
-from ensemble.gguf import dense_size
-from ensemble.loading import load_member
-from ensemble.memory import check_memory
+from ensemble.models.gguf import dense_size
+from ensemble.models.load import load_member
+from ensemble.models.memory import check_memory
+from ensemble.models.spec import Checkpoint, check
 
 if TYPE_CHECKING:
     from pools import Place
@@ -88,7 +88,7 @@ def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> No
 
 def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tiny / "tiny-q8.gguf"
-    monkeypatch.setattr("ensemble.memory.free_memory", lambda _: dense_size(file, torch.float32) - 1)
+    monkeypatch.setattr("ensemble.models.memory.free_memory", lambda _: dense_size(file, torch.float32) - 1)
     check_memory("tiny", Checkpoint(str(file)), "bfloat16", torch.device("cpu"))
     with pytest.raises(MemberError, match=r"in float32 \(a GGUF file's weights are made dense\)"):
         check_memory("tiny", Checkpoint(str(file)), "float32", torch.device("cpu"))
@@ -173,7 +173,7 @@ def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Pa
 
 def test_a_missing_library_is_said_with_the_extra(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr("ensemble.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
+    monkeypatch.setattr("ensemble.models.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
     assert refused(tiny / "tiny.gguf").endswith("need gguf, which is not installed; pip install 'unite-advisor[gguf]'")
 
 

@@ -19,11 +19,11 @@ import yaml
 from pools import Place, Ran, models, place
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
-from advisor import harness
+from advisor import lm_eval as harness
 from ensemble import Ensemble
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.settings import Settings
+from ensemble.models.load import member_of
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 harness.register()
@@ -33,9 +33,9 @@ from lm_eval.api.model import CacheHook  # noqa: E402
 from lm_eval.api.registry import get_model, model_registry  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
-from advisor.harness.model import UniteLM  # noqa: E402
-from advisor.harness.requests import settings_of  # noqa: E402
-from advisor.harness.windows import windows  # noqa: E402
+from advisor.lm_eval.model import UniteLM  # noqa: E402
+from advisor.lm_eval.requests import settings_of  # noqa: E402
+from advisor.lm_eval.windows import windows  # noqa: E402
 
 __all__ = ["models", "place"]
 DEMO = Path(__file__).parents[1] / "advisor" / "demo" / "models"

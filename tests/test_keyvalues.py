@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from ensemble.keyvalues import GrowingCache, GrowingLayer
+from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer
 
 ACTIONS = st.lists(
     st.one_of(

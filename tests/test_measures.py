@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from tiny import PROMPTS, SHARED, TEXTS, byte_tokenizer, load_tokenizer, real_tokenizers, tiny_model, unigram_tokenizer
 
-from advisor.measures import prediction
-from advisor.measures.correctness import kappas
-from advisor.measures.prediction import Reading, Text, agreements, count, read_texts
-from advisor.measures.tokenization import (
+from advisor.compare import prediction
+from advisor.compare.correctness import kappas
+from advisor.compare.prediction import Reading, Text, agreements, count, read_texts
+from advisor.compare.text_similarity import style_distances
+from advisor.compare.tokenizer_overlap import (
     Tokenization,
     common_words,
     tokenization_of,
     vocabulary_overlaps,
     words_alike,
 )
-from advisor.measures.wording import style_distances
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 SUMS = [(f"{n} + {n + 3}", str(2 * n + 3)) for n in range(11, 51)]
 WORDS = SHARED / "data" / "words" / "google-10000-english-usa-no-swears.txt"

@@ -14,9 +14,9 @@ from tiny import tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.member import Member
 from ensemble.methods import DEFAULT, get_method, get_module, list_methods
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
 
 
 @pytest.fixture(scope="session")

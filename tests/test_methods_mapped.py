@@ -18,16 +18,16 @@ from tiny import tiny_model, tokenizer_named
 from torch import Tensor
 
 from ensemble import Ensemble
-from ensemble.distribution import Distribution
 from ensemble.errors import InputError
-from ensemble.joint import EOS, build
-from ensemble.loading import member_of
-from ensemble.member import Member
 from ensemble.methods import get_module, make_options
 from ensemble.methods._mapped import Mapping, kept, tokens
-from ensemble.methods._token import Setup, TokenRule
 from ensemble.methods.eva import faithful, projection
 from ensemble.methods.mined import nearest
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.step.distribution import Distribution
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import EOS, build
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 METHODS = ("mined", "eva")

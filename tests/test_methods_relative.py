@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.joint import build
-from ensemble.member import Member
 from ensemble.methods import get_module, make_options
 from ensemble.methods._relative import RelativeSpace
-from ensemble.methods._token import Setup, TokenRule
 from ensemble.methods.deepen_adapt import adaptive_weights
+from ensemble.models.member import Member
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import build
 
 SHARPNESS, ETA, STEPS = 10.0, 0.15, 5
 

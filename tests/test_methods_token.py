@@ -18,13 +18,14 @@ from reference import EOS, Entry, ReferenceMember
 from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
-from ensemble import Ensemble, Generation, mixing
-from ensemble.joint import NONE, build
-from ensemble.loading import member_of
-from ensemble.member import Member
+from ensemble import Ensemble, Generation
+from ensemble.decode.settings import Batch, Settings
 from ensemble.methods import average, gac, unite
-from ensemble.methods._token import Setup
-from ensemble.settings import Batch, Settings
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.step import means as mixing
+from ensemble.step.token_method import Setup
+from ensemble.vocabulary.joint import NONE, build
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"

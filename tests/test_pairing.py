@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor import loading, pairing
-from advisor.advice import Margin
-from advisor.loading import Decoding
-from advisor.measures.prediction import Reading, Text, read_texts
-from advisor.measures.tokenization import common_words, tokenization_of
-from advisor.pairing import Pairing, readers
-from advisor.plan import Plan
-from advisor.pool import read_pool
-from advisor.profiler import Profiler
+from advisor.compare import pairing
+from advisor.compare.pairing import Pairing, readers
+from advisor.compare.prediction import Reading, Text, read_texts
+from advisor.compare.tokenizer_overlap import common_words, tokenization_of
+from advisor.config import Plan
+from advisor.pool.pool_file import read_pool
+from advisor.profile import loader as loading
+from advisor.profile.loader import Decoding
+from advisor.profile.profiler import Profiler
 from advisor.records import Profile, Rules, Standing
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
 from advisor.tasks import load_task
+from advisor.verify.advice import Margin
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ensemble.contexts import closed_up
-from ensemble.passes import in_passes, tokens_of_a_pass
+from ensemble.decode.sequences import closed_up
+from ensemble.runtime.batch import in_passes, tokens_of_a_pass
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

@@ -17,23 +17,23 @@ import pytest
 import torch
 
 from advisor import pipeline
-from advisor.loading import Decoding, FreshLoader, Model
+from advisor.choose.published import read_standings
+from advisor.config import Plan
+from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.output.run_folder import check_out, folder_name, replace, write_run
+from advisor.output.terminal import Terminal
 from advisor.pipeline import run_on_numbers
-from advisor.plan import Plan
-from advisor.pool import read_pool
-from advisor.profiler import Profiler
+from advisor.pool.pool_file import read_pool
+from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.profiler import Profiler
 from advisor.records import Rules
-from advisor.result import Outcome, result_of, samples_of
-from advisor.runfolder import check_out, folder_name, replace, write_run
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.standings import read_standings
-from advisor.store import Store
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.loading import load_member
+from ensemble.models.load import load_member
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from pools import Place

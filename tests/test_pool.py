@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.pool import DEMO, Candidate, read_pool
+from advisor.pool.pool_file import DEMO, Candidate, read_pool
 from ensemble.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -14,18 +14,19 @@ import pytest
 import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
-from advisor import answering, profiling
-from advisor.answering import Here
-from advisor.identity import Identity, identify
-from advisor.pool import Candidate
+from advisor.pool.fingerprint import Identity, identify
+from advisor.pool.pool_file import Candidate
+from advisor.profile import generate as answering
+from advisor.profile import sheet as profiling
+from advisor.profile.generate import Here
 from advisor.records import Profile
+from advisor.response_cache import Response, Store
 from advisor.setting import Setting
-from advisor.store import Response, Store
 from advisor.tasks import Task, load_task
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint, Sides
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.loading import member_of
+from ensemble.models.load import member_of
+from ensemble.models.spec import Checkpoint, Sides
 
 if TYPE_CHECKING:
     from pools import Place
@@ -291,7 +292,7 @@ def test_so_many_prompts_go_at_a_time_as_there_is_room_for(
     task = load_task("task.yaml")
     longest = max(len(alone.encode(example.prompt)[0]) for example in task.examples) + 1
     rows = 64 if length == 1 else 3
-    monkeypatch.setattr("ensemble.seat.free_memory", lambda _: 2 * 128 * longest * rows)
+    monkeypatch.setattr("ensemble.models.seat.free_memory", lambda _: 2 * 128 * longest * rows)
     assert alone.most_rows(longest) == rows
     seen = spoil(monkeypatch, alone, lambda _: None)
     profile(task, store, lambda: alone)

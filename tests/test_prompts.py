@@ -6,9 +6,9 @@ import pytest
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.evidence import Floats
-from advisor.racing import FIRST_ROUND, Race, log_wealth, race
+from advisor.choose.race import FIRST_ROUND, Race, log_wealth, race
+from advisor.choose.rules import select
 from advisor.records import Rules, Standing
-from advisor.selection import select
+from advisor.statistics import Floats
 
 QUESTIONS = 300
 RULES = Rules()

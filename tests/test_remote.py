@@ -15,14 +15,14 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.pool import read_pool
-from advisor.profiler import Profiler
+from advisor.output.terminal import Terminal
+from advisor.pool.pool_file import read_pool
+from advisor.profile.profiler import Profiler
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
 from ensemble import Ensemble
-from ensemble.loading import member_of
+from ensemble.models.load import member_of
 
 if TYPE_CHECKING:
     from pools import Place
@@ -208,7 +208,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ensemble.loading.load_member", never)
+    monkeypatch.setattr("ensemble.models.load.load_member", never)
     place.task(metric="exact_match")
     place.pool(
         f"openai:{url}#tiny/plain chat_template=never",
@@ -235,7 +235,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    from advisor.remote.client import Server
+    from advisor.servers.client import Server
 
     post = Server.post
 
@@ -251,7 +251,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     assert len(asked) == 2 + 6
     answers(place, f"{line} revision=first")
     assert len(asked) == 3 + 12
-    monkeypatch.setattr("advisor.remote.identity.today", lambda: "2031-01-01")
+    monkeypatch.setattr("advisor.servers.identity.today", lambda: "2031-01-01")
     answers(place, f"{line} revision=first")
     assert len(asked) == 4 + 12
     answers(place, line)
@@ -269,7 +269,7 @@ def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) ->
     place.task()
     place.pool(f"openai:{url}#tiny/plain chat_template=never")
     (candidate,) = read_pool("models.txt")
-    from advisor.identity import identify
+    from advisor.pool.fingerprint import identify
 
     task = load_task("task.yaml")
     with Store(place.cache) as store:

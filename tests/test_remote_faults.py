@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
-from advisor.pool import read_pool
-from advisor.remote import traffic
-from advisor.remote.address import Remote
-from advisor.remote.client import Server, ServerError, key_variable
+from advisor.pool.pool_file import read_pool
+from advisor.servers import traffic
+from advisor.servers.address import Remote
+from advisor.servers.client import Server, ServerError, key_variable
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
-from advisor.gathering import Pool
-from advisor.profiler import Profiled
-from advisor.profiling import Cost
+from advisor.choose.gathering import Pool
+from advisor.choose.rules import select
+from advisor.profile.profiler import Profiled
+from advisor.profile.sheet import Cost
 from advisor.records import Answer, Profile, Rules, Selection, Standing
-from advisor.remote.advice import behind_server, undecodable
-from advisor.selection import select
+from advisor.verify.server_advice import behind_server, undecodable
 
 
 def pool(remote: str, **right: int) -> Pool:

@@ -13,8 +13,8 @@ import pytest
 from report_browser import browser, open_report, prefer, resize
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
+from advisor.choose.rules import select
 from advisor.records import Rules, Standing
-from advisor.selection import select
 from reports import write_report
 
 pytestmark = pytest.mark.browser

@@ -14,9 +14,9 @@ from tiny import byte_tokenizer, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ensemble.loading import member_of
-from ensemble.memory import token_size
-from ensemble.rows import CachedRows, RecomputedRows, _can_skip_logits, common_prefix
+from ensemble.models.load import member_of
+from ensemble.models.memory import token_size
+from ensemble.runtime.rows import CachedRows, RecomputedRows, _can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
 ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "phi", "gemma", "gemma3_text", "falcon", "opt", "cohere", "starcoder2")
@@ -119,7 +119,7 @@ def test_any_order_of_calls_gives_the_logits_of_whole_rows(arch: str, data: st.D
 @given(data=st.data())
 def test_prompts_that_are_read_in_several_passes_are_read_alike(arch: str, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ensemble.rows.tokens_of_a_pass", lambda _: 12)
+        patch.setattr("ensemble.runtime.rows.tokens_of_a_pass", lambda _: 12)
         compare(Both(model_of(arch)), data)
 
 

@@ -15,11 +15,11 @@ from hubserver import COMMIT, READER
 from transformers import BitsAndBytesConfig
 
 from ensemble import Ensemble
-from ensemble.checkpoint import Checkpoint
 from ensemble.errors import InputError, UniteError
-from ensemble.loading import member_of
-from ensemble.recipe import Part, Recipe, from_json, to_json
-from ensemble.savedfolder import quantization_of, read
+from ensemble.models.load import member_of
+from ensemble.models.spec import Checkpoint
+from ensemble.saved.ensemble_json import Part, Recipe, from_json, to_json
+from ensemble.saved.folder import quantization_of, read
 
 pytest_plugins = ["hubs", "pools"]
 

@@ -18,10 +18,10 @@ from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, real_tokenizers, t
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.options import Question, batches, paths, states
-from ensemble.vocabulary import Vocabulary
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.score.choices import Question, batches, paths, states
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
 LONGER = [" James's cat isn’t 今天", "12🙂\n\tcafe\u0301", " A"]

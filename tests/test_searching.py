@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import LENIENT, plan_of, run, spoil_loading, statuses
 
-from advisor.profiler import Profiler
+from advisor.choose.rules import select
+from advisor.choose.search import Prospect, Try, best_of, promising_sets, put_forward, sentence
+from advisor.output.result_json import result_of
+from advisor.output.terminal import Terminal
+from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile, Rules, Standing
-from advisor.result import result_of
-from advisor.searching import Prospect, Try, best_of, promising_sets, put_forward, sentence
-from advisor.selection import select
-from advisor.store import Store
+from advisor.response_cache import Store
 from advisor.tasks import load_task
-from advisor.terminal import Terminal
 from ensemble.errors import MemberError, UniteError
 
 if TYPE_CHECKING:

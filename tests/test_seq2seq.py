@@ -26,12 +26,12 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble, Generation, Sourced
-from ensemble.checkpoint import Checkpoint, Sides
+from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.loading import member_of
-from ensemble.member import Member
-from ensemble.seq2seq import EncodedRows
-from ensemble.settings import Batch, Settings
+from ensemble.models.encoder_decoder import EncodedRows
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.models.spec import Checkpoint, Sides
 
 SOURCES = ("The cat sat on the mat.", "James", "They went to the shop and bought 12 apples, so they said.")
 PROMPTS = tuple(Sourced(f"English: {source}\nGerman:", source) for source in SOURCES)

@@ -18,8 +18,8 @@ from test_ensemble_api import SCRIPT, member, writer
 from advisor.serving.order import Limits
 from advisor.serving.starting import spare_what_stays
 from ensemble import Ensemble
-from ensemble.member import Member
-from ensemble.settings import Batch
+from ensemble.decode.settings import Batch
+from ensemble.models.member import Member
 
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"

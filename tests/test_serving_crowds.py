@@ -23,8 +23,8 @@ from test_ensemble_api import member, writer
 
 from advisor.serving.order import Limits
 from ensemble import Ensemble
-from ensemble.decoder import Decoder
-from ensemble.settings import Batch
+from ensemble.decode.decoder import Decoder
+from ensemble.decode.settings import Batch
 
 pytest_plugins = ["pools"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.store import Response, Store, key_of
+from advisor.response_cache import Response, Store, key_of
 from ensemble.errors import InputError, UniteError
 
 RESPONSE = Response(" 4\x00\u2028\U0001f642 \ufffd", 3, "length", 0.25)
@@ -77,7 +77,7 @@ def test_a_hash_is_computed_once_until_the_file_changes(
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
     first = store.sha256(path)
-    monkeypatch.setattr("advisor.store.sha256", lambda _: "computed again")
+    monkeypatch.setattr("advisor.response_cache.sha256", lambda _: "computed again")
     assert store.sha256(path) == first
     path.write_bytes(b"abcd")
     assert store.sha256(path) == "computed again"

@@ -15,9 +15,9 @@ from tiny import let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.loading import member_of
-from ensemble.member import Member
 from ensemble.methods.sweetspan import best_span, mean_perplexity
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
 
 NAMES = ("bytes", "unigram with bytes", "unigram", "bytes")
 PROMPTS = ["The capital of France is", "Question: 12 + 30 = ?\nAnswer:", "  two leading spaces", "Trailing space "]

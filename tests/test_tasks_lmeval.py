@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tiny import byte_tokenizer, tiny_model
 
-from advisor import harness
+from advisor import lm_eval as harness
 from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from advisor.tasks.lmeval import finding
@@ -212,9 +212,9 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
 
 
 def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
-    from advisor.answering import answers
+    from advisor.profile.generate import answers
     from ensemble import Ensemble
-    from ensemble.loading import member_of
+    from ensemble.models.load import member_of
 
     tokenizer = byte_tokenizer()
     alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)

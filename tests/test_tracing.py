@@ -17,19 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from advisor import pipeline, tracing
-from advisor.loading import Decoding, FreshLoader, Model
-from advisor.memory import begin_peak, peak
-from advisor.plan import Plan
-from advisor.pool import read_pool
+from advisor import pipeline
+from advisor.config import Plan
+from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.pool.pool_file import read_pool
+from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.memory import begin_peak, peak
 from advisor.records import Answer, Profile, Rules
-from advisor.result import Outcome, result_of, samples_of
+from advisor.response_cache import Store
 from advisor.setting import Setting
-from advisor.store import Store
 from advisor.tasks import load_task
-from advisor.tracing import MOST_STEPS, choose, describe
+from advisor.verify import traces as tracing
+from advisor.verify.traces import MOST_STEPS, choose, describe
 from ensemble import Ensemble
-from ensemble.trace import Candidate, Step
+from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
     from pools import Place

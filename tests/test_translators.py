@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tiny import nllb_tokenizer, save_member, tiny_translator
 
-from advisor.pool import read_pool
+from advisor.pool.pool_file import read_pool
 from ensemble import Ensemble, Sourced
-from ensemble.checkpoint import Checkpoint, Sides
+from ensemble.models.spec import Checkpoint, Sides
 
 if TYPE_CHECKING:
     from pools import Place

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ensemble.distribution import Distribution, candidate_logits, greedy, sample
-from ensemble.joint import EOS, NONE, JointVocabulary, MemberTables
 from ensemble.methods.unite import top_k, union
+from ensemble.step.distribution import Distribution, candidate_logits, greedy, sample
+from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, MemberTables
 
 quick = settings(max_examples=150, deadline=None, derandomize=True)
 # Few and plain values, so that ties come up; an eighth apart, so that sums of them are exact.

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.errors import InputError
-from ensemble.vocabulary import Run, Vocabulary, utf8_runs
+from ensemble.vocabulary.token_bytes import Run, Vocabulary, utf8_runs
 
 ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
 NAMES: list[Any] = [*MADE_UP, *(real_tokenizers() or [ABSENT])]

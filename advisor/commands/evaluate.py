@@ -44,11 +44,11 @@ def evaluate(
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Score methods of ensembling, and every member alone, on the same questions; writes RUN/evaluation.json."""
-    from advisor import provenance
     from advisor.checks import check_options
+    from advisor.output.run_folder import replace
+    from advisor.output.terminal import Terminal
     from advisor.planning import opened, plan_of_run, setting_of
-    from advisor.runfolder import replace
-    from advisor.terminal import Terminal
+    from advisor.pool import provenance
     from reports import write_report
 
     terminal = Terminal(quiet=quiet)
@@ -72,8 +72,8 @@ def evaluate(
     options = check_options(
         [*learnt(run, names, [candidate.name for candidate in plan.candidates]), *(settings or ())], names
     )
-    from advisor.evaluating import Evaluator
-    from advisor.evaluation import evaluation_of
+    from advisor.output.evaluation_json import evaluation_of
+    from advisor.verify.methods import Evaluator
 
     with opened(plan, terminal, quiet=quiet) as (store, _):
         evaluator = Evaluator(plan, names, options, store, terminal)
@@ -97,7 +97,7 @@ def learnt(run: Path, methods: Sequence[str], members: Sequence[str]) -> list[st
 
     DeePEn-Adapt weighs the members by their accuracies on dev.
     """
-    from advisor.result import read_result
+    from advisor.output.result_json import read_result
 
     if "deepen-adapt" not in methods:
         return []

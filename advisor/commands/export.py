@@ -22,6 +22,6 @@ def export(
     """Write a run's chosen set, without weights, and a model card that states the evidence; push it on request."""
     if public and push is None:
         raise InputError("--public says who sees what --push makes; give --push too")
-    from advisor.exporting import export as write
+    from advisor.output.export import export as write
 
     print(write(run, folder, push, private=not public))

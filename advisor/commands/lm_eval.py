@@ -31,7 +31,7 @@ def lm_eval(context: typer.Context) -> None:
     if not given or given in (["--help"], ["-h"]):
         print(ABOUT)
         given = ["--help"]
-    from advisor.harness import check_installed, register
+    from advisor.lm_eval import check_installed, register
 
     check_installed("advisor lm-eval")
     register()

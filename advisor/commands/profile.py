@@ -29,9 +29,9 @@ def profile(
     debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
 ) -> None:
     """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
+    from advisor.output.terminal import Terminal
     from advisor.planning import opened, plan_of, setting_of
     from advisor.records import Rules
-    from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
     plan = plan_of(
@@ -51,8 +51,8 @@ def profile(
         cache_dir=cache_dir,
         command=command_line(),
     )
-    from advisor.gathering import gather
-    from advisor.profiler import Profiler
+    from advisor.choose.gathering import gather
+    from advisor.profile.profiler import Profiler
 
     with opened(plan, terminal, quiet=quiet) as (store, at):
         found = gather(plan, Profiler(plan, store, terminal, engine=at), terminal)

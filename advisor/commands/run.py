@@ -60,8 +60,8 @@ def run(
     checks.check_stop(stop or ())
     checks.check_engine(engine, ray_address)
 
-    from advisor import running
-    from advisor.loading import hush
+    from advisor.output import chosen_set as running
+    from advisor.profile.loader import hush
 
     hush()
     if models:
@@ -73,7 +73,7 @@ def run(
     chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template).at(engine)
     checks.check_models(chosen.models)
     text = running.read_prompt(prompt)
-    from ensemble.cluster import cluster
+    from ensemble.distributed.ray_cluster import cluster
 
     with cluster(ray_address) if engine == "ray" else nullcontext():
         if stream and not trace:

@@ -51,11 +51,11 @@ def select(
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
     from advisor.checks import check_rules
+    from advisor.choose.search import TRIES
+    from advisor.output.run_folder import check_out, folder_name, write_run
+    from advisor.output.terminal import Terminal
     from advisor.planning import opened, plan_of, setting_of
     from advisor.records import LEVEL
-    from advisor.runfolder import check_out, folder_name, write_run
-    from advisor.searching import TRIES
-    from advisor.terminal import Terminal
 
     terminal = Terminal(quiet=quiet)
     rules = check_rules(max_gap, max_length_ratio, max_models)
@@ -98,7 +98,7 @@ def select(
         with opened(plan, terminal, quiet=quiet) as (store, at):
             outcome = run(plan, store, terminal, at)
 
-    from advisor.result import result_of, samples_of
+    from advisor.output.result_json import result_of, samples_of
     from reports import write_report
 
     result = result_of(outcome)

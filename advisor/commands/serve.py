@@ -69,8 +69,8 @@ def serve(
     checks.check_stop(stop or ())
     size = checks.check_batch_size(batch_size)
 
-    from advisor import running
-    from advisor.loading import hush
+    from advisor.output import chosen_set as running
+    from advisor.profile.loader import hush
     from advisor.serving.guard import read_key
     from advisor.serving.order import Limits
     from advisor.serving.server import Server, address_of, bind, is_loopback

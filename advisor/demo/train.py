@@ -25,9 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
 from advisor.demo.vocabularies import KINDS
-from ensemble.ensemble import Ensemble
-from ensemble.loading import member_of
-from ensemble.vocabulary import Vocabulary
+from ensemble.api import Ensemble
+from ensemble.models.load import member_of
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 HERE = Path(__file__).parent
 WIDTH, LAYERS, HEADS = 128, 4, 4

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from ensemble.decoder import FinishReason
-    from ensemble.likelihood import Likelihood, Likely
+    from ensemble.decode.decoder import FinishReason
+    from ensemble.step.logprobs import Likelihood, Likely
 
 _LEAST = -9999.0
 """OpenAI's logarithm of a probability of nothing: JSON has no infinity."""

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 from advisor.serving.events import Begun, Broken, Event, Piece, Ticket
 from advisor.serving.metrics import Metrics
 from advisor.serving.order import Limits, Order, RequestError, failed, overloaded, unavailable
-from ensemble.checkpoint import first_line
+from ensemble.decode.stream import Pieces
 from ensemble.errors import InputError, PromptTooLongError
-from ensemble.pieces import Pieces
+from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
-    from ensemble.decoder import Decoder, Generation
-    from ensemble.ensemble import Ensemble
-    from ensemble.likelihood import Likelihood
-    from ensemble.settings import Batch
+    from ensemble.api import Ensemble
+    from ensemble.decode.decoder import Decoder, Generation
+    from ensemble.decode.settings import Batch
+    from ensemble.step.logprobs import Likelihood
 
 _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"

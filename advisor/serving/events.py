@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from advisor.serving.order import Order, RequestError
 
 if TYPE_CHECKING:
-    from ensemble.decoder import Generation
-    from ensemble.likelihood import Likelihood
+    from ensemble.decode.decoder import Generation
+    from ensemble.step.logprobs import Likelihood
 
 
 @dataclass(frozen=True, slots=True)

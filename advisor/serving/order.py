@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:
-    from ensemble.member import Prompt
-    from ensemble.settings import Settings
+    from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Order:
     """What is to be decoded for a request.
 
     Attributes:
-        prompts: As the members' :meth:`ensemble.member.Member.encode_prompt` takes them.
+        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them.
         copies: Texts for each prompt; each has draws of its own.
         settings: Of all texts.
         stream: Whether the text is wanted piece by piece.

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from advisor.serving.order import Limits, Order, RequestError
-from ensemble.settings import Settings
+from ensemble.decode.settings import Settings
 
 if TYPE_CHECKING:
-    from ensemble.member import Prompt
+    from ensemble.models.member import Prompt
 
 _UNREAD = frozenset(
     {

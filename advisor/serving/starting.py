@@ -14,7 +14,7 @@ from ensemble.errors import InputError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.running import Chosen
+    from advisor.output.chosen_set import Chosen
     from advisor.serving.engine import Engine
     from advisor.serving.guard import Key
     from advisor.serving.order import Limits
@@ -94,7 +94,7 @@ def make_app_of(
     from advisor.serving.app import Served, make_app
     from advisor.serving.engine import Engine
     from advisor.serving.metrics import Metrics
-    from ensemble.settings import Batch
+    from ensemble.decode.settings import Batch
 
     ensemble, metrics = chosen.load(), Metrics()
     if batch_size is None:

@@ -17,7 +17,7 @@ from typing import cast
 from advisor.tasks.dataspec import DataSpec
 from advisor.tasks.record import Record
 from ensemble.errors import InputError
-from ensemble.hub import reach_data
+from ensemble.models.hub import reach_data
 
 
 class HubSource:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ensemble.errors import InputError
-from ensemble.joint import NONE, MemberTables
-from ensemble.member import Member
-from ensemble.methods._token import Setup
+from ensemble.models.member import Member
+from ensemble.step.token_method import Setup
+from ensemble.vocabulary.joint import NONE, MemberTables
 
 Side = Literal["input", "output"]
 FEWEST = 16

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ensemble.cachefolder import default_cache_dir
-from ensemble.distribution import Distribution, candidate_logits
-from ensemble.joint import NONE, JointVocabulary
-from ensemble.logits import Logits, whole
-from ensemble.methods._token import Combine, Setup
+from ensemble.files import default_cache_dir
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Combine, Setup
+from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 _FORMAT = 1
 

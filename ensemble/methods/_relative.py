@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
-from ensemble.joint import NONE
-from ensemble.logits import Logits, whole
 from ensemble.methods._embeddings import common_entries, owned_entries, unit_embeddings
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import NONE
 
 _CELLS = {"cpu": 2**22}
 """Of the matrix that are held at a time, by the kind of device: few enough that a processor's memory is used again."""

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ensemble.decoder import Generation
-    from ensemble.settings import Batch, Settings
+    from ensemble.decode.decoder import Generation
+    from ensemble.decode.settings import Batch, Settings
 
 
 class Decoding(Protocol):
-    """Some prompts being continued; :class:`ensemble.decoder.Decoder` is one."""
+    """Some prompts being continued; :class:`ensemble.decode.decoder.Decoder` is one."""
 
     @property
     def done(self) -> bool:

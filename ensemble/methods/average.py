@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
-from ensemble.joint import NONE
-from ensemble.logits import Logits, whole
-from ensemble.member import Member
 from ensemble.methods import Method, NoOptions
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.models.member import Member
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import NONE
 
 METHOD = Method(
     level="token",

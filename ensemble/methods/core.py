@@ -1,7 +1,7 @@
 """UNITE with weights from the members' agreement: the idea of CoRE ("Harnessing Consistency ... LLM Ensemble", 2025).
 
 A token counts the less in a member, the farther the member's probability of it is from the members' mean; and a member
-counts the more, the surer it is at this step. The formula is our own: see :func:`ensemble.mixing.consistent`.
+counts the more, the surer it is at this step. The formula is our own: see :func:`ensemble.step.means.consistent`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ensemble.methods import Method, unite
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from ensemble.methods import Method
 from ensemble.methods._relative import Search, make_rule
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",

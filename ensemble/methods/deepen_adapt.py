@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._relative import Search, make_rule
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",

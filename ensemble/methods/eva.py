@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 
 from ensemble.errors import InputError
-from ensemble.joint import NONE
 from ensemble.methods import Method
 from ensemble.methods._embeddings import common_entries, unit_, unit_embeddings
 from ensemble.methods._mapped import Mapping, average, kept, tokens
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import NONE
 
 METHOD = Method(
     level="token",

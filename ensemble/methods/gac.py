@@ -19,11 +19,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ensemble.distribution import Distribution, candidate_logits
-from ensemble.joint import NONE, JointVocabulary, MemberTables
-from ensemble.logits import Logits, whole
 from ensemble.methods import Method, NoOptions
-from ensemble.methods._token import Combine, Setup, TokenRule
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.vocabulary.joint import NONE, JointVocabulary, MemberTables
 
 METHOD = Method(
     level="token",

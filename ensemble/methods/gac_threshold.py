@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
-from ensemble.gates import unsure
-from ensemble.joint import JointVocabulary
 from ensemble.methods import Method
-from ensemble.methods._token import Setup, TokenRule
 from ensemble.methods.gac import over_all
+from ensemble.step.gates import unsure
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import JointVocabulary
 
 METHOD = Method(
     level="token",

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ensemble.joint import NONE
 from ensemble.methods import Method, NoOptions
 from ensemble.methods._mapped import Mapping, average, kept, tokens
-from ensemble.methods._token import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import NONE
 
 METHOD = Method(
     level="token",

@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ensemble.continuation import Continuation
-from ensemble.decoder import Counts, FinishReason, Generation
+from ensemble.decode.decoder import Counts, FinishReason, Generation
+from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._span import SpanMethod
-from ensemble.methods._token import Setup
-from ensemble.settings import Batch, Settings
-from ensemble.writer import Span, Writer
+from ensemble.methods._writer import Span, Writer
+from ensemble.step.token_method import Setup
+from ensemble.vocabulary.retokenize import Continuation
 
 METHOD = Method(
     level="span",

@@ -14,14 +14,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ensemble import gates, mixing
-from ensemble.bounds import is_certain
-from ensemble.distribution import Distribution, candidate_logits
 from ensemble.errors import InputError
-from ensemble.joint import NONE, JointVocabulary
-from ensemble.logits import Apart, Logits, are_apart, whole
 from ensemble.methods import Method
-from ensemble.methods._token import Combine, Setup, TokenRule
+from ensemble.runtime.logits import Apart, Logits, are_apart, whole
+from ensemble.step import gates
+from ensemble.step import means as mixing
+from ensemble.step.bounds import is_certain
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 METHOD = Method(
     level="token",

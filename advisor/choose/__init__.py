@@ -1,0 +1,1 @@
+"""Which candidates form the set: the rules, the race and the search."""

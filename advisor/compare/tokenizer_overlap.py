@@ -1,0 +1,121 @@
+"""How alike two tokenizers are: which tokens they have in common, and which words they cut into the same pieces.
+
+Section 3.2 of the paper found that the size of a vocabulary matters little. What the union of candidates does feel is
+where tokens end: a token of one member that the other spells in pieces is one that both want only in part.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from advisor.statistics import Floats
+
+if TYPE_CHECKING:
+    from ensemble.vocabulary.token_bytes import Vocabulary
+
+Hashes = NDArray[np.uint64]
+MOST_WORDS = 10_000
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """What a tokenizer does, as hashes of 64 bits, which a hundred candidates keep in little room.
+
+    Attributes:
+        tokens: Of every byte string that is a token, in ascending order.
+        words: Of each word's pieces, in the order of the words; 0 where the tokenizer cannot express the word.
+    """
+
+    tokens: Hashes
+    words: Hashes
+
+    def as_dict(self) -> dict[str, str]:
+        """In a form that JSON holds."""
+        return {"tokens": _encode(self.tokens), "words": _encode(self.words)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, str]) -> Tokenization:
+        """Back from that form.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: It is not of that form.
+        """
+        return cls(_decode(values["tokens"]), _decode(values["words"]))
+
+
+def common_words(texts: Iterable[str], most: int = MOST_WORDS) -> tuple[str, ...]:
+    """The commonest words and numbers of some texts, the first ones among equals; case counts."""
+    counts = Counter(word for text in texts for word in _WORD.findall(text))
+    return tuple(word for word, _ in counts.most_common(most))
+
+
+def tokenization_of(vocabulary: Vocabulary, words: Sequence[str]) -> Tokenization:
+    """What a tokenizer does with its tokens, and with words that follow a space.
+
+    Args:
+        vocabulary: The tokenizer's tokens as bytes.
+        words: Without spaces.
+    """
+    tokens = np.array([_hash(data) for data in vocabulary.representatives], dtype=np.uint64)
+    cut = vocabulary.continue_batch([f" {word}".encode() for word in words])
+    pieces = ([vocabulary.token_bytes(index) for index in ids] for ids in cut)
+    hashes = [0 if not piece or None in piece else _hash(repr(piece).encode()) for piece in pieces]
+    return Tokenization(np.unique(tokens), np.array(hashes, dtype=np.uint64))
+
+
+def vocabulary_overlaps(tokenizations: Sequence[Tokenization]) -> Floats:
+    """The share of tokens, as byte strings, that two vocabularies have in common: Jaccard's, of all that either has.
+
+    Returns:
+        Models by models, 0 to 1.
+    """
+    # Many models are made from few, and share a vocabulary.
+    distinct = list({one.tokens.tobytes(): one.tokens for one in tokenizations}.values())
+    places = {tokens.tobytes(): place for place, tokens in enumerate(distinct)}
+    sizes = np.array([len(tokens) for tokens in distinct])
+    columns = np.unique(np.concatenate(distinct), return_inverse=True)[1]
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    has = sparse.csr_array((np.ones(len(rows), dtype=np.int64), (rows, columns)))
+    shared = (has @ has.T).toarray()
+    either = sizes[:, None] + sizes - shared
+    overlaps: Floats = np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
+    own = [places[one.tokens.tobytes()] for one in tokenizations]
+    return overlaps[np.ix_(own, own)]
+
+
+def words_alike(tokenizations: Sequence[Tokenization]) -> Floats:
+    """The share of words that two tokenizers cut into the same pieces.
+
+    Args:
+        tokenizations: All of the same words.
+
+    Returns:
+        Models by models, 0 to 1; NaN where there is no word.
+    """
+    words = np.stack([one.words for one in tokenizations])
+    if not words.shape[1]:
+        return np.full((len(words), len(words)), np.nan)
+    return np.stack([((words == own) & (own != 0)).mean(axis=1) for own in words])
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
+
+
+def _encode(hashes: Hashes) -> str:
+    return base64.b64encode(hashes.astype("<u8").tobytes()).decode()
+
+
+def _decode(text: str) -> Hashes:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)

@@ -1,0 +1,318 @@
+"""``result.json`` and ``samples.jsonl``: their one definition. Accuracies are in points, lengths in characters.
+
+Everything that reads a run later reads these two files, never the objects that they were made of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from advisor.choose.search import Try
+from advisor.compare.calibration import accuracy_by_bytes, calibration_error
+from advisor.compare.pairs import Pair
+from advisor.profile.sheet import Cost
+from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.statistics import Comparison, Interval
+from advisor.tasks.values import Task
+from advisor.verify.advice import Advice, Margin
+from advisor.verify.strategies import Alternative
+
+SCHEMA_VERSION = 1
+_DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The chosen set on held-out questions.
+
+    Attributes:
+        task: The held-out questions.
+        ensemble: The set's answers together.
+        members: Each member's answers alone, in the set's order.
+        single: The best single model's, which a search may have found no place for in the set.
+        comparison: The one held against the others.
+        intervals: Of each member's accuracy, in points.
+        cost: What the ensemble's responses took.
+        member_costs: What each member's took.
+    """
+
+    task: Task
+    ensemble: Profile
+    members: tuple[Profile, ...]
+    single: Profile
+    comparison: Comparison
+    intervals: tuple[Interval, ...]
+    cost: Cost
+    member_costs: tuple[Cost, ...]
+    method: str
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a run found out.
+
+    Attributes:
+        task_info: ``task`` of ``result.json``.
+        rules: The limits that were applied.
+        standings: What the rules looked at, for each candidate that was profiled.
+        selection: What they decided.
+        failures: Model and reason of each candidate that could not be profiled.
+        pairs: Every pair of profiled candidates.
+        advice: The verdict.
+        task: The dev questions; None where numbers were given instead of models.
+        profiles: The candidates' answers on them.
+        dropped: The answers of those that left a race, to the questions that they were asked.
+        intervals: Of each candidate's accuracy, in points, by name.
+        margins: How close each decision was, by name.
+        race: The level of the race; None where everybody was asked everything.
+        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
+        costs: What each candidate's responses took, by name.
+        verified: The set on held-out questions; None where it was not run.
+        held_out: The held-out questions; None where nobody was asked them.
+        alone: Answers to them of single models: the set's members, and who it is held against.
+        alternatives: What else could be done with its members, the best first.
+        traces: The steps of some of its responses, by the question's number; :func:`advisor.verify.traces.describe` says how.
+        provenance: How the run can be made again.
+    """
+
+    task_info: Mapping[str, Any]
+    rules: Rules
+    standings: tuple[Standing, ...]
+    selection: Selection
+    failures: Mapping[str, str]
+    pairs: tuple[Pair, ...]
+    advice: Advice
+    task: Task | None = None
+    profiles: tuple[Profile, ...] = ()
+    dropped: tuple[Profile, ...] = ()
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    margins: Mapping[str, Margin] = field(default_factory=dict)
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    race: float | None = None
+    tried: tuple[Try, ...] | None = None
+    verified: Verified | None = None
+    held_out: Task | None = None
+    alone: tuple[Profile, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
+    """What ``result.json`` says of the task."""
+    return {
+        "name": task.name,
+        "metric": task.metric,
+        "split": task.split,
+        "n": len(task.examples),
+        "fingerprint": task.fingerprint,
+        "signature": str(task.signature),
+        "stop": list(task.stop),
+        "max_new_tokens": max_new_tokens,
+        "notes": list(task.notes),
+    }
+
+
+def result_of(outcome: Outcome) -> dict[str, Any]:
+    """The contents of ``result.json``."""
+    standings = {standing.model: standing for standing in outcome.standings}
+    profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
+    standings |= {p.model: Standing(p.model, p.accuracy, p.mean_length) for p in outcome.dropped}
+    candidates = [
+        _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
+        for decision in outcome.selection.decisions
+    ]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "task": dict(outcome.task_info),
+        "rules": asdict(outcome.rules),
+        "race": None if outcome.race is None else _race(outcome.race, profiles.values()),
+        "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
+        "selected": list(outcome.selection.selected),
+        "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
+        "pairs": [pair.as_dict() for pair in outcome.pairs],
+        "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
+        "alternatives": [one.as_dict() for one in outcome.alternatives],
+        "advice": asdict(outcome.advice),
+        "provenance": dict(outcome.provenance),
+    }
+
+
+def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """The lines of ``samples.jsonl``: the dev questions, then the held-out ones."""
+    if outcome.task is not None:
+        yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
+    if outcome.held_out is not None:
+        together = outcome.verified.ensemble if outcome.verified is not None else None
+        yield from _samples(outcome.held_out, "held_out", outcome.alone, together, outcome.traces)
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Read a run folder's ``result.json``.
+
+    Raises:
+        InputError: It is not there, or is not what its name says.
+    """
+    from ensemble.errors import InputError
+
+    path = run / "result.json"
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        there = "no result.json in it" if run.is_dir() else "no such folder"
+        raise InputError(f"{run}: {there}; give a run folder that `advisor select` wrote") from None
+    except NotADirectoryError:
+        raise InputError(f"{run}: a file; give the run folder that `advisor select` wrote") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
+    if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: not a result of schema version {SCHEMA_VERSION}; run `advisor select` again")
+    return result
+
+
+def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
+    model = decision.model
+    margin, cost = outcome.margins.get(model), outcome.costs.get(model)
+    doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
+    return {
+        "model": model,
+        "accuracy": standing.accuracy,
+        "accuracy_ci": _list(outcome.intervals.get(model)),
+        "n": len(profile.answers) if profile else None,
+        "mean_length": standing.mean_length,
+        "truncated": profile.truncated if profile else None,
+        "errors": profile.errors if profile else None,
+        **_details(profile, outcome.task),
+        "status": decision.status,
+        "reason": decision.reason,
+        "fragile": margin.text if margin is not None and doubtful else None,
+        "gap_ci": _list(margin.gap_ci) if margin else None,
+        "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
+        **_cost(cost),
+    }
+
+
+def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
+    """What a race took: responses, and how many there would have been without it."""
+    asked = [len(profile.answers) for profile in profiles]
+    return {"level": level, "responses": sum(asked), "of": len(asked) * max(asked)}
+
+
+def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
+    """What only some tasks have: figures of their parts (a subject of MMLU), and of the likelihoods of options."""
+    if profile is None or task is None:
+        return dict.fromkeys(_DETAILS)
+    groups = profile.groups
+    return {
+        "accuracy_bytes": accuracy_by_bytes(profile, task),
+        "ece": calibration_error(profile),
+        # ``accuracy`` is the mean over the questions (micro); this is the mean over the groups (macro).
+        "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
+        "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
+    }
+
+
+def _cost(cost: Cost | None) -> dict[str, Any]:
+    if cost is None or cost.seconds == 0:
+        return {"seconds": None, "tokens_per_second": None, "peak_memory": None}
+    speed = cost.tokens / cost.seconds
+    return {"seconds": cost.seconds, "tokens_per_second": speed, "peak_memory": cost.peak_memory}
+
+
+def _failed(model: str, reason: str) -> dict[str, Any]:
+    empty = dict.fromkeys(("accuracy", "accuracy_ci", "n", "mean_length", "truncated", "errors"))
+    return {
+        "model": model,
+        **empty,
+        **_details(None, None),
+        "status": "failed",
+        "reason": reason,
+        "fragile": None,
+        **_cost(None),
+    }
+
+
+def _ensemble(verified: Verified) -> dict[str, Any]:
+    comparison = verified.comparison
+    return {
+        "method": verified.method,
+        "k": verified.k,
+        "n": comparison.n,
+        "split": verified.task.split,
+        "signature": str(verified.task.signature),
+        "accuracy": comparison.accuracy,
+        "accuracy_ci": list(comparison.accuracy_ci),
+        "best_single": comparison.best_single_accuracy,
+        "best_single_model": comparison.best_single,
+        "delta": comparison.delta,
+        "delta_ci": list(comparison.delta_ci),
+        "delta_method": comparison.delta_method,
+        "p_value": comparison.p_value,
+        "test": comparison.test,
+        "gained": comparison.gained,
+        "lost": comparison.lost,
+        "mean_length": verified.ensemble.mean_length,
+        "truncated": verified.ensemble.truncated,
+        "errors": verified.ensemble.errors,
+        **_details(verified.ensemble, verified.task),
+        **_cost(verified.cost),
+        "members": [
+            {
+                "model": member.model,
+                "accuracy": member.accuracy,
+                "accuracy_ci": list(interval),
+                "mean_length": member.mean_length,
+                "truncated": member.truncated,
+                "errors": member.errors,
+                **_details(member, verified.task),
+                **_cost(cost),
+            }
+            for member, interval, cost in zip(verified.members, verified.intervals, verified.member_costs, strict=True)
+        ],
+    }
+
+
+def _samples(
+    task: Task,
+    split: str,
+    profiles: Sequence[Profile],
+    ensemble: Profile | None = None,
+    traces: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:
+    answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
+    for n, example in enumerate(task.examples):
+        yield {
+            "id": example.id,
+            "prompt": example.prompt,
+            "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
+            "split": split,
+            "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},
+            "ensemble": None if ensemble is None else {**_answer(ensemble.answers[n]), "trace": traces.get(n)},
+        }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "extracted": answer.extracted,
+        "score": answer.score,
+        "length": answer.length,
+        "finish_reason": answer.finish_reason,
+        "error": answer.error,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: a ratio to an empty response is unknown there."""
+    return value if math.isfinite(value) else None
+
+
+def _list(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)

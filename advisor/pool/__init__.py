@@ -1,0 +1,1 @@
+"""The pool file, and what each of its lines stands for."""

@@ -1,0 +1,328 @@
+"""``Ensemble``: several models, one text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ensemble.decode.decoder import Decoder, Generation
+from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.stream import Pieces
+from ensemble.distributed.engine import Engine, check_engine
+from ensemble.errors import InputError
+from ensemble.files import default_cache_dir
+from ensemble.methods import get_method, get_module, make_options
+from ensemble.methods._span import Decoding, SpanMethod
+from ensemble.models.member import Member, Prompt
+from ensemble.models.memory import rows_that_fit
+from ensemble.models.spec import ChatTemplate, Checkpoint
+from ensemble.saved.folder import read as read_saved
+from ensemble.saved.saving import Asked, load_parts, recipe_of, save
+from ensemble.score.choices import Question, read
+from ensemble.score.long_text import Passage, PassageScorer
+from ensemble.score.scorer import Score, Scorer
+from ensemble.step.token_method import Setup, TokenRule
+from ensemble.step.weights import Weights, normalised, with_consistency
+from ensemble.vocabulary.joint import load_or_build
+
+
+class Ensemble:
+    """Some models that write one text together, the first of them being the primary.
+
+    Args:
+        members: Loaded models, the primary first; at least one.
+        method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
+        k: Candidates that each member brings to the union, at least 1 (10 in the paper).
+        weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1. With
+            ``consistency`` in their place, members are weighted step by step; see :mod:`ensemble.methods.core`.
+        cache_dir: Where the joint vocabulary's tables are kept for the next time; the user's cache folder where None.
+        options: The method's own settings; see ``Options`` in its module.
+
+    Raises:
+        InputError: An argument is out of its range, or the method needs what the members lack.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        method: str = "unite",
+        k: int = 10,
+        weights: Weights = None,
+        cache_dir: Path | None = None,
+        **options: object,
+    ) -> None:
+        _check_shape(len(members), method, k)
+        settings = make_options(method, with_consistency(weights, options))
+        self.members = tuple(members)
+        self.method = method
+        self.k = k
+        self.weights = normalised(weights, len(members))
+        self.options = with_consistency(weights, options)
+        self._joint = load_or_build(
+            [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
+        ).to(members[0].device)
+        setup = Setup(self.members, self._joint, k, self.weights)
+        self._made: TokenRule | SpanMethod = get_module(method).make(setup, settings)
+
+    @classmethod
+    def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
+        cls,
+        models: Sequence[str | Path | Checkpoint] | str | Path,
+        *,
+        method: str | None = None,
+        k: int | None = None,
+        weights: Weights = None,
+        device: str | Sequence[str] = "cpu",
+        dtype: str | None = None,
+        chat_template: ChatTemplate | None = None,
+        quantization: object | None = None,
+        engine: Engine = "local",
+        cache_dir: Path | None = None,
+        trust_remote_code: bool = False,
+        check_files: bool = True,
+        **options: object,
+    ) -> Ensemble:
+        """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.models.load.load_member`.
+
+        Everything is checked before the first weights are read.
+
+        Args:
+            models: The models, the primary first; or one folder or hub id, of what :meth:`save_pretrained` wrote.
+            method: The saved one where None, else ``unite``; so with what follows.
+            k: 10.
+            weights: Equal ones.
+            device: One for all, or one for each model: those on devices of their own compute at the same time.
+            dtype: ``float32``.
+            chat_template: ``never``.
+            quantization: None.
+            engine: ``ray`` puts each model on a node of the Ray cluster that is joined; see
+                :func:`ensemble.distributed.ray_cluster.cluster`.
+            cache_dir: See :class:`Ensemble`.
+            trust_remote_code: Of a saved ensemble: consent that its members run the code that they came with.
+            check_files: Of a saved ensemble: whether local members must be as they were when it was saved.
+            options: The method's own settings.
+
+        Raises:
+            InputError: An argument, a folder or an id cannot be used.
+            MemberError: A model failed while it was loaded.
+        """
+        numbers = None if isinstance(weights, str) else weights
+        asked = Asked(method, k, numbers, dtype, chat_template, quantization, with_consistency(weights, options))
+        if isinstance(models, str | Path):
+            recipe = asked.over(read_saved(models, trust_remote_code=trust_remote_code, check_files=check_files))
+        else:
+            recipe = asked.of_models(models)
+        _check_shape(len(recipe.parts), recipe.method, recipe.k)
+        normalised(recipe.weights, len(recipe.parts))
+        make_options(recipe.method, recipe.options)
+        check_engine(engine, recipe.method)
+        members = load_parts(recipe.parts, device, engine)
+        return cls(
+            members, method=recipe.method, k=recipe.k, weights=recipe.weights, cache_dir=cache_dir, **recipe.options
+        )
+
+    def save_pretrained(
+        self, folder: str | Path, *, push_to_hub: str | None = None, private: bool = True
+    ) -> str | None:
+        """Write which models these are, at which commits or with which files, and how they decode; no weights.
+
+        Args:
+            folder: A new or empty one, or one that this wrote.
+            push_to_hub: An id on the hub to push it to as well. Local members cannot be pushed.
+            private: Whether what is made on the hub is private.
+
+        Returns:
+            The address on the hub, where it was pushed.
+
+        Raises:
+            InputError: The folder has other things in it, a member was not loaded from anywhere, or is local where it
+                shall be pushed; nothing is written.
+            UniteError: The folder cannot be written, or the hub refuses.
+        """
+        return save(recipe_of(self), Path(folder), None, push_to_hub, private=private)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        trace: bool = False,
+        batch_size: int = 32,
+    ) -> list[Generation]:
+        """Continue prompts; their generations in the same order.
+
+        Args:
+            prompts: Texts, or conversations; each member encodes them in its own way.
+            max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
+            stop: Strings that end a generation; it is cut before them.
+            temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
+            top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
+            seed: Of the draws.
+            trace: Whether each generation holds what every member wanted at every step.
+            batch_size: Prompts that are decoded at a time, at least 1.
+
+        Raises:
+            InputError: An argument is out of its range, or a prompt is empty or too long for a member.
+            MemberError: A member's logits are not numbers.
+        """
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        batch = Batch(batch_size, trace=trace)
+        if isinstance(prompts, str):
+            raise InputError("prompts is one text; give a list of them")
+        found = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings, batch))
+        return [found[n] for n in range(len(prompts))]
+
+    def generate_each(
+        self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch | None = None
+    ) -> Iterator[tuple[int, Generation]]:
+        """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished.
+
+        A prompt that is there twice has other draws each time.
+        """
+        return iter(self._decode(prompts, settings, batch or Batch()))
+
+    def decoder(self, batch: Batch | None = None) -> Decoder:
+        """A decoder without prompts, for those that come and go one by one.
+
+        Raises:
+            InputError: The method decodes whole spans.
+        """
+        if not isinstance(self._made, TokenRule):
+            raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
+        return Decoder(self.members, self._joint, self._made, batch)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        decoding = self._decode([self.encode(prompt)], settings, Batch(size=1))
+        return _pieces(decoding, Pieces([string.encode() for string in stop]))
+
+    def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
+        """The log-probability of each option as the continuation of a prompt, under the ensemble.
+
+        It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
+        option with a character that the primary has no token for, or with an unused token, has minus infinity. A
+        method's gate plays no part.
+
+        Raises:
+            InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
+                method scores no tokens.
+        """
+        ((_, scores),) = self.score_each([self.encode_options(prompt, options)])
+        return [score.value for score in scores]
+
+    def score_each(
+        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
+    ) -> Iterator[tuple[int, list[Score]]]:
+        """Score questions that :meth:`encode_options` made, yielding each one's number and scores, batch by batch.
+
+        Args:
+            questions: In any order; those of like length are run together.
+            batch_size: Rows at a time, at least 1. A question has a row for each way in which its options part, and is
+                never divided.
+            greedy: Whether a score says if greedy decoding, with the method's gate, would write the option.
+        """
+        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
+
+    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
+        """A prompt and options that may follow it, as the members read them.
+
+        Raises:
+            InputError: See :meth:`score`.
+        """
+        return self.options_behind(self.encode(prompt), options)
+
+    def options_behind(
+        self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
+    ) -> Question:
+        """The same behind a prompt in every member's ids, which may lose its beginning where that is allowed.
+
+        Raises:
+            InputError: See :meth:`score`.
+        """
+        self._rule()
+        return read(self.members, self._joint, prompts, options, shorten=shorten)
+
+    def score_passages(self, passages: Sequence[Passage], batch_size: int = 32) -> Iterator[tuple[int, float]]:
+        """The log-probability of long texts as :meth:`score` has it, yielding each one's number and its own.
+
+        Args:
+            passages: What stands before each, and the text in the primary's ids.
+            batch_size: Passages at a time, at least 1.
+
+        Raises:
+            InputError: A member's context cannot hold a passage, or the method scores no tokens.
+        """
+        return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
+
+    def most_rows(self, tokens: int) -> int | None:
+        """How many rows of so many tokens there is room for beside the weights; None where that is not known."""
+        found = []
+        for seat in {member.seat.place: member.seat for member in self.members}.values():
+            size = sum(member.token_size for member in self.members if member.seat.place == seat.place)
+            found.append(rows_that_fit(size, tokens, seat.free_memory()))
+        return min((rows for rows in found if rows is not None), default=None)
+
+    def encode(self, prompt: Prompt) -> list[list[int]]:
+        """A prompt's ids in every member.
+
+        Raises:
+            InputError: It is empty, or too long for a member's context.
+        """
+        return [member.encode_prompt(prompt) for member in self.members]
+
+    def _rule(self) -> TokenRule:
+        """The method, which must be one that gives tokens probabilities."""
+        if not isinstance(self._made, TokenRule):
+            raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
+        return self._made
+
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
+        if not isinstance(self._made, TokenRule):
+            return self._made.decode(prompts, settings, batch)
+        decoder = self.decoder(batch)
+        asked: Counter[tuple[int, ...]] = Counter()
+        # Rows of like length are decoded together, so that little of a batch is padding.
+        for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
+            ids = tuple(prompt[0])
+            asked[ids] += 1
+            decoder.add(number, prompt, settings, asked[ids])
+        return decoder
+
+
+def _check_shape(members: int, method: str, k: int) -> None:
+    if not members:
+        raise InputError("an ensemble needs at least one model; none was given")
+    get_method(method, ("token", "span"))
+    if k < 1:
+        raise InputError(f"k is {k}; each member must bring at least 1 candidate")
+
+
+def _strings(stop: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(stop, str) or not all(stop):
+        raise InputError(f"stop is {stop!r}; give a list of strings, none of them empty")
+    return tuple(stop)
+
+
+def _pieces(decoding: Decoding, pieces: Pieces) -> Iterator[str]:
+    """The text of the one prompt of a decoding as it grows."""
+    while not decoding.done:
+        finished = decoding.step()
+        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoding.running[0])
+        if piece:
+            yield piece

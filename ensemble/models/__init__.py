@@ -1,0 +1,1 @@
+"""From a place (folder, GGUF file, hub id) to a loaded member."""

@@ -1,0 +1,1 @@
+"""Saved ensembles: ensemble.json, its folder and its model card."""

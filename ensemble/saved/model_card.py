@@ -1,0 +1,90 @@
+"""The model card of a saved ensemble: what it is, how to load it, and the evidence there is for it, as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble.saved.ensemble_json import Part, Recipe
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+MARKER = (
+    "<!-- Written by unite-advisor, and written again when this is saved again: delete this line to keep changes. -->"
+)
+_TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
+_SPECIAL = re.compile(r"([\\`*_\[\](){}<>#|~&$!])")
+_NO_EVIDENCE = (
+    "## Evidence\n\nThere is none here: nothing was measured for this card. `advisor select` profiles models for a "
+    "task and runs the set on held-out questions, and `advisor export` writes a card with what it found."
+)
+
+
+def escaped(text: str) -> str:
+    """A text from anywhere as it may stand in a line of Markdown or a cell of a table: nothing of it is markup."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def model_card(
+    recipe: Recipe, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
+) -> str:
+    """The card of a recipe.
+
+    Args:
+        recipe: What it is made of.
+        title: Its heading; escaped here.
+        evidence: Markdown, whose untrusted parts are escaped.
+        results: What was measured, for the metadata.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    parts = recipe.parts
+    ids = [part.checkpoint.path_or_id for part in parts if not part.checkpoint.is_local]
+    trusted = [_place(part) for part in parts if part.checkpoint.trust_remote_code]
+    data = ModelCardData(
+        base_model=list(dict.fromkeys(ids)) or None,
+        tags=["ensemble", "unite-advisor", recipe.method],
+        pipeline_tag="text-generation",
+        library_name="unite-advisor",
+        model_name=title if results else None,
+        eval_results=list(results) or None,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_path=str(_TEMPLATE),
+        marker=MARKER,
+        title=escaped(title),
+        rows=[_row(n, part) for n, part in enumerate(parts)],
+        method=recipe.method,
+        k=recipe.k,
+        weights=", ".join(f"{weight:.3g}" for weight in recipe.weights or ()),
+        options=escaped(", ".join(f"{name}={value!r}" for name, value in recipe.options.items())),
+        local=len(ids) < len(parts),
+        trusted=", ".join(trusted),
+        extra="[gguf]" if any(part.checkpoint.gguf for part in parts) else "",
+        loading=", ".join(dict.fromkeys(part.dtype for part in parts)),
+        evidence=evidence.strip(),
+    )
+    return f"{str(card).rstrip()}\n"
+
+
+def _row(number: int, part: Part) -> Mapping[str, Any]:
+    return {
+        "role": "primary" if number == 0 else str(number + 1),
+        "name": _place(part),
+        "revision": f"`{part.checkpoint.revision}`" if part.checkpoint.revision else "by its files",
+        "dtype": f"{part.dtype}{', quantised' if part.quantization is not None else ''}",
+        "template": part.chat_template,
+    }
+
+
+def _place(part: Part) -> str:
+    checkpoint, name = part.checkpoint, escaped(part.name or part.checkpoint.name)
+    if checkpoint.is_local:
+        return f"{name} (a path)"
+    file = f", file {escaped(checkpoint.gguf)}" if checkpoint.gguf else ""
+    link = f"[{escaped(checkpoint.path_or_id)}](https://huggingface.co/{checkpoint.path_or_id})"
+    return link + file if name == escaped(checkpoint.name) else f"{name}: {link}{file}"

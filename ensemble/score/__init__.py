@@ -1,0 +1,1 @@
+"""Log-probabilities of given texts: choices and long passages."""

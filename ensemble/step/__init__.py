@@ -1,0 +1,1 @@
+"""One step of decoding: distributions, gates, sampling, log-probabilities and traces."""

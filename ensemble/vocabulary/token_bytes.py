@@ -1,0 +1,308 @@
+"""Tokens as bytes: what each id of a tokenizer stands for, and how text continues in its ids.
+
+Across vocabularies a token is the byte string that it adds to a text. With the tokenizer of Llama 2, id 4290 is
+``b" city"``; with GPT-2's the same bytes are id 1748; so the two are one entry of the joint vocabulary. Three kinds of
+fast tokenizer are understood, by their decoder: byte-level ones, SentencePiece-style ones, and those without a decoder.
+Any other decoder is refused by name, since its tokens are no plain byte strings (WordPiece's ``##ing``, for one).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+
+from ensemble.errors import InputError
+from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SPACE_MARK = "\u2581"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# Names of ids that stand for nothing, as InternLM2's [UNUSED_TOKEN_12] and Gemma's <unused7>.
+_UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECASE)
+# A noncharacter of Unicode: a name that begins with it is in no text.
+_HIDDEN = "\ufdd0"
+_LONG_ENOUGH = 64
+"""Characters that show how a text begins."""
+_SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's alphabet: a printable character for each of the 256 bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+CHARACTER_TO_BYTE = _byte_characters()
+BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A maximal stretch of a byte string that is valid UTF-8 (``text``), or is not (``text`` is None)."""
+
+    data: bytes
+    text: str | None
+
+
+def utf8_runs(data: bytes) -> Iterator[Run]:
+    """Split bytes into maximal runs of valid UTF-8 and runs of other bytes, in order."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        # Each byte that is no UTF-8 becomes one character of this range, which valid UTF-8 never decodes to.
+        for part in re.findall("[\udc80-\udcff]+|[^\udc80-\udcff]+", data.decode(errors="surrogateescape")):
+            raw = part.encode(errors="surrogateescape")
+            yield Run(raw, None if "\udc80" <= part[0] <= "\udcff" else part)
+    else:
+        if data:
+            yield Run(data, text)
+
+
+class Vocabulary:
+    """One tokenizer's tokens as bytes, their roles, and its way of continuing a text.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers.
+        eos_ids: The ids that end a generation: those of the generation configuration; the tokenizer's own is added.
+        size: Rows of the model's output, at least the tokenizer's largest id + 1. Rows beyond it stand for nothing.
+
+    Raises:
+        InputError: The tokenizer is not a fast one, or its decoder is of a kind that is not understood.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: tuple[int, ...], size: int) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        name = str(tokenizer.name_or_path)
+        if backend is None:
+            raise InputError(f"{name}: its tokenizer has no fast form (no tokenizer.json), which the alignment needs")
+        self.name = name
+        self.size = size
+        decoder = _component(backend.decoder)
+        self._byte_level = _is_byte_level(decoder, name)
+        self._plain = decoder is None
+        spells = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
+        self._byte_fallback = bool(spells) and not self._byte_level and not self._plain
+        self._tokens: dict[int, str] = {
+            index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
+        }
+        added = backend.get_added_tokens_decoder()
+        self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
+        own_eos = tokenizer.eos_token_id
+        ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
+        self.eos_ids = tuple(sorted(index for index in ends if index < size))
+        special = {index for index, token in added.items() if token.special}
+        self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
+        self._backend = backend
+        self._fits = max(self._tokens) < size
+
+    @cached_property
+    def _continuation(self) -> Tokenizer:
+        """The tokenizer without what it puts in front of a text, and without an eye for special tokens."""
+        return _continuation_backend(self._backend, {i: t for i, t in self._tokens.items() if i in self._special})
+
+    def token_bytes(self, index: int) -> bytes | None:
+        """The bytes that an id adds to a text; None for ids without a token and for special ones (EOS included)."""
+        if index in self._special or index not in self._tokens:
+            return None
+        token = self._tokens[index]
+        if self._plain or index in self._literal:
+            return self._literal.get(index, token).encode()
+        if self._byte_level:
+            known = all(character in CHARACTER_TO_BYTE for character in token)
+            return bytes(CHARACTER_TO_BYTE[character] for character in token) if known else token.encode()
+        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        return token.replace(SPACE_MARK, " ").encode()
+
+    def is_byte_token(self, index: int) -> bool:
+        """Whether an id is one of SentencePiece's ``<0xNN>``, which spell what no other token does."""
+        spelled = self._byte_fallback and index not in self._literal
+        return spelled and _BYTE_TOKEN.fullmatch(self._tokens.get(index, "")) is not None
+
+    @cached_property
+    def representatives(self) -> dict[bytes, int]:
+        """The candidate id of each byte string: not a byte token where there is another, then the lowest."""
+        chosen: dict[bytes, int] = {}
+        byte_tokens: dict[bytes, int] = {}
+        for index in sorted(self._tokens):
+            data = self.token_bytes(index) if index < self.size else None
+            if data and not _UNUSED.fullmatch(self._tokens[index]):
+                (byte_tokens if self.is_byte_token(index) else chosen).setdefault(data, index)
+        return byte_tokens | chosen
+
+    def continue_ids(self, data: bytes) -> list[int]:
+        """``C_i``: the ids of text that continues something: no BOS, no dummy space, nothing read as control."""
+        ids: list[int] = []
+        for run in utf8_runs(data):
+            if run.text is None:
+                ids.extend(self._spell(run.data))
+            else:
+                ids.extend(self._continuation.encode(run.text, add_special_tokens=False).ids)
+        return self._embedded(ids)
+
+    def opening(self, text: str) -> str:
+        """A text as this tokenizer writes it where nothing stands before it: some put a space in front."""
+        begun = text[:_LONG_ENOUGH]
+        ids = self._backend.encode(begun, add_special_tokens=False).ids
+        data = b"".join(self.token_bytes(index) or b"" for index in ids)
+        spaces = [len(one) - len(one.lstrip(b" ")) for one in (data, begun.encode())]
+        return " " * (spaces[0] - spaces[1]) + text
+
+    def _embedded(self, ids: list[int]) -> list[int]:
+        """Without ids that the model has no row for, which some tokenizers have."""
+        return ids if self._fits else [index for index in ids if index < self.size]
+
+    def continue_batch(self, texts: list[bytes]) -> list[list[int]]:
+        """``continue_ids`` of many byte strings, the valid ones of them at once."""
+        valid = [(n, text) for n, data in enumerate(texts) if (text := _as_text(data)) is not None]
+        encodings = self._continuation.encode_batch_fast([text for _, text in valid], add_special_tokens=False)
+        found = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
+        return [self._embedded(found[n]) if n in found else self.continue_ids(data) for n, data in enumerate(texts)]
+
+    def _spell(self, data: bytes) -> list[int]:
+        """The ids of bytes that are no UTF-8; a byte that the vocabulary cannot express is left out."""
+        if self._byte_level:
+            characters = "".join(BYTE_TO_CHARACTER[byte] for byte in data)
+            return [token.id for token in self._continuation.model.tokenize(characters)]
+        if not self._byte_fallback:
+            return []
+        spelled = (self._continuation.token_to_id(f"<0x{byte:02X}>") for byte in data)
+        return [index for index in spelled if index is not None]
+
+    @cached_property
+    def cuts(self) -> re.Pattern[str] | None:
+        """Where text may be cut without changing its ids; see :func:`ensemble.vocabulary.safe_cuts.safe_cuts`."""
+        added = self._backend.get_added_tokens_decoder().values()
+        if any(token.rstrip and not token.special and token.content[-1:].isalpha() for token in added):
+            return None
+        crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
+        return safe_cuts([data for data in crossing if data], self._knows)
+
+    def _knows(self, character: str) -> bool:
+        """Whether a character is never an unknown one."""
+        token = SPACE_MARK if character == " " and not self._plain else character
+        return self._byte_level or self._byte_fallback or self._backend.token_to_id(token) is not None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides bytes, roles and ids: the tokenizer's whole content, EOS and the size."""
+        roles = f"{sorted(self.eos_ids)} {sorted(self._special)} {self.size}"
+        # What pickle keeps of it: the bytes of to_str, without making text of them and bytes again. The file's
+        # hash would be quicker, and wrong after the tokenizer was changed in memory.
+        return hashlib.sha256(self._backend.__getstate__() + roles.encode()).hexdigest()
+
+
+def _as_text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _steps(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """The parts of a tokenizer's component: a Sequence's own, or the one that it is."""
+    if node is None:
+        return []
+    return [step for part in node[key] for step in _steps(part, key)] if node["type"] == "Sequence" else [node]
+
+
+def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
+    """Whether tokens are written in GPT-2's byte alphabet (else: SentencePiece style, or plain without a decoder)."""
+    steps = _steps(decoder, "decoders")
+    kinds = {step["type"] for step in steps}
+    if kinds == {"ByteLevel"}:
+        return True
+    marks = any(
+        step["type"] == "Metaspace" or step.get("pattern") == {"String": SPACE_MARK}
+        for step in steps
+        if step["type"] in ("Metaspace", "Replace")
+    )
+    if decoder is None or (marks and kinds <= _SENTENCEPIECE_STEPS):
+        return False
+    raise InputError(
+        f"{name}: its tokenizer decodes by {' + '.join(sorted(kinds))}, whose tokens are no byte strings; "
+        "byte-level and SentencePiece-style tokenizers can be ensembled"
+    )
+
+
+def _component(part: Any) -> dict[str, Any] | None:
+    """A tokenizer's decoder, normalizer or pre-tokenizer as the JSON that it is saved as."""
+    if part is None:
+        return None
+    state: dict[str, Any] = json.loads(part.__getstate__())
+    return state
+
+
+def _unknown_ids(backend: Tokenizer) -> list[int]:
+    """The id that a tokenizer's model gives to what it does not know, whether or not it is marked as special."""
+    if isinstance(backend.model, Unigram):
+        # It names the id, and only in the form in which it is saved.
+        found = re.search(rb'"unk_id":(\d+)', backend.model.__getstate__())
+        return [int(found[1])] if found else []
+    index = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+    return [] if index is None else [index]
+
+
+def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokenizer:
+    """A copy of the tokenizer that adds nothing in front and reads no special token in a text."""
+    normalizer = [step for step in _steps(_component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
+    pre_tokenizer = _component(backend.pre_tokenizer)
+    for step in _steps(pre_tokenizer, "pretokenizers"):
+        if step["type"] == "Metaspace":
+            step["prepend_scheme"] = "never"
+        elif step["type"] == "ByteLevel":
+            step["add_prefix_space"] = False
+    # The edited parts are read by a tokenizer with an empty model: reading the whole vocabulary again takes seconds.
+    parts: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": normalizer} if normalizer else None,
+        "pre_tokenizer": pre_tokenizer,
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    shell = Tokenizer.from_str(json.dumps(parts))
+    copy = Tokenizer.from_str(backend.to_str())
+    # Rebuilding without the special tokens would renumber the added ones that follow them (DeepSeek); this does not.
+    copy.encode_special_tokens = True
+    if any(special.keys() & copy.encode(token, add_special_tokens=False).ids for token in special.values()):
+        # A Unigram model has </s> as a piece like any other, and would find it in a text.
+        copy = _hide(json.loads(backend.to_str()), set(special.values()))
+    copy.no_truncation()
+    copy.no_padding()
+    copy.normalizer = shell.normalizer
+    copy.pre_tokenizer = shell.pre_tokenizer
+    return copy
+
+
+def _hide(spec: dict[str, Any], names: set[str]) -> Tokenizer:
+    """A tokenizer with some of its tokens under names that no text holds; every id stays."""
+
+    def renamed(name: str) -> str:
+        return f"{_HIDDEN}{name}" if name in names else name
+
+    model = spec["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {renamed(name): index for name, index in model["vocab"].items()}
+    else:
+        model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not names & {*pair, "".join(pair)}]
+    if model.get("unk_token"):
+        model["unk_token"] = renamed(model["unk_token"])
+    for token in spec["added_tokens"]:
+        token["content"] = renamed(token["content"])
+    spec["post_processor"] = None
+    hidden = Tokenizer.from_str(json.dumps(spec))
+    hidden.encode_special_tokens = True
+    return hidden
