@@ -10,16 +10,16 @@ from typing import Any
 import yaml
 
 from advisor.pool.pool_file import CHAT_TEMPLATES, DTYPES, Candidate
-from advisor.profile.loader import Model
 from advisor.records import Rules
 from advisor.servers.address import Remote
 from advisor.servers.identity import identify_remote
 from advisor.tasks.values import Task
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import list_methods, make_options
+from ensemble.models.check import check
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import Checkpoint, check, first_line
+from ensemble.models.spec import Checkpoint, ModelSpec, first_line
 
 
 def check_rules(max_gap: float, max_length_ratio: float, max_models: int) -> Rules:
@@ -184,7 +184,7 @@ def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str,
             raise InputError(f"{candidate.place}: {error}") from error
 
 
-def check_models(models: Sequence[Model]) -> None:
+def check_models(models: Sequence[ModelSpec]) -> None:
     """Make sure that every model of a set can be loaded as it says."""
     for model in models:
         check_device("--device", model.device)

@@ -1,19 +1,53 @@
-"""A run, as it was asked for and checked."""
+"""The configuration of a run, made once from a command's options and checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding
 from advisor.records import LEVEL, Rules
-from advisor.setting import Setting
 from advisor.tasks.values import Task
+from ensemble.models.spec import ChatTemplate
+
+EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InferenceConfig:
+    """How a run loads its models and generates.
+
+    Attributes:
+        device: For candidates that name none.
+        dtype: For candidates that name none.
+        chat_template: For candidates that name none.
+        max_new_tokens: Tokens after which a response is cut off; None for the task's own.
+        batch_size: Prompts at a time; None to begin with a usual one, and halve it when memory runs out.
+        temperature: 0 for greedy decoding, else the temperature of the draws.
+        seed: Of the draws.
+        engine: Where candidates and sets answer: in this process, or on a Ray cluster.
+        ray_address: The cluster's; see :func:`ensemble.distributed.ray_cluster.cluster`.
+    """
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    chat_template: ChatTemplate = "auto"
+    max_new_tokens: int | None = None
+    batch_size: int | None = None
+    temperature: float = 0.0
+    seed: int = 0
+    engine: EngineName = "local"
+    ray_address: str | None = None
+
+    def limit(self, task: Task) -> int:
+        """Tokens after which a response to a task's question is cut off."""
+        return self.max_new_tokens or task.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
     """What a run does.
 
     Attributes:
@@ -21,7 +55,7 @@ class Plan:
         dev: The questions that candidates are profiled on.
         held_out: The questions that the chosen set is verified on; None to leave it unverified.
         rules: The limits.
-        setting: How models are loaded and generate.
+        inference: How models are loaded and generate.
         decoding: How the set decodes.
         seed: Of every draw and resampling.
         cache_dir: Where responses and tables are kept.
@@ -35,7 +69,7 @@ class Plan:
     dev: Task
     held_out: Task | None
     rules: Rules
-    setting: Setting
+    inference: InferenceConfig
     decoding: Decoding
     seed: int
     cache_dir: Path

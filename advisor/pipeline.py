@@ -12,7 +12,7 @@ from advisor.choose.rules import select
 from advisor.compare.calibration import chance_of
 from advisor.compare.pairing import Pairing, readers
 from advisor.compare.pairs import all_pairs, pairs_of_standings
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.output.result_json import Outcome, task_info
 from advisor.pool import provenance
 from advisor.profile.engine import Engine
@@ -28,7 +28,7 @@ from advisor.verify.strategies import Alternative, look_at, recommend
 from advisor.verify.traces import Tracing
 
 
-def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None) -> Outcome:
+def run(plan: RunConfig, store: Store, watcher: Watcher, engine: Engine | None = None) -> Outcome:
     """Do the whole job; models answer in this process where there is no other engine.
 
     Raises:
@@ -47,7 +47,7 @@ def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None
     intervals = {name: accuracy_interval(one, seed=plan.seed) for name, one in pool.profiles.items()}
     beware = misfit(profiles, intervals[profiles[0].model][0], chance_of(plan.dev))
     return Outcome(
-        task_info=task_info(plan.dev, plan.setting.limit(plan.dev)),
+        task_info=task_info(plan.dev, plan.inference.limit(plan.dev)),
         rules=plan.rules,
         standings=standings,
         selection=selection,
@@ -67,11 +67,11 @@ def run(plan: Plan, store: Store, watcher: Watcher, engine: Engine | None = None
         alone=tuple(one.profile for one in choice.alone.values()),
         alternatives=alternatives,
         traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},
-        provenance=provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, profiler.identities),
+        provenance=provenance.of_run(plan.command, plan.seed, plan.inference, plan.candidates, profiler.identities),
     )
 
 
-def _alternatives(plan: Plan, choice: Choice) -> tuple[Alternative, ...]:
+def _alternatives(plan: RunConfig, choice: Choice) -> tuple[Alternative, ...]:
     """What else the members' own answers could be used for; nothing where they were not run on held-out questions."""
     if plan.held_out is None or not (choice.verified or choice.voters):
         return ()

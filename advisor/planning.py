@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from advisor import checks
-from advisor.config import Plan
+from advisor.config import EngineName, InferenceConfig, RunConfig
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import Decoding, hush
 from advisor.profile.local_engine import LocalEngine
 from advisor.records import LEVEL, Rules
 from advisor.response_cache import Store
-from advisor.setting import EngineName, Setting
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -34,7 +33,7 @@ def setting_of(
     batch_size: str,
     engine: str = "local",
     ray_address: str | None = None,
-) -> Setting:
+) -> InferenceConfig:
     """How models are loaded and generate, as the options say.
 
     Raises:
@@ -44,7 +43,7 @@ def setting_of(
     checks.check_loading(dtype, chat_template)
     checks.check_engine(engine, ray_address)
     template, where = cast("ChatTemplate", chat_template), cast("EngineName", engine)
-    return Setting(device, dtype, template, tokens, size, engine=where, ray_address=ray_address)
+    return InferenceConfig(device, dtype, template, tokens, size, engine=where, ray_address=ray_address)
 
 
 def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
@@ -58,7 +57,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     seed: int,
     allow_code_execution: bool,
     rules: Rules,
-    setting: Setting,
+    inference: InferenceConfig,
     method: str,
     k: int,
     verify: bool,
@@ -67,7 +66,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     race: float | None = None,
     level: float = LEVEL,
     search: int | None = None,
-) -> Plan:
+) -> RunConfig:
     """Read and check all that a run is asked to do, but for the models themselves.
 
     Raises:
@@ -101,12 +100,12 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
     if held_out is not None:
         checks.check_disjoint(dev, held_out)
 
-    return Plan(
+    return RunConfig(
         candidates=candidates,
         dev=dev,
         held_out=held_out,
         rules=rules,
-        setting=setting,
+        inference=inference,
         decoding=Decoding(method, k),
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),
@@ -118,7 +117,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
 
 
 @contextmanager
-def opened(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store, Engine]]:
+def opened(plan: RunConfig, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store, Engine]]:
     """The store and the engine of a run, opened when its models have been checked: one that is refused writes nothing.
 
     Raises:
@@ -126,11 +125,11 @@ def opened(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store
             cannot be kept where it is wanted.
     """
     hush(quiet=quiet)
-    here = plan.setting.engine == "local"
+    here = plan.inference.engine == "local"
     with ExitStack() as stack:
         # A cluster's workers load their libraries while the models are checked.
         engine = stack.enter_context(_engine(plan, watcher))
-        checks.check_pool(plan.candidates, plan.setting.device, plan.setting.chat_template, here=here)
+        checks.check_pool(plan.candidates, plan.inference.device, plan.inference.chat_template, here=here)
         store = stack.enter_context(Store(plan.cache_dir, watcher.say))
         held_out = plan.held_out.notes if plan.held_out is not None else ()
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
@@ -139,15 +138,15 @@ def opened(plan: Plan, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store
 
 
 @contextmanager
-def _engine(plan: Plan, watcher: Watcher) -> Iterator[Engine]:
-    if plan.setting.engine == "local":
+def _engine(plan: RunConfig, watcher: Watcher) -> Iterator[Engine]:
+    if plan.inference.engine == "local":
         yield LocalEngine()
         return
     from advisor.profile.ray_engine import ClusterEngine
     from ensemble.distributed.ray_cluster import cluster
 
-    with cluster(plan.setting.ray_address), ClusterEngine(plan.cache_dir, watcher.say) as engine:
-        engine.prepare(plan.candidates, plan.setting.device)
+    with cluster(plan.inference.ray_address), ClusterEngine(plan.cache_dir, watcher.say) as engine:
+        engine.prepare(plan.candidates, plan.inference.device)
         yield engine
 
 
@@ -161,13 +160,13 @@ def plan_of_run(  # noqa: PLR0913  # see plan_of
     shots: int | None,
     seed: int,
     allow_code_execution: bool,
-    setting: Setting,
+    inference: InferenceConfig,
     methods: Sequence[str],
     k: int,
     cache_dir: Path | None,
     command: str,
     members: Sequence[str] = (),
-) -> Plan:
+) -> RunConfig:
     """A plan to evaluate methods on the chosen set of a run folder, or on those of its candidates that are named.
 
     Raises:
@@ -194,12 +193,12 @@ def plan_of_run(  # noqa: PLR0913  # see plan_of
     dev = load(split="dev") if "router" in methods else evaluated
     if "router" in methods:
         checks.check_unseen(evaluated, dev)
-    return Plan(
+    return RunConfig(
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
         rules=Rules(),
-        setting=setting,
+        inference=inference,
         decoding=Decoding(k=k),
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),

@@ -22,14 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.choose.rules import select
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.output.terminal import Terminal
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile, Rules, Standing
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.statistics import Floats, scores
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, progress
@@ -154,12 +153,14 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
     return Outcomes(str(signature), ordered, alone, sets)
 
 
-def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> Plan:
+def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(
         Candidate(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
     )
-    return plain_plan(candidates, dev, cache_dir, "python -m benchmarks.advice --decode", Setting(batch_size=_ROWS))
+    return plain_plan(
+        candidates, dev, cache_dir, "python -m benchmarks.advice --decode", InferenceConfig(batch_size=_ROWS)
+    )
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding
 from advisor.records import Rules
-from advisor.setting import Setting
 from advisor.tasks import Task
 
 
 def plain_plan(
-    candidates: tuple[Candidate, ...], dev: Task, cache_dir: Path, command: str, setting: Setting | None = None
-) -> Plan:
+    candidates: tuple[Candidate, ...],
+    dev: Task,
+    cache_dir: Path,
+    command: str,
+    inference: InferenceConfig | None = None,
+) -> RunConfig:
     """A plan without a held-out split; everything that is not given is as a run without options has it."""
-    return Plan(
+    return RunConfig(
         candidates=candidates,
         dev=dev,
         held_out=None,
         rules=Rules(),
-        setting=setting or Setting(),
+        inference=inference or InferenceConfig(),
         decoding=Decoding(),
         seed=0,
         cache_dir=cache_dir,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.output.terminal import Terminal
 from advisor.pool.pool_file import Candidate, read_pool
 from advisor.pool.resources import Needs
@@ -62,7 +62,7 @@ class Profiling:
         folder: Where stores are, each under the name of who filled it.
     """
 
-    plan: Plan
+    plan: RunConfig
     folder: Path
 
     def by_command(self, name: str, *options: str, threads: int) -> Callable[[], int]:
@@ -159,7 +159,7 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
     ]
 
 
-def make_plan(folder: Path, questions: int | None, models: int | None) -> Plan:
+def make_plan(folder: Path, questions: int | None, models: int | None) -> RunConfig:
     """The demo's pool and dev questions, or some of them; two models are at work at a time."""
     candidates, cores = read_pool("demo")[:models], max((os.cpu_count() or 1) // WORKERS, 1)
     candidates = tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates)

@@ -19,7 +19,7 @@ import torch
 
 from advisor.checks import check_options
 from advisor.commands.evaluate import learnt
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import result_of, samples_of
 from advisor.output.run_folder import write_run
@@ -29,7 +29,6 @@ from advisor.planning import opened, plan_of, plan_of_run
 from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
 from advisor.records import Rules
-from advisor.setting import Setting
 from advisor.verify.methods import Evaluator
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
@@ -81,7 +80,7 @@ def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> Non
         allow_code_execution=False,
         # A few questions choose nobody; what is tried with them is only whether all of it runs.
         rules=Rules() if limit is None else Rules(max_gap=100, max_length_ratio=1e9),
-        setting=Setting(),
+        inference=InferenceConfig(),
         method="unite",
         k=K,
         verify=False,
@@ -93,7 +92,7 @@ def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> Non
     write_run(out, result_of(outcome), samples_of(outcome))
 
 
-def evaluate(plan: Plan, out: Path, store: Any, terminal: Terminal) -> Mapping[str, Any]:
+def evaluate(plan: RunConfig, out: Path, store: Any, terminal: Terminal) -> Mapping[str, Any]:
     """The table, as ``advisor evaluate`` writes it."""
     names = list(list_methods())
     options = check_options(learnt(out, names, [candidate.name for candidate in plan.candidates]), names)
@@ -129,7 +128,7 @@ def _figure(name: str, entry: Mapping[str, Any], what: str, note: str) -> Figure
     return Figure(name, entry[what], low, high, note=note)
 
 
-def behind_a_threshold(members: Sequence[Member], plan: Plan, options: argparse.Namespace) -> Iterator[Figure]:
+def behind_a_threshold(members: Sequence[Member], plan: RunConfig, options: argparse.Namespace) -> Iterator[Figure]:
     """What GaC behind a threshold costs over its gate alone, for single prompts and for batches."""
     questions = plan.held_out.examples if plan.held_out else ()
     tokens = 4 if options.quick else 64
@@ -161,7 +160,7 @@ def _share(ensemble: Ensemble, work: Work) -> float:
     return sum(count.combined for count in counts) / sum(count.steps for count in counts)
 
 
-def _plan_of_run(out: Path, cache: Path, limit: int | None) -> Plan:
+def _plan_of_run(out: Path, cache: Path, limit: int | None) -> RunConfig:
     return plan_of_run(
         out,
         task=TASK,
@@ -171,7 +170,7 @@ def _plan_of_run(out: Path, cache: Path, limit: int | None) -> Plan:
         shots=None,
         seed=0,
         allow_code_execution=False,
-        setting=Setting(),
+        inference=InferenceConfig(),
         methods=list(list_methods()),
         k=K,
         cache_dir=cache,
@@ -179,7 +178,7 @@ def _plan_of_run(out: Path, cache: Path, limit: int | None) -> Plan:
     )
 
 
-def _members(plan: Plan, store: Any, terminal: Terminal) -> Sequence[Member]:
+def _members(plan: RunConfig, store: Any, terminal: Terminal) -> Sequence[Member]:
     """The set's members, loaded as the table's were."""
     profiler = Profiler(plan, store, terminal, KeepingLoader(plan.cache_dir))
     return profiler.load([candidate.name for candidate in plan.candidates]).members

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
+from advisor.config import InferenceConfig
 from advisor.demo.questions import Problem, make_problem
 from advisor.output.result_json import result_of, samples_of
 from advisor.output.run_folder import write_run
@@ -35,7 +36,6 @@ from advisor.pool.pool_file import Candidate, read_pool
 from advisor.profile.generate import Here
 from advisor.profile.sheet import profile
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
@@ -152,13 +152,13 @@ def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tup
         _make_folder(folder / f"model-{number}", folder / f"tokenizer-{number % VOCABULARIES}", number, tokens)
     (folder / "pool.txt").write_text("".join(f"model-{number}\n" for number in range(size)), encoding="utf-8")
     candidates = read_pool(str(folder / "pool.txt"))
-    setting = Setting()
+    inference = InferenceConfig()
     with Store(folder / "cache") as store:
         for candidate in candidates:
             writer = Writer(candidate.name, problems, chance.uniform(0.3, 0.9))
-            key = {"members": [identify(candidate, setting, store).key()]}
+            key = {"members": [identify(candidate, inference, store).key()]}
             make = partial(cast, "Ensemble", writer)
-            profile(candidate.name, key, Here(candidate.name, make), task, setting, store, lambda _: None)
+            profile(candidate.name, key, Here(candidate.name, make), task, inference, store, lambda _: None)
     return candidates, task
 
 

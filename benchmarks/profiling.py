@@ -30,16 +30,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from advisor.config import InferenceConfig
 from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, Model, hush
+from advisor.profile.loader import Decoding, FreshLoader, hush
 from advisor.profile.sheet import profile
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary
 from ensemble import Ensemble
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 DATA = TOKENIZERS.parent / "data"
 SHOTS = 5
@@ -134,7 +134,7 @@ class Ours:
     """Profiling as the commands do it, with a new store each time."""
 
     def __init__(self, folder: Path, task: Task, place: Path) -> None:
-        model = Model("model", Checkpoint(str(folder)), "cpu", "float32", "never")
+        model = ModelSpec(Checkpoint(str(folder)), "model", "cpu", "float32", "never")
         self.ensemble: Ensemble = FreshLoader(place)([model], Decoding())
         self.task, self.place = task, place
         self.tokens, self.texts = 0, [""]
@@ -143,7 +143,7 @@ class Ours:
         """Answer and score all questions."""
         with tempfile.TemporaryDirectory(dir=self.place) as cache, Store(Path(cache)) as store:
             done, cost = profile(
-                "model", {}, Here("model", lambda: self.ensemble), self.task, Setting(), store, lambda _: None
+                "model", {}, Here("model", lambda: self.ensemble), self.task, InferenceConfig(), store, lambda _: None
             )
         self.tokens, self.texts = cost.tokens, [answer.text for answer in done.answers]
 

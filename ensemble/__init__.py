@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ensemble.models.prompts import Sourced
+from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ensemble.decode.decoder import Decoder, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import Pieces
-from ensemble.distributed.engine import Engine, check_engine
+from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import Decoding, SpanMethod
 from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.spec import ChatTemplate, Checkpoint
+from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.folder import read as read_saved
-from ensemble.saved.saving import Asked, load_parts, recipe_of, save
+from ensemble.saved.folder import save, spec_of
 from ensemble.score.choices import Question, read
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.scorer import Score, Scorer
@@ -108,20 +109,25 @@ class Ensemble:
             InputError: An argument, a folder or an id cannot be used.
             MemberError: A model failed while it was loaded.
         """
-        numbers = None if isinstance(weights, str) else weights
-        asked = Asked(method, k, numbers, dtype, chat_template, quantization, with_consistency(weights, options))
+        options = with_consistency(weights, options)
         if isinstance(models, str | Path):
-            recipe = asked.over(read_saved(models, trust_remote_code=trust_remote_code, check_files=check_files))
+            spec = read_saved(models, trust_remote_code=trust_remote_code, check_files=check_files)
         else:
-            recipe = asked.of_models(models)
-        _check_shape(len(recipe.parts), recipe.method, recipe.k)
-        normalised(recipe.weights, len(recipe.parts))
-        make_options(recipe.method, recipe.options)
-        check_engine(engine, recipe.method)
-        members = load_parts(recipe.parts, device, engine)
-        return cls(
-            members, method=recipe.method, k=recipe.k, weights=recipe.weights, cache_dir=cache_dir, **recipe.options
+            checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
+            spec = EnsembleSpec(
+                tuple(ModelSpec(each, each.name, dtype="float32", chat_template="never") for each in checkpoints)
+            )
+        spec = spec.with_loading(dtype=dtype, chat_template=chat_template, quantization=quantization).with_decoding(
+            method=method, k=k, weights=None if isinstance(weights, str) else weights, options=options
         )
+        _check_shape(len(spec.members), spec.method, spec.k)
+        normalised(spec.weights, len(spec.members))
+        make_options(spec.method, spec.options)
+        check_engine(engine, spec.method)
+        specs = _on_devices(spec.members, device)
+        check_models(specs, engine)
+        members = load_members(specs, engine)
+        return cls(members, method=spec.method, k=spec.k, weights=spec.weights, cache_dir=cache_dir, **spec.options)
 
     def save_pretrained(
         self, folder: str | Path, *, push_to_hub: str | None = None, private: bool = True
@@ -141,7 +147,7 @@ class Ensemble:
                 shall be pushed; nothing is written.
             UniteError: The folder cannot be written, or the hub refuses.
         """
-        return save(recipe_of(self), Path(folder), None, push_to_hub, private=private)
+        return save(spec_of(self), Path(folder), push_to_hub, private=private)
 
     def generate(
         self,
@@ -311,6 +317,14 @@ def _check_shape(members: int, method: str, k: int) -> None:
     get_method(method, ("token", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
+
+
+def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list[ModelSpec]:
+    """The models with their devices: one for all, or one for each."""
+    devices = [device] * len(specs) if isinstance(device, str) else list(device)
+    if len(devices) != len(specs):
+        raise InputError(f"{len(devices)} devices for {len(specs)} models; give one for each, or one for all")
+    return [replace(spec, device=device) for spec, device in zip(specs, devices, strict=True)]
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:

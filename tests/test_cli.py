@@ -246,7 +246,8 @@ def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Plac
 def test_a_terminal_obeys_no_command_of_a_model(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
 ) -> None:
-    monkeypatch.setattr("advisor.output.chosen_set.pieces", lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
+    hostile = SimpleNamespace(stream=lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
+    monkeypatch.setattr("advisor.output.chosen_set.load_chosen", lambda *_: hostile)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 
@@ -282,7 +283,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
 import gc, json, os, resource, signal, sys
-import advisor.commands.select, advisor.pipeline, advisor.terminal, ensemble.ensemble, reports.page
+import advisor.commands.select, advisor.pipeline, advisor.output.terminal, ensemble.api, reports.page
 import transformers.models.llama.modeling_llama
 from advisor.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored

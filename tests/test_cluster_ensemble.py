@@ -19,9 +19,8 @@ from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.distributed.ray_cluster import cluster, settle
 from ensemble.errors import InputError, MemberError
-from ensemble.models.load import Loading
 from ensemble.models.member import Member
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -142,7 +141,7 @@ def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: li
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up_by_name(pair: Pair) -> None:
-    (member,) = start_members([Loading(Checkpoint(str(pair.folders[0])), "weak", dtype="float64")], restarts=0)
+    (member,) = start_members([ModelSpec(Checkpoint(str(pair.folders[0])), "weak", dtype="float64")], restarts=0)
     alone = Ensemble([member])
     assert alone.generate(["The"], max_new_tokens=1)
     kill(member)
@@ -157,7 +156,7 @@ def test_a_worker_without_the_memory_says_so_in_a_line(pair: Pair, tmp_path: Pat
     header = b'{"a":{"dtype":"F32","shape":[70368744177664],"data_offsets":[0,281474976710656]}}'
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(MemberError, match=r"^big: its weights need .* GiB in float32, and cpu has .* GiB free"):
-        start_members([Loading(Checkpoint(str(tmp_path)), "big", dtype="float32")])
+        start_members([ModelSpec(Checkpoint(str(tmp_path)), "big", dtype="float32")])
 
 
 def told(traffic: Traffic) -> tuple[int, int]:
@@ -197,7 +196,7 @@ def test_what_a_step_sends_does_not_grow_with_the_vocabulary(tmp_path: Path) -> 
         tokenizer = made_up_tokenizer(ids, "words")
         model = tiny_model(tokenizer, dtype=torch.float32)
         folder = save_member(tmp_path / str(ids), model, tokenizer)
-        node = Node(Loading(Checkpoint(str(folder)), "m", dtype="float32"), threads=1)
+        node = Node(ModelSpec(Checkpoint(str(folder)), "m", dtype="float32"), threads=1)
         node.ask(packed((0, 0, 10, "admit", ([[1, 2, 3], [4, 5]],))))
         request = packed((0, 2, 10, "feed", ([3, 2], [[6], [7]])))
         answer = node.ask(request)

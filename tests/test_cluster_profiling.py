@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from advisor.config import InferenceConfig
 from advisor.pool.pool_file import Candidate
 from advisor.pool.resources import Needs, devices, needs_of, read_needs, together
 from advisor.profile.engine import Answered, Begun, Ended, Event, Job
 from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.loader import Decoding, FreshLoader
 from advisor.profile.local_engine import LocalEngine
 from advisor.profile.ray_engine import ClusterEngine
 from advisor.profile.ray_worker import pack
 from advisor.response_cache import Response
-from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
 from ensemble.distributed.ray_cluster import cluster
 from ensemble.errors import InputError
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -126,11 +126,11 @@ def done_by(engine: ClusterEngine, jobs: Sequence[Job]) -> Iterator[Event]:
         yield from engine.run(jobs)
 
 
-def job_of(models: Path, name: str, task: Task, cache: Path, setting: Setting | None = None) -> Job:
-    model = Model(name, Checkpoint(str(models / name)), "cpu", "auto", "auto")
+def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceConfig | None = None) -> Job:
+    model = ModelSpec(Checkpoint(str(models / name)), name)
     here = Here(name, partial(FreshLoader(cache), [model], Decoding()))
     asked = dict(enumerate(task.examples))
-    return Job(name, here, (model,), (Needs(),), Decoding(), asked, task, setting or Setting())
+    return Job(name, here, (model,), (Needs(),), Decoding(), asked, task, setting or InferenceConfig())
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def many(place: Place) -> Task:
     return load_task("task.yaml")
 
 
-ONE_AT_A_TIME = Setting(batch_size=1)
+ONE_AT_A_TIME = InferenceConfig(batch_size=1)
 
 
 # --- The same as in one process ---

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from advisor.config import InferenceConfig
 from advisor.output.terminal import Terminal
 from advisor.planning import plan_of_run
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.statistics import holm
 from advisor.tasks import load_task
 from advisor.verify.responses import answered, chosen
@@ -95,7 +95,7 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
-    setting = Setting(max_new_tokens=6)
+    setting = InferenceConfig(max_new_tokens=6)
     plan = plan_of_run(
         run.folder / "run",
         task="task.yaml",
@@ -105,7 +105,7 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
         shots=None,
         seed=0,
         allow_code_execution=False,
-        setting=setting,
+        inference=setting,
         methods=["unite"],
         k=10,
         cache_dir=None,

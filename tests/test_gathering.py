@@ -11,7 +11,7 @@ import pytest
 from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 
 from advisor.choose.gathering import gather, race_order
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.output.result_json import result_of, samples_of
 from advisor.output.terminal import Terminal
 from advisor.profile.profiler import Profiler
@@ -34,7 +34,7 @@ LENIENT = Rules(max_gap=20, max_length_ratio=1e9)
 
 
 @pytest.fixture
-def plan(place: Place, models: Path) -> Plan:
+def plan(place: Place, models: Path) -> RunConfig:
     """A race of alpha and others at a task whose right answers are what alpha writes."""
     plan = plan_of(place, models, "alpha", "beta", "gamma", verify=False, rules=LENIENT)
     questions = [{"question": f"What is {n} + {n}?", "answer": "?"} for n in range(2 * QUESTIONS)]
@@ -48,7 +48,7 @@ def plan(place: Place, models: Path) -> Plan:
     return dataclasses.replace(plan, dev=load_task("task.yaml"), race=0.05)
 
 
-def test_a_race_says_that_it_has_dropped_nobody(plan: Plan) -> None:
+def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
     said: list[str] = []
 
     class Listener(Terminal):
@@ -65,7 +65,7 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: Plan) -> None:
     ]
 
 
-def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_they_were_asked(plan: Plan) -> None:
+def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_they_were_asked(plan: RunConfig) -> None:
     outcome = run(plan)
     result = result_of(outcome)
     assert statuses(outcome) == {"alpha": "primary", "beta": "rejected", "gamma": "rejected"}
@@ -83,7 +83,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
     assert "none of the other 2 joins it" in result["advice"]["text"]
 
 
-def test_the_samples_have_the_responses_of_the_dropped_where_there_are_any(plan: Plan) -> None:
+def test_the_samples_have_the_responses_of_the_dropped_where_there_are_any(plan: RunConfig) -> None:
     samples = list(samples_of(run(plan)))
     assert [sample["id"] for sample in samples] == [example.id for example in plan.dev.examples]
     asked = [sample for sample in samples if "beta" in sample["responses"]]
@@ -94,7 +94,7 @@ def test_the_samples_have_the_responses_of_the_dropped_where_there_are_any(plan:
 
 
 def test_the_selection_is_that_of_the_full_run_which_goes_on_from_the_race(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raced = run(plan)
     asked: list[int] = []
@@ -112,7 +112,7 @@ def test_the_selection_is_that_of_the_full_run_which_goes_on_from_the_race(
 
 
 def test_whoever_was_behind_one_that_fails_later_races_again(
-    plan: Plan, place: Place, monkeypatch: pytest.MonkeyPatch
+    plan: RunConfig, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail_the_second_time(names: Sequence[str], ensemble: Ensemble) -> None:
         if loaded.count("alpha") == 2 and names == ["alpha"]:
@@ -126,7 +126,7 @@ def test_whoever_was_behind_one_that_fails_later_races_again(
     assert [candidates[name]["n"] for name in ("beta", "gamma")] == [QUESTIONS, QUESTIONS]
 
 
-def test_the_order_of_a_race_is_drawn_by_the_seed(plan: Plan) -> None:
+def test_the_order_of_a_race_is_drawn_by_the_seed(plan: RunConfig) -> None:
     order = race_order(plan.dev)
     assert sorted(order) == list(range(QUESTIONS)) != order
     assert race_order(dataclasses.replace(plan.dev, seed=1)) != order

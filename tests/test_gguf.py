@@ -6,7 +6,7 @@ import importlib.util
 import json
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,10 +18,12 @@ from transformers import BitsAndBytesConfig
 from advisor.pool.pool_file import read_pool
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError
+from ensemble.models.check import check
 from ensemble.models.gguf import dense_size
 from ensemble.models.load import load_member
+from ensemble.models.member import Member
 from ensemble.models.memory import check_memory
-from ensemble.models.spec import Checkpoint, check
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 PROMPT = "sing the ring"
+
+
+def load(path: Path, **options: Any) -> Member:
+    checkpoint = Checkpoint(str(path))
+    return load_member(ModelSpec(checkpoint, checkpoint.name, **options))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(model: Path) -> torch.Tensor:
-    member = load_member(Checkpoint(str(model)))
+    member = load_member(ModelSpec(Checkpoint(str(model), "m")))
     with torch.inference_mode():
         found: torch.Tensor = member.model(torch.tensor([member.encode_prompt(PROMPT)])).logits
     return found
@@ -57,7 +64,7 @@ def test_a_gguf_file_gives_the_logits_of_the_safetensors(tiny: Path) -> None:
 def test_a_quantised_file_is_near_them_and_dense(tiny: Path) -> None:
     dense, quantised = logits(tiny / "dense"), logits(tiny / "tiny-q8.gguf")
     assert 1e-4 < float((dense - quantised).norm() / dense.norm()) < 0.1
-    member = load_member(Checkpoint(str(tiny / "tiny-q8.gguf")))
+    member = load_member(ModelSpec(Checkpoint(str(tiny / "tiny-q8.gguf"), "m")))
     held = sum(parameter.numel() * parameter.itemsize for parameter in member.model.parameters())
     assert {parameter.dtype for parameter in member.model.parameters()} == {torch.float32}
     assert held == dense_size(tiny / "tiny-q8.gguf", torch.float32) > 2 * (tiny / "tiny-q8.gguf").stat().st_size
@@ -75,7 +82,7 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
     tokenizer = byte_tokenizer((" the", "ing"))
     tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     write_gguf(tmp_path / "chat.gguf", tiny_model(tokenizer, hidden=32), tokenizer)
-    member = load_member(Checkpoint(str(tmp_path / "chat.gguf")))
+    member = load_member(ModelSpec(Checkpoint(str(tmp_path / "chat.gguf"), "m")))
     assert member.name == "chat"
     assert member.tokenizer.decode(member.encode_prompt("the")) == "<the>"
 
@@ -83,7 +90,7 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
 def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> None:
     # transformers gives every byte-level tokenizer of a GGUF file this token, also where the file has none.
     with pytest.raises(InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"):
-        load_member(Checkpoint(str(tiny / "tiny.gguf"))).encode_prompt("a<|endoftext|>b")
+        load_member(ModelSpec(Checkpoint(str(tiny / "tiny.gguf"), "m"))).encode_prompt("a<|endoftext|>b")
 
 
 def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +154,7 @@ def test_a_file_whose_header_is_cut_is_refused(tiny: Path, tmp_path: Path, lengt
 def test_a_file_whose_weights_are_cut_is_refused(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes((tiny / "tiny.gguf").read_bytes()[:-5000])
     with pytest.raises((InputError, MemberError), match=r"cut.gguf|cut: it cannot be loaded") as raised:
-        load_member(Checkpoint(str(tmp_path / "cut.gguf")))
+        load_member(ModelSpec(Checkpoint(str(tmp_path / "cut.gguf"), "m")))
     assert "\n" not in str(raised.value)
 
 
@@ -162,7 +169,7 @@ def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer((" the",))
     write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer), tokenizer, without="blk.1.ffn_up.weight")
     with pytest.raises(MemberError, match=r"less: its weights lack model.layers.1.mlp.up_proj.weight"):
-        load_member(Checkpoint(str(tmp_path / "less.gguf")))
+        load_member(ModelSpec(Checkpoint(str(tmp_path / "less.gguf"), "m")))
 
 
 def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -179,4 +186,4 @@ def test_a_missing_library_is_said_with_the_extra(tiny: Path, monkeypatch: pytes
 
 def test_a_file_is_quantised_by_itself_alone(tiny: Path) -> None:
     with pytest.raises(InputError, match="leave quantization out"):
-        load_member(Checkpoint(str(tiny / "tiny.gguf")), quantization=BitsAndBytesConfig(load_in_8bit=True))
+        load(tiny / "tiny.gguf", quantization=BitsAndBytesConfig(load_in_8bit=True))

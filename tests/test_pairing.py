@@ -17,14 +17,13 @@ from advisor.compare import pairing
 from advisor.compare.pairing import Pairing, readers
 from advisor.compare.prediction import Reading, Text, read_texts
 from advisor.compare.tokenizer_overlap import common_words, tokenization_of
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import read_pool
 from advisor.profile import loader as loading
 from advisor.profile.loader import Decoding
 from advisor.profile.profiler import Profiler
 from advisor.records import Profile, Rules, Standing
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import load_task
 from advisor.verify.advice import Margin
 from ensemble.errors import UniteError
@@ -51,15 +50,15 @@ class Watcher:
 
 
 @pytest.fixture
-def plan(place: Place, models: Path) -> Plan:
+def plan(place: Place, models: Path) -> RunConfig:
     place.job(models)
     dev = load_task("task.yaml")
-    return Plan(
+    return RunConfig(
         candidates=read_pool("models.txt"),
         dev=dev,
         held_out=None,
         rules=Rules(100, 1e9, 3),
-        setting=Setting(),
+        inference=InferenceConfig(),
         decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
@@ -68,13 +67,13 @@ def plan(place: Place, models: Path) -> Plan:
 
 
 @pytest.fixture
-def store(plan: Plan) -> Iterator[Store]:
+def store(plan: RunConfig) -> Iterator[Store]:
     with Store(plan.cache_dir) as opened:
         yield opened
 
 
 @pytest.fixture
-def pool(plan: Plan, store: Store) -> Pairing:
+def pool(plan: RunConfig, store: Store) -> Pairing:
     watcher = Watcher()
     return Pairing(plan, Profiler(plan, store, watcher), store, watcher)
 

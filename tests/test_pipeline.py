@@ -18,22 +18,21 @@ import torch
 
 from advisor import pipeline
 from advisor.choose.published import read_standings
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
 from advisor.output.terminal import Terminal
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.loader import Decoding, FreshLoader
 from advisor.profile.profiler import Profiler
 from advisor.records import Rules
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -44,20 +43,20 @@ LENIENT = Rules(max_gap=100, max_length_ratio=1e9, max_models=3)
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
 
 
-def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> Plan:
+def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
     place.task()
     place.pool(*(str(models / name) for name in names))
     return plan_of_pool(place, verify=verify, rules=rules)
 
 
-def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -> Plan:
+def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
     """A plan for the task and the pool that are in the folder."""
-    return Plan(
+    return RunConfig(
         candidates=read_pool("models.txt"),
         dev=load_task("task.yaml"),
         held_out=load_task("task.yaml", "held_out") if verify else None,
         rules=rules,
-        setting=Setting(),
+        inference=InferenceConfig(),
         decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
@@ -65,7 +64,7 @@ def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -
     )
 
 
-def run(plan: Plan) -> Outcome:
+def run(plan: RunConfig) -> Outcome:
     with Store(plan.cache_dir) as store:
         return pipeline.run(plan, store, Terminal(quiet=True))
 
@@ -75,7 +74,7 @@ def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[st
     loaded: list[str] = []
     load = FreshLoader.__call__
 
-    def spoiled(loader: FreshLoader, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def spoiled(loader: FreshLoader, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         ensemble = load(loader, models, decoding)
         names = [model.name for model in models]
         loaded.append("+".join(names))
@@ -438,7 +437,7 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
     task = load_task("task.yaml")
     with Store(plan.cache_dir) as store:
         found = Profiler(dataclasses.replace(plan, dev=task), store, Terminal(quiet=True)).alone(["alpha"], task)
-    member = load_member(Checkpoint(str(models / "alpha")))
+    member = load_member(ModelSpec(Checkpoint(str(models / "alpha"), "m")))
     none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
     never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
     for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
+from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Identity, identify
 from advisor.pool.pool_file import Candidate
 from advisor.profile import generate as answering
@@ -21,7 +22,6 @@ from advisor.profile import sheet as profiling
 from advisor.profile.generate import Here
 from advisor.records import Profile
 from advisor.response_cache import Response, Store
-from advisor.setting import Setting
 from advisor.tasks import Task, load_task
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SHORT = Setting(max_new_tokens=6)
+SHORT = InferenceConfig(max_new_tokens=6)
 KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
 
 
@@ -69,10 +69,12 @@ def profile(
     make: Callable[[], Ensemble],
     *,
     key: dict[str, Any] | None = None,
-    setting: Setting | None = None,
+    setting: InferenceConfig | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    return profiling.profile("alpha", key or KEY, Here("alpha", make), task, setting or Setting(), store, advance)[0]
+    return profiling.profile(
+        "alpha", key or KEY, Here("alpha", make), task, setting or InferenceConfig(), store, advance
+    )[0]
 
 
 def undisturbed(task: Task, ensemble: Ensemble, tmp_path: Path) -> Profile:
@@ -116,8 +118,10 @@ def test_the_second_time_no_model_is_loaded(task: Task, store: Store, alone: Ens
 
 
 def test_costs_are_those_of_the_first_time(task: Task, store: Store, alone: Ensemble) -> None:
-    first = profiling.profile("alpha", KEY, Here("alpha", lambda: alone), task, Setting(), store, lambda _: None)[1]
-    again = profiling.profile("alpha", KEY, Here("alpha", never), task, Setting(), store, lambda _: None)[1]
+    first = profiling.profile(
+        "alpha", KEY, Here("alpha", lambda: alone), task, InferenceConfig(), store, lambda _: None
+    )[1]
+    again = profiling.profile("alpha", KEY, Here("alpha", never), task, InferenceConfig(), store, lambda _: None)[1]
     assert again == first
     assert first.seconds > 0
     assert first.tokens > 0
@@ -179,7 +183,7 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     of_question = profiling.question_key
     keys = {
         of_question(key, example, task, SHORT),
-        of_question(key, example, task, Setting(max_new_tokens=7)),
+        of_question(key, example, task, InferenceConfig(max_new_tokens=7)),
         of_question(key, dataclasses.replace(example, prompt="other"), task, SHORT),
         of_question(key, example, dataclasses.replace(task, stop=("\n",)), SHORT),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0)),
@@ -215,7 +219,7 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
 
 def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Store, tmp_path: Path) -> None:
     def identity(folder: Path) -> Identity:
-        return identify(Candidate("name", Checkpoint(str(folder)), "models.txt:1"), Setting(), store)
+        return identify(Candidate("name", Checkpoint(str(folder)), "models.txt:1"), InferenceConfig(), store)
 
     copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
@@ -232,7 +236,7 @@ def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
     models: Path, store: Store, own: str | None, of_run: str, found: str
 ) -> None:
     candidate = Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
-    assert identify(candidate, Setting(dtype=of_run), store).dtype == found
+    assert identify(candidate, InferenceConfig(dtype=of_run), store).dtype == found
 
 
 # --- Memory ---

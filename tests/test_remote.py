@@ -15,11 +15,11 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from advisor.config import InferenceConfig
 from advisor.output.terminal import Terminal
 from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.models.load import member_of
@@ -273,7 +273,7 @@ def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) ->
 
     task = load_task("task.yaml")
     with Store(place.cache) as store:
-        identity = identify(candidate, Setting(), store)
+        identity = identify(candidate, InferenceConfig(), store)
         assert identity.key()["path"] == "/completions"
         assert identity.key()["model"] == "tiny/plain"
         assert identity.key()["says"]["answers_as"] == "tiny/plain@main"

@@ -17,8 +17,8 @@ from transformers import BitsAndBytesConfig
 from ensemble import Ensemble
 from ensemble.errors import InputError, UniteError
 from ensemble.models.load import member_of
-from ensemble.models.spec import Checkpoint
-from ensemble.saved.ensemble_json import Part, Recipe, from_json, to_json
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.folder import quantization_of, read
 
 pytest_plugins = ["hubs", "pools"]
@@ -106,9 +106,9 @@ def test_two_members_of_one_name_are_told_apart(models: Path, tmp_path: Path) ->
 
 def test_a_quantization_is_written_down_and_read_again(tmp_path: Path) -> None:
     config = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=4.0)
-    part = Part(Checkpoint("org/a", COMMIT), "a", "float32", "never", quantization=config)
-    text = to_json(Recipe((part,)), tmp_path)
-    (again,) = from_json(text, "ensemble.json", None).parts
+    part = ModelSpec(Checkpoint("org/a", COMMIT), "a", dtype="float32", chat_template="never", quantization=config)
+    text = to_json(EnsembleSpec((part,)), tmp_path)
+    (again,) = from_json(text, "ensemble.json", None).members
     made: Any = quantization_of(again)
     assert made.to_dict() == config.to_dict()
 
@@ -216,9 +216,10 @@ def test_every_key_of_a_file_is_checked(models: Path, tmp_path: Path, key: str, 
     folder = tmp_path / "saved"
     folder.mkdir()
     parts = [
-        Part(Checkpoint(str(models / name)), name, "float32", "never", {"x": "0" * 64}) for name in ("alpha", "beta")
+        ModelSpec(Checkpoint(str(models / name)), name, dtype="float32", chat_template="never", files={"x": "0" * 64})
+        for name in ("alpha", "beta")
     ]
-    (folder / "ensemble.json").write_text(to_json(Recipe(tuple(parts)), folder), encoding="utf-8")
+    (folder / "ensemble.json").write_text(to_json(EnsembleSpec(tuple(parts)), folder), encoding="utf-8")
     changed(folder, key, value)
     said = refused(folder, check_files=False)
     assert said.startswith(str(folder / "ensemble.json"))
@@ -246,20 +247,20 @@ def test_a_file_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_member_of_the_hub_is_pinned_and_runs_no_code(tmp_path: Path, key: str, value: object, says: str) -> None:
-    part = Part(Checkpoint("org/a", COMMIT), "a", "float32", "never")
-    (tmp_path / "ensemble.json").write_text(to_json(Recipe((part,)), tmp_path), encoding="utf-8")
+    part = ModelSpec(Checkpoint("org/a", COMMIT), "a", dtype="float32", chat_template="never")
+    (tmp_path / "ensemble.json").write_text(to_json(EnsembleSpec((part,)), tmp_path), encoding="utf-8")
     changed(tmp_path, f"members.0.{key}", value)
     assert says in refused(tmp_path)
 
 
 def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
-    part = Part(Checkpoint("org/a", COMMIT, trust_remote_code=True), "a", "float32", "never")
-    (tmp_path / "ensemble.json").write_text(to_json(Recipe((part,)), tmp_path), encoding="utf-8")
-    (given,) = read(tmp_path, trust_remote_code=True).parts
+    part = ModelSpec(Checkpoint("org/a", COMMIT, trust_remote_code=True), "a", dtype="float32", chat_template="never")
+    (tmp_path / "ensemble.json").write_text(to_json(EnsembleSpec((part,)), tmp_path), encoding="utf-8")
+    (given,) = read(tmp_path, trust_remote_code=True).members
     assert given.checkpoint.options == {"revision": COMMIT, "trust_remote_code": True}
     # Consent makes nothing run that did not ask for it.
     changed(tmp_path, "members.0.trust_remote_code", ...)
-    assert not read(tmp_path, trust_remote_code=True).parts[0].checkpoint.trust_remote_code
+    assert not read(tmp_path, trust_remote_code=True).members[0].checkpoint.trust_remote_code
 
 
 # The hub: a small one on this machine

@@ -262,6 +262,6 @@ def test_no_candidate_is_an_error() -> None:
 
 def test_the_rules_need_nothing_but_the_standard_library() -> None:
     heavy = "{'numpy', 'scipy', 'sklearn', 'sacrebleu', 'torch'}"
-    code = f"import sys, advisor.selection; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, advisor.choose.rules; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

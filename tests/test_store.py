@@ -98,7 +98,9 @@ def test_other_content_under_the_old_time_of_change_is_noticed(store: Store, tmp
 
 def another_run(folder: Path, work: str) -> subprocess.Popen[str]:
     """Another process with the same store; `work` is what it does with it."""
-    code = f"from pathlib import Path\nfrom advisor.store import *\nwith Store(Path({str(folder)!r})) as store:\n"
+    code = (
+        f"from pathlib import Path\nfrom advisor.response_cache import *\nwith Store(Path({str(folder)!r})) as store:\n"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code + textwrap.indent(work, "    ")], stdout=subprocess.PIPE, text=True
     )

@@ -16,7 +16,7 @@ import yaml
 from tiny import byte_tokenizer, tiny_model
 
 from advisor import lm_eval as harness
-from advisor.setting import Setting
+from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
 from advisor.tasks.lmeval import finding
 from ensemble.errors import InputError
@@ -219,7 +219,9 @@ def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> N
     tokenizer = byte_tokenizer()
     alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)
     task = load_task(put(tmp_path, PALMS, {"test": options(40)}), "test", tmp_path, limit=3)
-    responses = dict(answers("some", lambda: alone, dict(enumerate(task.examples)), task, Setting(max_new_tokens=1)))
+    responses = dict(
+        answers("some", lambda: alone, dict(enumerate(task.examples)), task, InferenceConfig(max_new_tokens=1))
+    )
     for n, example in enumerate(task.examples):
         scores = alone.score(example.prompt, [f"\t{choice}" for choice in example.choices])
         assert responses[n].options == pytest.approx(scores, abs=1e-9)

@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
 from advisor import pipeline
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import Decoding, FreshLoader, Model
+from advisor.profile.loader import Decoding, FreshLoader
 from advisor.profile.memory import begin_peak, peak
 from advisor.records import Answer, Profile, Rules
 from advisor.response_cache import Store
-from advisor.setting import Setting
 from advisor.tasks import load_task
 from advisor.verify import traces as tracing
 from advisor.verify.traces import MOST_STEPS, choose, describe
 from ensemble import Ensemble
+from ensemble.models.spec import ModelSpec
 from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
@@ -138,14 +138,14 @@ class Listener:
 
 
 @pytest.fixture
-def plan(place: Place, models: Path) -> Plan:
+def plan(place: Place, models: Path) -> RunConfig:
     place.job(models)
-    return Plan(
+    return RunConfig(
         candidates=read_pool("models.txt"),
         dev=load_task("task.yaml"),
         held_out=load_task("task.yaml", "held_out"),
         rules=Rules(100, 1e9, 3),
-        setting=Setting(),
+        inference=InferenceConfig(),
         decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
@@ -153,7 +153,7 @@ def plan(place: Place, models: Path) -> Plan:
     )
 
 
-def run(plan: Plan) -> tuple[Outcome, list[str]]:
+def run(plan: RunConfig) -> tuple[Outcome, list[str]]:
     watcher = Listener()
     with Store(plan.cache_dir) as store:
         return pipeline.run(plan, store, watcher), watcher.said
@@ -164,7 +164,7 @@ def traced(outcome: Outcome) -> list[dict[str, Any]]:
     return [each for each in joint if each["trace"]]
 
 
-def test_the_tokens_of_a_trace_are_the_response(plan: Plan) -> None:
+def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
     outcome, _ = run(plan)
     assert traced(outcome)
     for joint in traced(outcome):
@@ -178,7 +178,7 @@ def test_the_tokens_of_a_trace_are_the_response(plan: Plan) -> None:
     json.dumps(list(samples_of(outcome)), allow_nan=False)
 
 
-def test_a_second_run_traces_nothing_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_traces_nothing_again(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = run(plan)
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -190,10 +190,10 @@ def test_a_second_run_traces_nothing_again(plan: Plan, monkeypatch: pytest.Monke
     assert result_of(again) == result_of(first)
 
 
-def test_a_response_that_comes_out_otherwise_has_no_trace(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = FreshLoader.__call__
 
-    def load(loader: FreshLoader, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def load(loader: FreshLoader, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         ensemble = fresh(loader, models, decoding)
         generate = ensemble.generate_each
 
@@ -211,7 +211,7 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: Plan, monkeypatc
     assert any("decoded again it came out otherwise" in line for line in said)
 
 
-def test_what_fails_while_tracing_costs_the_traces_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def describe(*_: Any) -> None:
         raise RuntimeError("kaput")
 
@@ -239,7 +239,7 @@ def test_the_peak_of_memory_is_that_of_its_time() -> None:
     assert during - after > 80_000_000
 
 
-def test_the_peak_of_memory_is_in_the_result(plan: Plan) -> None:
+def test_the_peak_of_memory_is_in_the_result(plan: RunConfig) -> None:
     result = result_of(run(plan)[0])
     begin_peak()
     if peak() is None:

@@ -62,7 +62,7 @@ def evaluate(
         shots=shots,
         seed=seed,
         allow_code_execution=allow_code_execution,
-        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
+        inference=setting_of(device, dtype, chat_template, max_new_tokens, batch_size),
         methods=names,
         k=k,
         cache_dir=cache_dir,
@@ -78,7 +78,7 @@ def evaluate(
     with opened(plan, terminal, quiet=quiet) as (store, _):
         evaluator = Evaluator(plan, names, options, store, terminal)
         evaluation = evaluator.run()
-    made = provenance.of_run(plan.command, plan.seed, plan.setting, plan.candidates, evaluator.identities)
+    made = provenance.of_run(plan.command, plan.seed, plan.inference, plan.candidates, evaluator.identities)
     result = evaluation_of(evaluation, plan, evaluator.task, made)
     replace(run / "evaluation.json", f"{json.dumps(result, indent=2, allow_nan=False)}\n")
     write_report(run)

@@ -44,7 +44,7 @@ def profile(
         seed=seed,
         allow_code_execution=allow_code_execution,
         rules=Rules(),
-        setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
+        inference=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
         method="unite",
         k=1,
         verify=False,

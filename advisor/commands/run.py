@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from advisor.commands import options as opt
 from advisor.commands.output import for_output
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from ensemble.models.spec import ChatTemplate
 
 
 def run(
@@ -60,29 +63,41 @@ def run(
     checks.check_stop(stop or ())
     checks.check_engine(engine, ray_address)
 
-    from advisor.output import chosen_set as running
+    from advisor.output import chosen_set
     from advisor.profile.loader import hush
+    from ensemble.methods import check_apart
 
     hush()
     if models:
-        chosen = running.chosen_by_hand(models)
+        spec = chosen_set.chosen_by_hand(models)
     else:
-        chosen = running.chosen_by_folder(
+        spec = chosen_set.chosen_by_folder(
             Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
         )
-    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template).at(engine)
-    checks.check_models(chosen.models)
-    text = running.read_prompt(prompt)
+    spec = spec.with_decoding(method=method, k=k, max_new_tokens=max_new_tokens, stop=stop)
+    spec = spec.with_loading(device=device, dtype=dtype, chat_template=cast("ChatTemplate | None", chat_template))
+    if engine == "ray" and len(spec.members) > 1:
+        check_apart(spec.method)
+    checks.check_models(spec.members)
+    text = chosen_set.read_prompt(prompt)
+    settings: dict[str, Any] = {
+        "max_new_tokens": spec.max_new_tokens or 256,
+        "stop": spec.stop,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+    }
     from ensemble.distributed.ray_cluster import cluster
 
     with cluster(ray_address) if engine == "ray" else nullcontext():
+        ensemble = chosen_set.load_chosen(spec, engine)
         if stream and not trace:
-            for piece in running.pieces(chosen, text, temperature=temperature, top_p=top_p, seed=seed):
+            for piece in ensemble.stream(text, **settings):
                 print(for_output(piece), end="", flush=True)
             print()
             return
-        generation = running.generation(chosen, text, temperature=temperature, top_p=top_p, seed=seed, trace=trace)
+        (generation,) = ensemble.generate([text], trace=trace, **settings)
         print(for_output(generation.text))
         if trace:
-            names = [model.name for model in chosen.models]
-            print(*running.trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
+            names = [member.name for member in spec.members]
+            print(*chosen_set.trace_lines(generation.trace, names), sep="\n", file=sys.stderr)

@@ -81,7 +81,7 @@ def select(
             seed=seed,
             allow_code_execution=allow_code_execution,
             rules=rules,
-            setting=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
+            inference=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
             method=method,
             k=k,
             verify=not no_verify,

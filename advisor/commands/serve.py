@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from advisor.commands import options as opt
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from ensemble.models.spec import ChatTemplate
 
 
 def serve(
@@ -69,7 +72,7 @@ def serve(
     checks.check_stop(stop or ())
     size = checks.check_batch_size(batch_size)
 
-    from advisor.output import chosen_set as running
+    from advisor.output import chosen_set
     from advisor.profile.loader import hush
     from advisor.serving.guard import read_key
     from advisor.serving.order import Limits
@@ -78,15 +81,17 @@ def serve(
     hush()
     key = read_key(api_key_file, os.environ)
     if models:
-        chosen = running.chosen_by_hand(models)
+        chosen = chosen_set.chosen_by_hand(models)
     else:
-        chosen = running.chosen_by_folder(
+        chosen = chosen_set.chosen_by_folder(
             Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
         )
-    chosen = chosen.but(method, k, max_new_tokens, stop).loaded_by(device, dtype, chat_template)
+    chosen = chosen.with_decoding(method=method, k=k, max_new_tokens=max_new_tokens, stop=stop)
+    chosen = chosen.with_loading(device=device, dtype=dtype, chat_template=cast("ChatTemplate | None", chat_template))
     starting.check_level(chosen.method)
-    checks.check_models(chosen.models)
-    limits = Limits(max_requests, most_new_tokens, most_prompt_tokens, max_body, chosen.max_new_tokens, chosen.stop)
+    checks.check_models(chosen.members)
+    usual_tokens = chosen.max_new_tokens or 256
+    limits = Limits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
     with bind(host, port) as bound:
         app, engine = starting.make_app_of(chosen, name, limits, key, size)

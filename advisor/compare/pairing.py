@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.choose.rules import select
 from advisor.compare.prediction import Reading, Text, read_texts
 from advisor.compare.tokenizer_overlap import Tokenization, common_words, tokenization_of
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
 from advisor.progress import Watcher
@@ -25,8 +25,8 @@ from advisor.records import Profile, Rules, Standing
 from advisor.response_cache import Store, key_of
 from advisor.verify.advice import Margin
 from ensemble.errors import UniteError
-from ensemble.models.prompts import Sourced
-from ensemble.models.spec import Checkpoint, check, first_line
+from ensemble.models.check import check
+from ensemble.models.spec import Checkpoint, Sourced, first_line
 
 if TYPE_CHECKING:
     from ensemble.vocabulary.token_bytes import Vocabulary
@@ -46,7 +46,7 @@ _FORM = 1
 class Pairing:
     """Looks at the models of a run for the sake of its pairs."""
 
-    plan: Plan
+    plan: RunConfig
     profiler: Profiler
     store: Store
     watcher: Watcher

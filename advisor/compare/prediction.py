@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ensemble.models.member import Member
-    from ensemble.models.prompts import Sourced
+    from ensemble.models.spec import Sourced
     from ensemble.runtime.rows import Rows
 
 _LOGITS = 2**26

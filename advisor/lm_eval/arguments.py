@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from advisor.checks import check_loading, check_method, check_models
-from advisor.output.chosen_set import Chosen, chosen_by_folder, chosen_by_hand
-from advisor.profile.loader import Decoding, Model
+from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
+from advisor.profile.loader import Decoding
 from ensemble.errors import InputError
 from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """What there is beside the method's own settings."""
@@ -28,7 +29,7 @@ class Loaded:
         decoding: How they decode together.
     """
 
-    models: tuple[Model, ...]
+    models: tuple[ModelSpec, ...]
     decoding: Decoding
 
 
@@ -53,8 +54,10 @@ def chosen(
         raise InputError(f"lm-eval: the model needs a run folder or models, one of the two; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
     check_loading("auto" if dtype is None else str(dtype), str(chat_template))
-    found = found.loaded_by(None, None if dtype is None else str(dtype), str(chat_template))
-    members = _placed(found.models, device, fresh=run is None)
+    found = found.with_loading(
+        dtype=None if dtype is None else str(dtype), chat_template=cast("ChatTemplate", str(chat_template))
+    )
+    members = _placed(found.members, device, fresh=run is None)
     check_models(members)
     return Loaded(members, _decoding(found, len(members), given))
 
@@ -67,7 +70,7 @@ def _listed(name: str, value: object) -> list[str]:
     return parts
 
 
-def _placed(models: Sequence[Model], device: object, *, fresh: bool) -> tuple[Model, ...]:
+def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tuple[ModelSpec, ...]:
     """The models where they are to be loaded."""
     if device is None:
         if not fresh:
@@ -83,7 +86,7 @@ def _placed(models: Sequence[Model], device: object, *, fresh: bool) -> tuple[Mo
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
-def _decoding(found: Chosen, members: int, given: Mapping[str, Any]) -> Decoding:
+def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> Decoding:
     method = str(given.get("method", found.method))
     k = given.get("k", found.k)
     if not isinstance(k, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.profile.profiler import Profiled
 from advisor.tasks.values import Task
 from advisor.verify.methods import Entry, Evaluation
@@ -13,7 +13,7 @@ from advisor.verify.methods import Entry, Evaluation
 SCHEMA_VERSION = 1
 
 
-def evaluation_of(evaluation: Evaluation, plan: Plan, task: Task, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_of(evaluation: Evaluation, plan: RunConfig, task: Task, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The contents of ``evaluation.json``."""
     pairs = zip(evaluation.members, evaluation.intervals, strict=True)
     best = max(evaluation.members, key=lambda one: round(one.profile.accuracy, 9))

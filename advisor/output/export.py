@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ from advisor.output.chosen_set import chosen_by_run
 from advisor.output.result_json import read_result
 from ensemble.errors import InputError
 from ensemble.models.fingerprint import check_unchanged
+from ensemble.models.spec import EnsembleSpec
 from ensemble.saved import folder as savedfolder
-from ensemble.saved.ensemble_json import Part, Recipe
 from ensemble.saved.model_card import model_card
 from reports import model as run_model
 from reports.card import evidence
@@ -20,47 +21,45 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def recipe_of_run(run: Path) -> Recipe:
-    """What a run's chosen set is made of, as it was run.
+def spec_of_run(run: Path) -> EnsembleSpec:
+    """The chosen set of a run, with the hashes of its local models' files.
 
     Raises:
-        InputError: The run names no models, or one alone; or a local one has changed since.
+        InputError: The run names no models, or only one; or a local model has changed since the run.
     """
-    chosen = chosen_by_run(run)
-    if len(chosen.models) < 2:
+    spec = chosen_by_run(run)
+    if len(spec.members) < 2:
         raise InputError(
-            f"{run}: its set is {chosen.models[0].name} alone, which is no ensemble; use that model itself"
+            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use that model itself"
         )
     sources = read_result(run)["provenance"]["models"]
-    parts = []
-    for model in chosen.models:
-        place, files = model.checkpoint, {}
-        if place.is_local:
-            files = dict(sources[model.name].get("files") or {})
-            check_unchanged(place, files, since="the run")
-            place = place.absolute
-        parts.append(Part(place, model.name, model.dtype, model.chat_template, files))
-    return Recipe(tuple(parts), chosen.method, chosen.k, max_new_tokens=chosen.max_new_tokens, stop=tuple(chosen.stop))
+    members = []
+    for member in spec.members:
+        checkpoint = member.checkpoint
+        files = dict(sources[member.name].get("files") or {}) if checkpoint.is_local else {}
+        if checkpoint.is_local:
+            check_unchanged(checkpoint, files, since="the run")
+        members.append(replace(member, checkpoint=checkpoint.absolute, files=files))
+    return replace(spec, members=tuple(members))
 
 
 def export(run: Path, folder: Path, push: str | None, *, private: bool) -> str:
-    """Write a run's chosen set into a folder, and push it where that is asked for.
+    """Write a run's chosen set into a folder as a saved ensemble, and push it to the hub on request.
 
     Returns:
-        Where it is: the folder, or the address on the hub.
+        The folder, or the address on the hub.
 
     Raises:
-        InputError: See :func:`recipe_of_run`; the folder has other things in it; a local member cannot be pushed.
+        InputError: See :func:`spec_of_run`; the folder has other files; or a local member cannot be pushed.
         UniteError: The folder cannot be written, or the hub refuses.
     """
-    recipe = recipe_of_run(run)
+    spec = spec_of_run(run)
     savedfolder.check_target(folder)
     if push is not None:
-        savedfolder.check_pushable(recipe)
+        savedfolder.check_pushable(spec)
     result = run_model.read_result(run / "result.json")
-    title = f"An ensemble for {result.task.name}"
-    savedfolder.write(folder, recipe, model_card(recipe, title, evidence(result), _measured(result)))
-    return str(folder) if push is None else savedfolder.push(folder, push, private=private)
+    card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
+    return savedfolder.save(spec, folder, push, private=private, card=card) or str(folder)
 
 
 def _measured(result: run_model.Result) -> Sequence[EvalResult]:

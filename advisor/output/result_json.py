@@ -78,7 +78,7 @@ class Outcome:
         held_out: The held-out questions; None where nobody was asked them.
         alone: Answers to them of single models: the set's members, and who it is held against.
         alternatives: What else could be done with its members, the best first.
-        traces: The steps of some of its responses, by the question's number; :func:`advisor.verify.traces.describe` says how.
+        traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         provenance: How the run can be made again.
     """
 

@@ -6,16 +6,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.config import InferenceConfig
 from advisor.pool.pool_file import Candidate
-from advisor.profile.loader import Model
 from advisor.response_cache import Store
 from advisor.servers.address import Remote, not_here
 from advisor.servers.identity import RemoteIdentity, identify_remote
-from advisor.setting import Setting
 from ensemble.errors import InputError
+from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import Checkpoint, Sides, check, is_encoder_decoder
+from ensemble.models.spec import Checkpoint, ModelSpec, Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +55,23 @@ class Identity:
         }
 
 
-def identify(candidate: Candidate, setting: Setting, store: Store) -> Identity | RemoteIdentity:
+def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> Identity | RemoteIdentity:
     """Find out what decides a candidate's responses, reading no weights but to hash them.
 
     Raises:
         InputError: The candidate cannot be used; names its line in the pool file.
     """
-    template = candidate.chat_template or setting.chat_template
+    template = candidate.chat_template or inference.chat_template
     if isinstance(candidate.checkpoint, Remote):
         try:
             return identify_remote(candidate.checkpoint, chat=template != "never")
         except InputError as error:
             raise InputError(f"{candidate.place}: {error}") from None
-    return _identify_local(candidate, candidate.checkpoint, template, setting, store)
+    return _identify_local(candidate, candidate.checkpoint, template, inference, store)
 
 
 def _identify_local(
-    candidate: Candidate, checkpoint: Checkpoint, template: str, setting: Setting, store: Store
+    candidate: Candidate, checkpoint: Checkpoint, template: str, inference: InferenceConfig, store: Store
 ) -> Identity:
     try:
         config = check(checkpoint)
@@ -79,7 +79,7 @@ def _identify_local(
         commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{candidate.place}: {error}") from error
-    dtype = candidate.dtype or setting.dtype
+    dtype = candidate.dtype or inference.dtype
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     sides = checkpoint.sides if is_encoder_decoder(config) else None
@@ -88,7 +88,7 @@ def _identify_local(
     return Identity(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
 
 
-def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> Model:
+def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, inference: InferenceConfig) -> ModelSpec:
     """A candidate as it is to be loaded: its own options, and the run's where it has none.
 
     Raises:
@@ -98,10 +98,10 @@ def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, setting:
         raise InputError(not_here(candidate.name))
     # The commit that was found at the beginning: a branch may move while other candidates are run.
     revision = identity.revision or candidate.checkpoint.revision
-    return Model(
-        candidate.name,
+    return ModelSpec(
         dataclasses.replace(candidate.checkpoint, revision=revision),
-        candidate.device or setting.device,
-        candidate.dtype or setting.dtype,
-        candidate.chat_template or setting.chat_template,
+        candidate.name,
+        candidate.device or inference.device,
+        candidate.dtype or inference.dtype,
+        candidate.chat_template or inference.chat_template,
     )

@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Identity
 from advisor.pool.pool_file import Candidate
 from advisor.servers.identity import RemoteIdentity
-from advisor.setting import Setting
 from ensemble.models.spec import Checkpoint
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
@@ -20,7 +20,7 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 def of_run(
     command: str,
     seed: int,
-    setting: Setting,
+    inference: InferenceConfig,
     candidates: Sequence[Candidate],
     identities: Mapping[str, Identity | RemoteIdentity],
 ) -> dict[str, Any]:
@@ -29,12 +29,14 @@ def of_run(
         "command": command,
         "seed": seed,
         "versions": versions(),
-        "engine": setting.engine,
+        "engine": inference.engine,
         "machine": f"{platform.system()} {platform.machine()}",
-        "device": setting.device,
-        "dtype": setting.dtype,
-        "chat_template": setting.chat_template,
-        "models": {candidate.name: _model(candidate, identities[candidate.name], setting) for candidate in candidates},
+        "device": inference.device,
+        "dtype": inference.dtype,
+        "chat_template": inference.chat_template,
+        "models": {
+            candidate.name: _model(candidate, identities[candidate.name], inference) for candidate in candidates
+        },
     }
 
 
@@ -54,7 +56,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _model(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> dict[str, Any]:
+def _model(candidate: Candidate, identity: Identity | RemoteIdentity, inference: InferenceConfig) -> dict[str, Any]:
     if isinstance(identity, RemoteIdentity):
         return identity.as_dict()
     # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
@@ -63,7 +65,7 @@ def _model(candidate: Candidate, identity: Identity | RemoteIdentity, setting: S
         "revision": identity.revision,
         "files": dict(identity.files),
         "dtype": identity.dtype,
-        "device": candidate.device or setting.device,
+        "device": candidate.device or inference.device,
         "chat_template": identity.chat_template,
         **(_options(candidate.checkpoint) if isinstance(candidate.checkpoint, Checkpoint) else {}),
     }

@@ -6,12 +6,13 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from advisor.config import InferenceConfig
 from advisor.pool.resources import Needs
-from advisor.profile.loader import Decoding, Model
+from advisor.profile.loader import Decoding
 from advisor.profile.sheet import Answerer
 from advisor.response_cache import Response
-from advisor.setting import Setting
 from advisor.tasks.values import Example, Task
+from ensemble.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,17 @@ class Job:
         decoding: How they decode together.
         asked: The questions that there is no response to yet, by number; no model is loaded where there are none.
         task: What they belong to.
-        setting: How to generate.
+        inference: How to generate.
     """
 
     name: str
     answerer: Answerer
-    models: tuple[Model, ...]
+    models: tuple[ModelSpec, ...]
     needs: tuple[Needs, ...]
     decoding: Decoding
     asked: Mapping[int, Example]
     task: Task
-    setting: Setting
+    inference: InferenceConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from advisor.config import InferenceConfig
 from advisor.profile.memory import begin_peak, peak
 from advisor.response_cache import Response
-from advisor.setting import Setting
 from advisor.tasks.values import Example, Task
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.spec import first_line
@@ -54,10 +54,12 @@ class Here:
     make: Callable[[], Ensemble]
     peak_memory: int | None = None
 
-    def answer(self, asked: Mapping[int, Example], task: Task, setting: Setting) -> Iterator[tuple[int, Response]]:
+    def answer(
+        self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
+    ) -> Iterator[tuple[int, Response]]:
         """See the protocol."""
         begin_peak()
-        yield from answers(self.name, self.make, asked, task, setting)
+        yield from answers(self.name, self.make, asked, task, inference)
         self.peak_memory = peak()
         # Only here nothing refers to the models any more.
         free_memory()
@@ -68,7 +70,7 @@ def answers(
     make: Callable[[], Ensemble],
     asked: Mapping[int, Example],
     task: Task,
-    setting: Setting,
+    inference: InferenceConfig,
 ) -> Iterator[tuple[int, Response]]:
     """Load what answers, and answer. Whatever goes wrong in that is its own failure, and stops nobody else.
 
@@ -77,7 +79,7 @@ def answers(
         make: Loads it.
         asked: The questions, by number.
         task: What they belong to.
-        setting: How to generate.
+        inference: How to generate.
 
     Yields:
         Number and response of each question, as they are finished; one that cannot be answered has an error instead.
@@ -86,7 +88,7 @@ def answers(
         MemberError: It cannot be loaded, or fails on whatever it is asked.
     """
     try:
-        yield from _respond(name, make(), asked, task, setting)
+        yield from _respond(name, make(), asked, task, inference)
     except MemberError:
         raise
     except InputError as error:
@@ -106,14 +108,14 @@ def free_memory() -> None:
 
 
 def _respond(
-    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, setting: Setting
+    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
 ) -> Iterator[tuple[int, Response]]:
     encode: Callable[[Example], Any]
     answer: Answer
     if task.metric == "choice":
         encode, answer = partial(_encode_choice, ensemble, task.delimiter), partial(_choices, ensemble, asked)
     else:
-        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task, setting)
+        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task, inference)
     encoded: dict[int, Any] = {}
     for n, example in asked.items():
         try:
@@ -121,9 +123,9 @@ def _respond(
         except Exception as error:  # noqa: BLE001  # of a chat template, say
             yield n, _failure(name, error)
     if encoded:
-        longest = max(_tokens(one, setting.limit(task)) for one in encoded.values())
+        longest = max(_tokens(one, inference.limit(task)) for one in encoded.values())
         room = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
-        yield from _in_batches(name, encoded, answer, setting.batch_size or room)
+        yield from _in_batches(name, encoded, answer, inference.batch_size or room)
 
 
 def _tokens(encoded: Prompt | Question, limit: int) -> int:
@@ -183,12 +185,12 @@ def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Ques
 
 
 def _texts(
-    ensemble: Ensemble, task: Task, setting: Setting, encoded: Mapping[int, Prompt], size: int
+    ensemble: Ensemble, task: Task, inference: InferenceConfig, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Generate, so many prompts at a time."""
     from ensemble.decode.settings import Batch, Settings
 
-    settings = Settings(setting.limit(task), task.stop, setting.temperature, seed=setting.seed)
+    settings = Settings(inference.limit(task), task.stop, inference.temperature, seed=inference.seed)
     numbers = list(encoded)
     for place, generation in ensemble.generate_each(list(encoded.values()), settings, Batch(size)):
         counts = generation.counts

@@ -7,24 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ensemble.models.spec import ChatTemplate, Checkpoint
+from ensemble.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.models.load import Loading
     from ensemble.models.member import Member
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A member as it is to be loaded; see :func:`ensemble.models.load.load_member`."""
-
-    name: str
-    checkpoint: Checkpoint
-    device: str
-    dtype: str
-    chat_template: ChatTemplate
-    quantization: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class Decoding:
 class Loader(Protocol):
     """Where the models of a run come from."""
 
-    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def __call__(self, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         """Models as an ensemble, the primary first; one alone writes exactly as itself, whatever the decoding.
 
         Raises:
@@ -69,14 +56,14 @@ class FreshLoader:
 
     cache_dir: Path
 
-    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def __call__(self, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         """See :class:`Loader`."""
-        return _ensemble([_loading(model).load() for model in models], decoding, self.cache_dir)
+        return _ensemble([_load(model) for model in models], decoding, self.cache_dir)
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadLoader:
-    """Loads each model on a node of its own of the Ray cluster that is joined (:func:`ensemble.distributed.ray_cluster.cluster`).
+    """Loads each model on a node of its own of the Ray cluster that is joined (:mod:`ensemble.distributed`).
 
     Attributes:
         cache_dir: Where the tables of joint vocabularies are kept.
@@ -84,13 +71,13 @@ class SpreadLoader:
 
     cache_dir: Path
 
-    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def __call__(self, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         """See :class:`Loader`; a method that needs its members in one process is refused before any is loaded."""
         from ensemble.distributed.engine import check_engine, load_members
 
         if len(models) > 1 or decoding.method == "average":
             check_engine("ray", decoding.method)
-        return _ensemble(load_members(list(map(_loading, models)), "ray"), decoding, self.cache_dir)
+        return _ensemble(load_members(models, "ray"), decoding, self.cache_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +91,20 @@ class KeepingLoader:
     cache_dir: Path
     _members: dict[str, Member] = field(default_factory=dict)
 
-    def __call__(self, models: Sequence[Model], decoding: Decoding) -> Ensemble:
+    def __call__(self, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
         """See :class:`Loader`."""
         for model in models:
             if model.name not in self._members:
-                self._members[model.name] = _loading(model).load()
+                self._members[model.name] = _load(model)
         return _ensemble([self._members[model.name] for model in models], decoding, self.cache_dir)
 
 
-def _loading(model: Model) -> Loading:
-    from ensemble.models.load import Loading
+def _load(model: ModelSpec) -> Member:
+    from ensemble.models.load import load_member
 
     if model.checkpoint.gguf is not None:
         _hush_gguf()
-    return Loading(model.checkpoint, model.name, model.device, model.dtype, model.chat_template, model.quantization)
+    return load_member(model)
 
 
 def _ensemble(members: Sequence[Member], decoding: Decoding, cache_dir: Path) -> Ensemble:

@@ -21,7 +21,7 @@ class LocalEngine:
                 continue
             failure = None
             try:
-                for number, response in job.answerer.answer(job.asked, job.task, job.setting):
+                for number, response in job.answerer.answer(job.asked, job.task, job.inference):
                     yield Answered(job.name, number, response)
             except MemberError as error:
                 failure = str(error)

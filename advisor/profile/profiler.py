@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import Plan
+from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.profile.engine import Answered, Begun, Ended, Engine, Job
 from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, Loader, Model
+from advisor.profile.loader import Decoding, FreshLoader, Loader
 from advisor.profile.local_engine import LocalEngine
 from advisor.profile.server_answers import There
 from advisor.profile.sheet import Advance, Answerer, Cost, Sheet, question_key
@@ -23,9 +23,9 @@ from advisor.progress import Watcher
 from advisor.records import Profile
 from advisor.response_cache import Store
 from advisor.servers.identity import RemoteIdentity
-from advisor.setting import Setting
 from advisor.tasks.values import Task
 from ensemble.errors import MemberError
+from ensemble.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -54,7 +54,7 @@ class _Asked:
     key: Mapping[str, Any]
     task: Task
     decoding: Decoding
-    setting: Setting
+    inference: InferenceConfig
 
     @property
     def stage(self) -> str:
@@ -82,7 +82,12 @@ class Profiler:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, watcher: Watcher, loader: Loader | None = None, engine: Engine | None = None
+        self,
+        plan: RunConfig,
+        store: Store,
+        watcher: Watcher,
+        loader: Loader | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._plan = plan
         self._store = store
@@ -90,7 +95,7 @@ class Profiler:
         self._loader = loader or FreshLoader(plan.cache_dir)
         self._engine = engine or LocalEngine()
         self._candidates = {candidate.name: candidate for candidate in plan.candidates}
-        self.identities = {name: identify(one, plan.setting, store) for name, one in self._candidates.items()}
+        self.identities = {name: identify(one, plan.inference, store) for name, one in self._candidates.items()}
         self.failures: dict[str, str] = {}
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profiled]:
@@ -118,7 +123,7 @@ class Profiler:
             MemberError: It cannot be run.
         """
         decoding = decoding or self._plan.decoding
-        return self._profile(_Asked(decoding.method, names, decoding.key(), task, decoding, self._plan.setting))
+        return self._profile(_Asked(decoding.method, names, decoding.key(), task, decoding, self._plan.inference))
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profiled:
         """One candidate's answers, drawn from its whole vocabulary instead of greedy.
@@ -126,27 +131,27 @@ class Profiler:
         Raises:
             MemberError: It cannot be run.
         """
-        setting = replace(self._plan.setting, temperature=temperature, seed=seed)
+        inference = replace(self._plan.inference, temperature=temperature, seed=seed)
         whole = Decoding("average")
-        return self._profile(_Asked(f"{name}, drawn", [name], whole.key(), task, whole, setting))
+        return self._profile(_Asked(f"{name}, drawn", [name], whole.key(), task, whole, inference))
 
     def is_stored(self, names: Sequence[str], task: Task, decoding: Decoding) -> bool:
         """Whether all answers of a set are there already, so that no model has to be loaded."""
         key = self._key(names, decoding.key())
-        keys = [question_key(key, example, task, self._plan.setting) for example in task.examples]
+        keys = [question_key(key, example, task, self._plan.inference) for example in task.examples]
         return len(self._store.get(keys)) == len(set(keys))
 
     def is_remote(self, name: str) -> bool:
         """Whether a candidate is behind a server: it answers, and cannot be loaded."""
         return isinstance(self.identities[name], RemoteIdentity)
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ModelSpec:
         """A candidate as it is to be loaded.
 
         Raises:
             InputError: It is behind a server.
         """
-        return model_of(self._candidates[name], self.identities[name], self._plan.setting)
+        return model_of(self._candidates[name], self.identities[name], self._plan.inference)
 
     def load(self, names: Sequence[str], decoding: Decoding | None = None) -> Ensemble:
         """Load candidates, the primary first; they decode as the plan says where that is left open.
@@ -161,8 +166,8 @@ class Profiler:
         if task.metric == "choice" and not self.is_remote(name):
             # The likeliest token is all that writing needs; how likely an option is hangs on the whole vocabulary.
             whole = Decoding("average")
-            return _Asked(name, [name], whole.key(), task, whole, self._plan.setting)
-        return _Asked(name, [name], {}, task, self._plan.decoding, self._plan.setting)
+            return _Asked(name, [name], whole.key(), task, whole, self._plan.inference)
+        return _Asked(name, [name], {}, task, self._plan.decoding, self._plan.inference)
 
     def _profile(self, asked: _Asked) -> Profiled:
         result = self._ask([asked])[asked.name]
@@ -197,7 +202,7 @@ class Profiler:
         """What is left of each when it is its turn: by then another may have answered the same."""
         for one in asked:
             key = self._key(one.members, one.key)
-            sheets[one.name] = sheet = Sheet(one.name, key, one.task, one.setting, self._store)
+            sheets[one.name] = sheet = Sheet(one.name, key, one.task, one.inference, self._store)
             yield self._job(one, sheet)
 
     def _job(self, one: _Asked, sheet: Sheet) -> Job:
@@ -209,7 +214,7 @@ class Profiler:
             decoding=one.decoding,
             asked=sheet.missing,
             task=one.task,
-            setting=one.setting,
+            inference=one.inference,
         )
 
     def _answerer(self, name: str, members: Sequence[str], decoding: Decoding) -> Answerer:

@@ -59,7 +59,7 @@ class _Hand:
 
 
 class ClusterEngine:
-    """See :class:`advisor.profile.engine.Engine`; the cluster has been joined (:func:`ensemble.distributed.ray_cluster.cluster`).
+    """See :class:`advisor.profile.engine.Engine`; the cluster has been joined (:mod:`ensemble.distributed`).
 
     Its workers stay until it is closed, which the end of a ``with`` block does.
 

@@ -11,13 +11,14 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from advisor.config import InferenceConfig
 from advisor.pool.resources import devices
 from advisor.profile.engine import Event, Job
 from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, Model, hush
+from advisor.profile.loader import Decoding, FreshLoader, hush
 from advisor.profile.local_engine import LocalEngine
-from advisor.setting import Setting
 from advisor.tasks.values import Example, Task
+from ensemble.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,11 @@ class Parcel:
     """
 
     name: str
-    models: tuple[Model, ...]
+    models: tuple[ModelSpec, ...]
     decoding: Decoding
     asked: Mapping[int, Example]
     task: Task
-    setting: Setting
+    inference: InferenceConfig
     cache_dir: Path
 
 
@@ -64,7 +65,7 @@ class Worker:
         hush(quiet=True)
         load = partial(FreshLoader(parcel.cache_dir), parcel.models, parcel.decoding)
         here = Here(parcel.name, load)
-        job = Job(parcel.name, here, parcel.models, (), parcel.decoding, parcel.asked, parcel.task, parcel.setting)
+        job = Job(parcel.name, here, parcel.models, (), parcel.decoding, parcel.asked, parcel.task, parcel.inference)
         yield from LocalEngine().run([job])
 
 
@@ -76,4 +77,4 @@ def pack(job: Job, asked: Mapping[int, Example], cache_dir: Path) -> Parcel:
         replace(model, checkpoint=model.checkpoint.absolute, device=to)
         for model, to in zip(job.models, devices(job.needs), strict=True)
     )
-    return Parcel(job.name, models, job.decoding, bare, task, job.setting, cache_dir.absolute())
+    return Parcel(job.name, models, job.decoding, bare, task, job.inference, cache_dir.absolute())

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from advisor.config import InferenceConfig
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.servers.address import Remote
 from advisor.servers.client import Server, ServerError
-from advisor.setting import Setting
 from advisor.tasks.values import Example, Task
 from ensemble.errors import InputError, MemberError
 
@@ -55,7 +55,9 @@ class There:
         """It is the server's, and not known."""
         return None
 
-    def answer(self, asked: Mapping[int, Example], task: Task, setting: Setting) -> Iterator[tuple[int, Response]]:
+    def answer(
+        self, asked: Mapping[int, Example], task: Task, setting: InferenceConfig
+    ) -> Iterator[tuple[int, Response]]:
         """See the protocol."""
         if task.metric == "choice" and self.chat:
             why = f"{CHAT} does not; chat_template=never on its line asks {COMPLETIONS}, which some servers let say it"
@@ -168,7 +170,7 @@ def read(server: Server, answer: Mapping[str, Any], stop: tuple[str, ...], limit
 
 
 def asked_to_write(
-    server: Server, prompt: str, stop: tuple[str, ...], limit: int, setting: Setting, *, chat: bool
+    server: Server, prompt: str, stop: tuple[str, ...], limit: int, setting: InferenceConfig, *, chat: bool
 ) -> Mapping[str, Any]:
     """A server's answer as it came.
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from advisor.config import InferenceConfig
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response, Store, key_of
-from advisor.setting import Setting
 from advisor.tasks.values import Example, Score, Task
 from ensemble.errors import MemberError
 
@@ -29,13 +29,15 @@ class Answerer(Protocol):
         """The most memory that the answers took, in bytes; None where it is not known, or nothing was answered."""
         ...
 
-    def answer(self, asked: Mapping[int, Example], task: Task, setting: Setting) -> Iterator[tuple[int, Response]]:
+    def answer(
+        self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
+    ) -> Iterator[tuple[int, Response]]:
         """Answer questions; whatever is loaded for that is loaded now, and given back at the end.
 
         Args:
             asked: The questions, by number.
             task: What they belong to.
-            setting: How to generate.
+            inference: How to generate.
 
         Yields:
             Number and response of each question, as they are finished; one that cannot be answered has an error.
@@ -74,7 +76,7 @@ class Sheet:
         name: Whose profile it is.
         key: What decides the responses besides the question: the models and the method.
         task: The questions.
-        setting: How to generate.
+        inference: How to generate.
         store: Where responses are looked up and kept.
 
     Attributes:
@@ -86,10 +88,10 @@ class Sheet:
         UniteError: The store failed.
     """
 
-    def __init__(self, name: str, key: Mapping[str, Any], task: Task, setting: Setting, store: Store) -> None:
+    def __init__(self, name: str, key: Mapping[str, Any], task: Task, inference: InferenceConfig, store: Store) -> None:
         task.check_allowed()
         self._name, self._task, self._store = name, task, store
-        self._keys = [question_key(key, example, task, setting) for example in task.examples]
+        self._keys = [question_key(key, example, task, inference) for example in task.examples]
         kept = store.get(self._keys)
         self._responses = {n: kept[one] for n, one in enumerate(self._keys) if one in kept}
         self.stored = len(self._responses)
@@ -129,7 +131,7 @@ def profile(
     key: Mapping[str, Any],
     answerer: Answerer,
     task: Task,
-    setting: Setting,
+    inference: InferenceConfig,
     store: Store,
     advance: Advance,
 ) -> tuple[Profile, Cost]:
@@ -140,7 +142,7 @@ def profile(
         key: What decides the responses besides the question: the models and the method.
         answerer: Who answers; asked only where a response is missing.
         task: The questions.
-        setting: How to generate.
+        inference: How to generate.
         store: Where responses are looked up and kept.
         advance: Called with the number of questions that are done.
 
@@ -149,10 +151,10 @@ def profile(
         MemberError: Loading failed, or no question could be answered.
         UniteError: The store failed.
     """
-    sheet = Sheet(name, key, task, setting, store)
+    sheet = Sheet(name, key, task, inference, store)
     advance(sheet.stored)
     if sheet.missing:
-        for n, response in answerer.answer(sheet.missing, task, setting):
+        for n, response in answerer.answer(sheet.missing, task, inference):
             sheet.take(n, response)
             advance(1)
     return sheet.close(answerer.peak_memory)
@@ -169,16 +171,16 @@ def _cost(responses: Sequence[Response], peak_memory: int | None) -> Cost:
     )
 
 
-def question_key(key: Mapping[str, Any], example: Example, task: Task, setting: Setting) -> str:
+def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:
     """The key of a response: what answers, the question, and how it is asked."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
     if example.source is not None and any("encoder" in member for member in key.get("members", ())):
         question["source"] = example.source
     if task.metric == "choice":
         return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
-    if setting.temperature:
-        question |= {"temperature": setting.temperature, "seed": setting.seed}
-    return key_of({**question, "max_new_tokens": setting.limit(task), "stop": list(task.stop)})
+    if inference.temperature:
+        question |= {"temperature": inference.temperature, "seed": inference.seed}
+    return key_of({**question, "max_new_tokens": inference.limit(task), "stop": list(task.stop)})
 
 
 def _graded(task: Task, responses: Sequence[Response]) -> tuple[Answer, ...]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from advisor.config import InferenceConfig
 from advisor.profile.server_answers import CHAT, COMPLETIONS, asked_to_write, read
 from advisor.servers.address import Remote, as_dict
 from advisor.servers.client import Server, ServerError
-from advisor.setting import Setting
 from ensemble.errors import InputError
 
 _TOLD = ("root", "parent", "owned_by", "max_model_len", "meta")
@@ -122,7 +122,7 @@ def _made(created: object) -> dict[str, Any]:
 
 def _tried(server: Server, *, chat: bool) -> dict[str, Any]:
     """What the server says when it is asked for some tokens."""
-    answer = asked_to_write(server, "Hello", (), _TRIED, Setting(), chat=chat)
+    answer = asked_to_write(server, "Hello", (), _TRIED, InferenceConfig(), chat=chat)
     read(server, answer, (), _TRIED, chat=chat)
     told = _told(server, answer, ("model", _FINGERPRINT))
     return {"answers_as": told.pop("model"), **told} if "model" in told else told

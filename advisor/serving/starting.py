@@ -14,10 +14,10 @@ from ensemble.errors import InputError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.output.chosen_set import Chosen
     from advisor.serving.engine import Engine
     from advisor.serving.guard import Key
     from advisor.serving.order import Limits
+    from ensemble.models.spec import EnsembleSpec
 
 _MOST_ROWS = 64
 """Texts that are decoded at a time at most, where nobody says how many."""
@@ -51,16 +51,16 @@ def check_level(method: str) -> None:
         )
 
 
-def name_of(chosen: Chosen) -> str:
+def name_of(chosen: EnsembleSpec) -> str:
     """What a set is called where it has no other name: its members."""
-    return "+".join(model.name for model in chosen.models)
+    return "+".join(model.name for model in chosen.members)
 
 
-def fingerprint(chosen: Chosen) -> str:
+def fingerprint(chosen: EnsembleSpec) -> str:
     """A digest of all that decides what a set writes: OpenAI's ``system_fingerprint``."""
     models = [
         [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
-        for model in chosen.models
+        for model in chosen.members
     ]
     parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
@@ -76,7 +76,7 @@ def spare_what_stays() -> None:
 
 
 def make_app_of(
-    chosen: Chosen, name: str, limits: Limits, key: Key | None, batch_size: int | None
+    chosen: EnsembleSpec, name: str, limits: Limits, key: Key | None, batch_size: int | None
 ) -> tuple[FastAPI, Engine]:
     """Load a set, and make an application and its engine of it.
 
@@ -91,16 +91,17 @@ def make_app_of(
         InputError: What was given cannot be used.
         MemberError: A model failed while it was loaded.
     """
+    from advisor.output.chosen_set import load_chosen
     from advisor.serving.app import Served, make_app
     from advisor.serving.engine import Engine
     from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch
 
-    ensemble, metrics = chosen.load(), Metrics()
+    ensemble, metrics = load_chosen(chosen), Metrics()
     if batch_size is None:
         room = ensemble.most_rows(_PROMPT + limits.usual_tokens)
         batch_size = min(limits.texts, _MOST_ROWS if room is None else max(1, min(room, _MOST_ROWS)))
     engine = Engine(ensemble, Batch(batch_size), limits, metrics)
-    members = tuple(model.name for model in chosen.models)
+    members = tuple(model.name for model in chosen.members)
     served = Served(name, members, chosen.method, fingerprint(chosen), int(time.time()))
     return make_app(engine, served, limits, metrics, key), engine

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from advisor.tasks import metrics, patterns
 from ensemble.errors import InputError
-from ensemble.models.prompts import Sourced
+from ensemble.models.spec import Sourced
 
 READ_AT_MOST = 100_000  # characters: far above what max_new_tokens lets a model write, and little enough for any metric
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.choose.gathering import Pool, without_failed
 from advisor.choose.search import Prospect, Try, best_of, promising_sets, put_forward, sentence
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.output.result_json import Verified
 from advisor.profile.profiler import Profiled, Profiler
 from advisor.progress import Watcher
@@ -47,7 +47,7 @@ class Choice:
     searched: str | None = None
 
 
-def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
+def choose(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
     """Choose a set and run it on the held-out questions.
 
     A member that fails there leaves the pool, and the choice is made among the others.
@@ -77,7 +77,7 @@ def choose(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choi
     return replace(choice, verified=_verified(plan, plan.held_out, together, models, alone))
 
 
-def _choose_on_dev(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
+def _choose_on_dev(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
     """What the rules choose, or the best on dev of what a search decodes there."""
     greedy = pool.select(plan.rules)
     profiles = [one.profile for name, one in pool.complete.items() if name not in pool.remote]
@@ -98,7 +98,7 @@ def _choose_on_dev(plan: Plan, pool: Pool, profiler: Profiler, watcher: Watcher)
     )
 
 
-def _try(prospect: Prospect, plan: Plan, profiler: Profiler, watcher: Watcher) -> Try:
+def _try(prospect: Prospect, plan: RunConfig, profiler: Profiler, watcher: Watcher) -> Try:
     """Decode a set on the dev questions."""
     try:
         together = profiler.together(prospect.models, plan.dev)
@@ -109,7 +109,7 @@ def _try(prospect: Prospect, plan: Plan, profiler: Profiler, watcher: Watcher) -
 
 
 def _verified(
-    plan: Plan, task: Task, together: Profiled, models: Sequence[str], alone: Mapping[str, Profiled]
+    plan: RunConfig, task: Task, together: Profiled, models: Sequence[str], alone: Mapping[str, Profiled]
 ) -> Verified:
     """The chosen set beside each of its members alone, held against the best of all who answered alone."""
     members = [alone[model] for model in models]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.profile.loader import Decoding, FreshLoader, KeepingLoader
 from advisor.profile.profiler import Profiled, Profiler
 from advisor.profile.sheet import Cost
@@ -97,7 +97,7 @@ class Evaluator:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunConfig,
         methods: Sequence[str],
         options: Mapping[str, Mapping[str, Any]],
         store: Store,

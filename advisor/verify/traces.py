@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import Plan
+from advisor.config import RunConfig
 from advisor.output.result_json import Verified
 from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
@@ -56,7 +56,7 @@ class Tracing:
         watcher: Who is told how far it is, and what is left out.
     """
 
-    plan: Plan
+    plan: RunConfig
     profiler: Profiler
     store: Store
     watcher: Watcher
@@ -71,7 +71,7 @@ class Tracing:
         members = [self.profiler.identities[name].key() for name in names]
         key = {"members": members, **self.plan.decoding.key(), "trace": FORM}
         numbers = choose(verified.ensemble, verified.members, verified.single)
-        keys = {n: question_key(key, task.examples[n], task, self.plan.setting) for n in numbers}
+        keys = {n: question_key(key, task.examples[n], task, self.plan.inference) for n in numbers}
         found = {n: kept for n in numbers if (kept := self.store.value(keys[n])) is not None}
         missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in found}
         if missing:
@@ -97,8 +97,8 @@ class Tracing:
         from ensemble.decode.settings import Batch, Settings
 
         ensemble, numbers = self.profiler.load(names), list(missing)
-        size = min(self.plan.setting.batch_size or AT_A_TIME, AT_A_TIME)
-        limit = self.plan.setting.limit(task)
+        size = min(self.plan.inference.batch_size or AT_A_TIME, AT_A_TIME)
+        limit = self.plan.inference.limit(task)
         settings, batch = Settings(limit, task.stop), Batch(size, trace=True)
         prompts = [ensemble.encode(task.examples[n].asked) for n in numbers]
         for place, generation in ensemble.generate_each(prompts, settings, batch):

@@ -1,4 +1,4 @@
-"""Engines: where members are loaded and run, in this process or on the nodes of a Ray cluster."""
+"""Where members run: in this process, or on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Literal, get_args
 
 from ensemble.errors import InputError
 from ensemble.methods import check_apart
-from ensemble.models.load import Loading
+from ensemble.models.check import check
+from ensemble.models.hub import check_on_hub
+from ensemble.models.load import load_member, parse_device
 from ensemble.models.member import Member
+from ensemble.models.spec import ModelSpec
 
 Engine = Literal["local", "ray"]
-"""``local`` is this process; with ``ray`` each member is on a node of the cluster that is joined."""
+"""``local``: in this process. ``ray``: each member on a node of the Ray cluster that this process has joined."""
 
 
 def check_engine(engine: Engine, method: str) -> None:
-    """Make sure that an engine is there and can run a method, before anything is loaded.
+    """Make sure that an engine exists and can run a method, before anything is loaded.
 
     Raises:
-        InputError: There is none of that name, or the method needs members in this process.
+        InputError: The engine is unknown, or the method needs its members in this process.
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Engine))}")
@@ -26,15 +29,29 @@ def check_engine(engine: Engine, method: str) -> None:
         check_apart(method)
 
 
-def load_members(loadings: Sequence[Loading], engine: Engine) -> list[Member]:
+def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
+    """Check everything about some models that needs no weights.
+
+    Raises:
+        InputError: A device, a folder or an id cannot be used.
+    """
+    for spec in specs:
+        if not spec.checkpoint.is_local:
+            check_on_hub(spec.checkpoint)
+        check(spec.checkpoint)
+        if engine == "local":
+            parse_device(spec.device)
+
+
+def load_members(specs: Sequence[ModelSpec], engine: Engine) -> list[Member]:
     """Load members; on a cluster all at the same time.
 
     Raises:
-        InputError: What was given cannot be used, or no cluster is joined.
+        InputError: A spec cannot be used, or this process has not joined a cluster.
         MemberError: A member failed while it was loaded.
     """
     if engine == "local":
-        return [loading.load() for loading in loadings]
+        return [load_member(spec) for spec in specs]
     from ensemble.distributed.ray_member import start_members
 
-    return start_members(loadings)
+    return start_members(specs)

@@ -15,8 +15,8 @@ from ensemble.distributed.ray_link import Link
 from ensemble.distributed.ray_node import Node
 from ensemble.distributed.ray_runner import RemoteSite
 from ensemble.errors import InputError
-from ensemble.models.load import Loading
 from ensemble.models.member import Member
+from ensemble.models.spec import ModelSpec
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 RESTARTS = 3
@@ -52,13 +52,13 @@ class Elsewhere:
         return RemoteSite(self.link)
 
 
-def start_members(loadings: Sequence[Loading], restarts: int = RESTARTS) -> list[Member]:
+def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[Member]:
     """Load members on the nodes of the cluster that is joined, each on another one as far as there are enough.
 
     A member on ``cuda`` gets one of the cluster's GPUs for itself. The others share their nodes' cores.
 
     Args:
-        loadings: The members, the primary first.
+        specs: The members, the primary first.
         restarts: Times that a member's process is started anew after it died, at least 0.
 
     Raises:
@@ -69,17 +69,17 @@ def start_members(loadings: Sequence[Loading], restarts: int = RESTARTS) -> list
         raise InputError(
             "no cluster is joined; do that first (with ensemble.cluster.cluster(): ...), and leave it afterwards"
         )
-    _check_devices(loadings)
+    _check_devices(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
-    links = [_start(loading, number, nodes, len(loadings), restarts) for number, loading in enumerate(loadings)]
+    links = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
     # All load at the same time.
     asked = [link.actor.tell.remote() for link in links]
-    return [_member(*each) for each in zip(links, loadings, asked, strict=True)]
+    return [_member(*each) for each in zip(links, specs, asked, strict=True)]
 
 
-def _check_devices(loadings: Sequence[Loading]) -> None:
+def _check_devices(specs: Sequence[ModelSpec]) -> None:
     """Make sure that the cluster has as many GPUs as are asked for; it would wait for more for ever."""
-    wanted = sum(_on_gpu(loading) for loading in loadings)
+    wanted = sum(_on_gpu(spec) for spec in specs)
     there = ray.cluster_resources().get("GPU", 0)  # type: ignore[no-untyped-call]  # Ray types few
     if wanted > there:
         raise InputError(
@@ -87,16 +87,16 @@ def _check_devices(loadings: Sequence[Loading]) -> None:
         )
 
 
-def _on_gpu(loading: Loading) -> bool:
-    return loading.device.partition(":")[0] == "cuda"
+def _on_gpu(spec: ModelSpec) -> bool:
+    return spec.device.partition(":")[0] == "cuda"
 
 
-def _start(loading: Loading, number: int, nodes: Sequence[Any], members: int, restarts: int) -> Link:
+def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> Link:
     options: dict[str, Any] = {"max_restarts": restarts, "num_cpus": 0, "enable_task_events": False}
     threads = 1
-    if _on_gpu(loading):
+    if _on_gpu(spec):
         # Whichever it is, its process sees no other.
-        loading, options = replace(loading, device="cuda"), options | {"num_gpus": 1, "scheduling_strategy": "SPREAD"}
+        spec, options = replace(spec, device="cuda"), options | {"num_gpus": 1, "scheduling_strategy": "SPREAD"}
     else:
         node = nodes[number % len(nodes)]
         cores = int(node["Resources"].get("CPU", 1)) // math.ceil(members / len(nodes))
@@ -104,20 +104,20 @@ def _start(loading: Loading, number: int, nodes: Sequence[Any], members: int, re
         # If that node dies, another one will do.
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
     # Its process has another working directory.
-    loading = replace(loading, checkpoint=loading.checkpoint.absolute)
-    return Link(loading.name, ray.remote(Node).options(**options).remote(loading, threads), restarts)
+    spec = replace(spec, checkpoint=spec.checkpoint.absolute)
+    return Link(spec.name, ray.remote(Node).options(**options).remote(spec, threads), restarts)
 
 
-def _member(link: Link, loading: Loading, asked: Any) -> Member:
+def _member(link: Link, spec: ModelSpec, asked: Any) -> Member:
     told = link.insist(link.actor.tell.remote, asked)
     tokenizer = told["tokenizer"]
     return Member(
-        name=loading.name,
+        name=spec.name,
         seat=Elsewhere(link, told["place"], told["token_size"]),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer, tuple(told["eos_ids"]), told["size"]),
         context=told["context"],
-        chat_template=loading.chat_template,
+        chat_template=spec.chat_template,
         seq2seq=told["seq2seq"],
-        loaded=told["loaded"],
+        spec=told["spec"],
     )

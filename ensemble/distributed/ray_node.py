@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ensemble.distributed.ray_messages import LOST, Packed, pack_tensor, packed, unpack_tensor, unpacked
 from ensemble.methods.unite import top_k
-from ensemble.models.load import Loading
+from ensemble.models.load import load_member
 from ensemble.models.member import Member
 from ensemble.models.memory import free_memory
+from ensemble.models.spec import ModelSpec
 from ensemble.runtime.draft import Proposer
 from ensemble.runtime.model_runner import LocalSite, Ways
 from ensemble.runtime.rows import Ids
@@ -79,12 +80,12 @@ class Node:
     """A member on a node of its own, as a Ray actor. It is loaded when it is first needed, also after a new start.
 
     Args:
-        loading: What to load.
+        spec: The model to load.
         threads: That it computes with on a processor, at least 1.
     """
 
-    def __init__(self, loading: Loading, threads: int) -> None:
-        self._loading = loading
+    def __init__(self, spec: ModelSpec, threads: int) -> None:
+        self._spec = spec
         self._threads = threads
         self._loaded: tuple[Member, MemberTables] | None = None
         self._batches: dict[int, _Batch] = {}
@@ -99,7 +100,7 @@ class Node:
             "size": member.vocabulary.size,
             "context": member.context,
             "seq2seq": member.seq2seq,
-            "loaded": member.loaded,
+            "spec": member.spec,
             "token_size": member.token_size,
             "place": f"{ray.get_runtime_context().get_node_id()} {member.device}",
         }
@@ -156,7 +157,7 @@ class Node:
     def _member(self) -> tuple[Member, MemberTables]:
         if self._loaded is None:
             torch.set_num_threads(self._threads)
-            member = self._loading.load()
+            member = load_member(self._spec)
             # What is no candidate follows from one's own vocabulary.
             self._loaded = member, build([member.vocabulary]).members[0].to(member.device)
         return self._loaded

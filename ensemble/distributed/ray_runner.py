@@ -1,4 +1,4 @@
-"""A batch of contexts on a member's node, and the logits there; see :class:`ensemble.runtime.model_runner.Site`.
+"""A batch of contexts on a member's node, and the logits there; see :class:`Site`.
 
 Whatever is asked of a node can be asked anew from nothing, because this side knows the ids of all rows: so a node that
 died is told them again, and goes on.
@@ -70,28 +70,28 @@ class RemoteSite:
 
     @property
     def rows(self) -> int:
-        """See :class:`ensemble.runtime.model_runner.Site`."""
+        """See :class:`Site`."""
         return len(self._rows)
 
     def admit(self, prompts: Sequence[Ids]) -> RemoteLogits:
-        """See :class:`ensemble.runtime.model_runner.Site`."""
+        """See :class:`Site`."""
         there = len(self._rows)
         self._rows = [*self._rows, *map(list, prompts)]
         return self._ask(there, "admit", (list(prompts),), _Anew("admit", (self._rows,)), there, len(prompts))
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> RemoteLogits:
-        """See :class:`ensemble.runtime.model_runner.Site`."""
+        """See :class:`Site`."""
         self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
         there = len(self._rows)
         return self._ask(there, "feed", (list(keep), list(new)), _Anew("admit", (self._rows,)), 0, there)
 
     def drop(self, kept: Sequence[int]) -> None:
-        """See :class:`ensemble.runtime.model_runner.Site`. Nobody waits for it: a node that lacks it has other rows, and is told."""
+        """See :class:`Site`. Nobody waits for it: a node that lacks it has other rows, and is told."""
         self.link.send(self._request(len(self._rows), "drop", (list(kept),)))
         self._rows = [self._rows[n] for n in kept]
 
     def draft(self, keep: int, new: Ids, propose: Proposer, most: int) -> tuple[list[int], RemoteLogits]:
-        """See :class:`ensemble.runtime.model_runner.Site`. The node drafts by itself, so the whole draft is one question."""
+        """See :class:`Site`. The node drafts by itself, so the whole draft is one question."""
         there = len(self._rows)
         row = [*self._rows[0][:keep], *new] if there else list(new)
         anew = _Anew("draft", (0, row, most, propose.sure))
@@ -106,14 +106,14 @@ class RemoteSite:
         return tokens, RemoteLogits(self, (reply,))
 
     def read(self, keep: int, new: Ids, places: Sequence[int]) -> RemoteLogits:
-        """See :class:`ensemble.runtime.model_runner.Site`."""
+        """See :class:`Site`."""
         there = len(self._rows)
         self._rows = [[*self._rows[0][:keep], *new] if there else list(new)]
         anew = _Anew("read", (0, self._rows[0], list(places)))
         return self._ask(there, "read", (keep, list(new), list(places)), anew, 0, len(places))
 
     def score(self, prompts: Sequence[Ids], ways: Ways) -> RemoteLogits:
-        """See :class:`ensemble.runtime.model_runner.Site`."""
+        """See :class:`Site`."""
         given = (list(prompts), (ways.copies, ways.new, ways.places))
         return self._ask(0, "score", given, _Anew("score", given), 0, len(ways.places))
 
@@ -172,7 +172,7 @@ class RemoteSite:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogits:
-    """Rows of a node's logits; see :class:`ensemble.runtime.logits.Apart`.
+    """Rows of a node's logits; see :class:`Apart`.
 
     Attributes:
         site: Whose they are.
@@ -193,11 +193,11 @@ class RemoteLogits:
         return replace(self, rows=own[rows] if isinstance(rows, slice) else tuple(own[n] for n in rows), _found={})
 
     def to(self, device: torch.device) -> RemoteLogits:  # noqa: ARG002  # the protocol's; they stay
-        """See :class:`ensemble.runtime.logits.Apart`."""
+        """See :class:`Apart`."""
         return self
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """See :class:`ensemble.runtime.logits.Apart`."""
+        """See :class:`Apart`."""
         if k not in self._found:
             if all(reply.k == k for reply in self.replies):
                 parts = [self.site.tops(reply) for reply in self.replies]
@@ -213,25 +213,25 @@ class RemoteLogits:
         return self._found[k]
 
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`ensemble.runtime.logits.Apart`. No candidate that did not come has more than the last that did."""
+        """See :class:`Apart`. No candidate that did not come has more than the last that did."""
         values, own = self._last()
         same = ids[:, :, None] == own[:, None, :]
         exact, column = same.max(dim=2)
         return torch.where(exact, values.gather(1, column), values[:, -1:]), exact
 
     def ask(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
-        """See :class:`ensemble.runtime.logits.Apart`."""
+        """See :class:`Apart`."""
         rows, columns = wanted.nonzero(as_tuple=True)
         return self.site.at(self._places()[rows], ids[rows, columns])
 
     def broken(self) -> list[bool]:
-        """See :class:`ensemble.runtime.logits.Apart`. What is no number is among the largest."""
+        """See :class:`Apart`. What is no number is among the largest."""
         values, _ = self._last()
         broken: list[bool] = values.isnan().any(dim=1).tolist()
         return broken
 
     def behind(self, other: Apart) -> RemoteLogits:
-        """See :class:`ensemble.runtime.logits.Apart`."""
+        """See :class:`Apart`."""
         return RemoteLogits(self.site, (*cast("RemoteLogits", other).replies, *self.replies))
 
     def _last(self) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.errors import InputError
-from ensemble.models.prompts import Sourced
-from ensemble.models.spec import Reads, Sides
+from ensemble.models.spec import Reads, Sides, Sourced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

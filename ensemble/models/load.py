@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ensemble.errors import InputError, MemberError
+from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
-from ensemble.models.member import Loaded, Member
+from ensemble.models.member import Member
 from ensemble.models.memory import check_memory, free_memory
 from ensemble.models.seat import Here
-from ensemble.models.spec import DTYPES, ChatTemplate, Checkpoint, Sides, check, first_line, is_encoder_decoder
+from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, first_line
 from ensemble.runtime.rows import CachedRows, RecomputedRows
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -20,95 +22,75 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """What is to be loaded as a member; see :func:`load_member`."""
-
-    checkpoint: Checkpoint
-    name: str
-    device: str = "cpu"
-    dtype: str = "auto"
-    chat_template: ChatTemplate = "auto"
-    quantization: object | None = None
-
-    def load(self) -> Member:
-        """Load it into this process."""
-        return load_member(
-            self.checkpoint,
-            name=self.name,
-            device=self.device,
-            dtype=self.dtype,
-            chat_template=self.chat_template,
-            quantization=self.quantization,
-        )
-
-
-def load_member(
-    checkpoint: Checkpoint,
-    *,
-    name: str | None = None,
-    device: str = "cpu",
-    dtype: str = "auto",
-    chat_template: ChatTemplate = "auto",
-    quantization: object | None = None,
-) -> Member:
-    """Load a model and its tokenizer.
+def load_member(spec: ModelSpec) -> Member:
+    """Load a model and its tokenizer into this process.
 
     Args:
-        checkpoint: Where it comes from.
-        name: How to call it; the last part of its path or id where None.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...
-        dtype: One of DTYPES; ``auto`` is the checkpoint's own, and float32 for GGUF files.
-        chat_template: ``auto`` uses the tokenizer's template where it has one; ``always`` demands one.
-        quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), which decides
-            how the weights are held; None to hold them as they are, and for GGUF files.
+        spec: The model and how to load it.
 
     Raises:
-        InputError: What was given cannot be used; see :func:`ensemble.models.spec.check`.
-        MemberError: It looked usable, and failed while it was loaded.
+        InputError: The spec cannot be used; see :func:`ensemble.models.check.check`.
+        MemberError: The checkpoint looked usable, and failed while it was loaded.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    kind = AutoModelForSeq2SeqLM if is_encoder_decoder(check(checkpoint)) else AutoModelForCausalLM
-    place = parse_device(device)
+    checkpoint, name, dtype, quantization = spec.checkpoint, spec.name, spec.dtype, quantization_of(spec)
+    auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(check(checkpoint)) else AutoModelForCausalLM
+    device = parse_device(spec.device)
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
-    name = name or checkpoint.name
     options = checkpoint.options
     if checkpoint.gguf is not None:
         if quantization is not None:
-            raise InputError(f"{name}: a GGUF file says itself how its weights are held; leave quantization out")
-        # What transformers makes of quantised weights; said here so that a file's headers decide nothing.
+            raise InputError(f"{name}: a GGUF file defines its own quantization; leave quantization out")
+        # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
     if quantization is None:
-        check_memory(name, checkpoint, dtype, place)
+        check_memory(name, checkpoint, dtype, device)
     else:
-        # Quantised weights are made where they stay; they cannot be moved.
-        options |= {"quantization_config": quantization, "device_map": {"": place}}
+        # Quantised weights cannot be moved, so they are created on their device.
+        options |= {"quantization_config": quantization, "device_map": {"": device}}
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-        pair: Any = kind.from_pretrained(
+        pair: Any = auto_class.from_pretrained(
             checkpoint.location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
-        model, loaded = pair
+        model, info = pair
         if quantization is None:
-            model.to(place)
+            model.to(device)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        free = free_memory(place)
-        known = "" if free is None else f", where {free / 2**30:.1f} GiB are free"
-        raise MemberError(f"{name}: not enough memory on {device}{known} ({first_line(error)})") from error
-    except Exception as error:  # damaged weights surface as errors of many libraries
+        free = free_memory(device)
+        known = "" if free is None else f", which has {free / 2**30:.1f} GiB free"
+        raise MemberError(f"{name}: not enough memory on {spec.device}{known} ({first_line(error)})") from error
+    except Exception as error:  # damaged weights raise errors of many libraries
         raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
-    # The library fills what a file lacks with random numbers, and only warns.
-    if missing := sorted(loaded["missing_keys"]):
+    # transformers fills missing weights with random numbers and only warns, so this must be an error here.
+    if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
-    member = member_of(model, tokenizer, name=name, chat_template=chat_template, sides=checkpoint.sides)
-    # The library reads all files of the commit that it found the configuration at, wherever a branch has moved since.
+    member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template, sides=checkpoint.sides)
+    # transformers reads all files from the commit at which it found the configuration, even if the branch moves on.
     commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
     source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
-    held = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
-    return replace(member, loaded=Loaded(source, held, quantization))
+    loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
+    return replace(member, spec=replace(spec, checkpoint=source, dtype=loaded_dtype, quantization=quantization))
+
+
+def quantization_of(spec: ModelSpec) -> object | None:
+    """A model's quantization configuration as transformers needs it.
+
+    Raises:
+        InputError: transformers does not know the configuration.
+    """
+    if not isinstance(spec.quantization, Mapping):
+        return spec.quantization
+    from transformers.quantizers.auto import AutoQuantizationConfig
+
+    try:
+        config: object = AutoQuantizationConfig.from_dict(dict(spec.quantization))
+    except Exception as error:  # each library raises its own errors for a wrong configuration
+        raise InputError(f"{spec.name}: quantization: {type(error).__name__}: {error}") from error
+    return config
 
 
 def member_of(

@@ -10,9 +10,8 @@ import torch
 
 from ensemble.errors import InputError, PromptTooLongError
 from ensemble.models.encoder_decoder import EncoderDecoder, encoder_length
-from ensemble.models.prompts import Sourced
 from ensemble.models.seat import Here, Seat
-from ensemble.models.spec import ChatTemplate, Checkpoint, first_line
+from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced, first_line
 from ensemble.runtime.model_runner import Site
 from ensemble.runtime.rows import Rows
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -22,21 +21,6 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[dict[str, str]] | Sourced
 """A text, or a conversation (messages with a ``role`` and a ``content``), or a text and the bare source in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """How a member was loaded, which is what is saved of it.
-
-    Attributes:
-        checkpoint: Its place; of one of the hub, the commit that its files were of.
-        dtype: What its weights are held in.
-        quantization: As it was given to :func:`load_member`.
-    """
-
-    checkpoint: Checkpoint
-    dtype: str
-    quantization: object | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +35,7 @@ class Member:
         context: Tokens that its context holds (its encoder's, and its decoder's); None where it has no limit.
         chat_template: Whether prompts go through the tokenizer's chat template.
         seq2seq: How it is asked where it has an encoder; None for a causal model.
-        loaded: How it was loaded; None where it was made of a model in memory.
+        spec: How it was loaded, with the commit and numeric type that were found; None for a model made in memory.
     """
 
     name: str
@@ -61,7 +45,7 @@ class Member:
     context: int | None
     chat_template: ChatTemplate
     seq2seq: EncoderDecoder | None = None
-    loaded: Loaded | None = None
+    spec: ModelSpec | None = None
 
     @property
     def here(self) -> Here:

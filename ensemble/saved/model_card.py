@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble.saved.ensemble_json import Part, Recipe
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -29,24 +29,24 @@ def escaped(text: str) -> str:
 
 
 def model_card(
-    recipe: Recipe, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
+    spec: EnsembleSpec, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
 ) -> str:
-    """The card of a recipe.
+    """The card of a spec.
 
     Args:
-        recipe: What it is made of.
+        spec: The ensemble.
         title: Its heading; escaped here.
         evidence: Markdown, whose untrusted parts are escaped.
         results: What was measured, for the metadata.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
-    parts = recipe.parts
-    ids = [part.checkpoint.path_or_id for part in parts if not part.checkpoint.is_local]
-    trusted = [_place(part) for part in parts if part.checkpoint.trust_remote_code]
+    members = spec.members
+    ids = [member.checkpoint.path_or_id for member in members if not member.checkpoint.is_local]
+    trusted = [_place(member) for member in members if member.checkpoint.trust_remote_code]
     data = ModelCardData(
         base_model=list(dict.fromkeys(ids)) or None,
-        tags=["ensemble", "unite-advisor", recipe.method],
+        tags=["ensemble", "unite-advisor", spec.method],
         pipeline_tag="text-generation",
         library_name="unite-advisor",
         model_name=title if results else None,
@@ -57,32 +57,32 @@ def model_card(
         template_path=str(_TEMPLATE),
         marker=MARKER,
         title=escaped(title),
-        rows=[_row(n, part) for n, part in enumerate(parts)],
-        method=recipe.method,
-        k=recipe.k,
-        weights=", ".join(f"{weight:.3g}" for weight in recipe.weights or ()),
-        options=escaped(", ".join(f"{name}={value!r}" for name, value in recipe.options.items())),
-        local=len(ids) < len(parts),
+        rows=[_row(n, member) for n, member in enumerate(members)],
+        method=spec.method,
+        k=spec.k,
+        weights=", ".join(f"{weight:.3g}" for weight in spec.weights or ()),
+        options=escaped(", ".join(f"{name}={value!r}" for name, value in spec.options.items())),
+        local=len(ids) < len(members),
         trusted=", ".join(trusted),
-        extra="[gguf]" if any(part.checkpoint.gguf for part in parts) else "",
-        loading=", ".join(dict.fromkeys(part.dtype for part in parts)),
+        extra="[gguf]" if any(member.checkpoint.gguf for member in members) else "",
+        loading=", ".join(dict.fromkeys(member.dtype for member in members)),
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"
 
 
-def _row(number: int, part: Part) -> Mapping[str, Any]:
+def _row(number: int, member: ModelSpec) -> Mapping[str, Any]:
     return {
         "role": "primary" if number == 0 else str(number + 1),
-        "name": _place(part),
-        "revision": f"`{part.checkpoint.revision}`" if part.checkpoint.revision else "by its files",
-        "dtype": f"{part.dtype}{', quantised' if part.quantization is not None else ''}",
-        "template": part.chat_template,
+        "name": _place(member),
+        "revision": f"`{member.checkpoint.revision}`" if member.checkpoint.revision else "by its files",
+        "dtype": f"{member.dtype}{', quantised' if member.quantization is not None else ''}",
+        "template": member.chat_template,
     }
 
 
-def _place(part: Part) -> str:
-    checkpoint, name = part.checkpoint, escaped(part.name or part.checkpoint.name)
+def _place(member: ModelSpec) -> str:
+    checkpoint, name = member.checkpoint, escaped(member.name)
     if checkpoint.is_local:
         return f"{name} (a path)"
     file = f", file {escaped(checkpoint.gguf)}" if checkpoint.gguf else ""

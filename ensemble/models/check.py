@@ -1,0 +1,103 @@
+"""Check a checkpoint before any weights are read: its folder, its format and its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ensemble.errors import InputError
+from ensemble.models import gguf
+from ensemble.models.spec import Checkpoint, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def check(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """Make sure that a checkpoint can be loaded, reading no weights; its configuration.
+
+    Raises:
+        InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
+            only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model, a GGUF
+            file that cannot be read.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if checkpoint.gguf is not None:
+        gguf.check_name(checkpoint.gguf)
+    if checkpoint.is_local and checkpoint.gguf is not None:
+        gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
+    elif checkpoint.is_local:
+        _check_folder(Path(checkpoint.location))
+    # A damaged GGUF file surfaces as errors of many kinds, a damaged config.json as one of two.
+    unusable = (OSError, ValueError) if checkpoint.gguf is None else Exception
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
+    except unusable as error:
+        raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+    if is_encoder_decoder(config):
+        return config
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
+        getattr(config, "auto_map", None) or {}
+    ):
+        raise InputError(
+            f"{checkpoint.path_or_id}: a model of type {config.model_type} is neither a causal language model nor an "
+            "encoder-decoder one, and only those can be members"
+        )
+    if said := checkpoint.sides.key():
+        raise InputError(
+            f"{checkpoint.path_or_id}: a model of type {config.model_type} has no encoder; leave "
+            f"{' and '.join(said)} out"
+        )
+    return config
+
+
+def is_encoder_decoder(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of a text-to-text model of transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+    both_sides = getattr(config, "is_encoder_decoder", False)
+    return bool(both_sides) and config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is a file, not a model's folder" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        if pickles:
+            raise InputError(
+                f"{folder}: its weights are only there as pickle ({pickles[0]}), which can run code when read; "
+                "save them as safetensors with model.save_pretrained(FOLDER)"
+            )
+        raise InputError(f"{folder}: no weights (*.safetensors) in it; the download may be incomplete")
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
+        slow = sorted(
+            path.name for pattern in ("*.spm", "*.bpe.model", "spiece.model") for path in folder.glob(pattern)
+        )
+        if slow:
+            raise InputError(
+                f"{folder}: its tokenizer has no fast form (only {slow[0]}, no tokenizer.json), which the alignment "
+                "needs; choose a model that has one, as NLLB and T5 do"
+            )
+        raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there too")
+
+
+def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
+    if checkpoint.gguf is not None and (checkpoint.is_local or not isinstance(error, OSError)):
+        return (
+            f"its GGUF file {checkpoint.gguf} cannot be used ({type(error).__name__}: {first_line(error)}); it may be "
+            "damaged, or of a kind that transformers does not read: take the model's safetensors"
+        )
+    if checkpoint.is_local:
+        return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
+    if isinstance(error, ValueError):
+        return first_line(error)
+    return (
+        "not found on the hub, or the hub cannot be reached; check the id, the network and a login "
+        "(hf auth login) for gated models, or give a local folder"
+    )
