@@ -134,7 +134,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_loading", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     again = evaluate(run, "--methods", "unite,gac,voting")
     assert (again["members"], again["methods"]) == (first["members"], first["methods"])
 

@@ -51,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(model: Path) -> torch.Tensor:
-    member = load_member(ModelSpec(Checkpoint(str(model), "m")))
+    member = load(model)
     with torch.inference_mode():
         found: torch.Tensor = member.model(torch.tensor([member.encode_prompt(PROMPT)])).logits
     return found
@@ -64,7 +64,7 @@ def test_a_gguf_file_gives_the_logits_of_the_safetensors(tiny: Path) -> None:
 def test_a_quantised_file_is_near_them_and_dense(tiny: Path) -> None:
     dense, quantised = logits(tiny / "dense"), logits(tiny / "tiny-q8.gguf")
     assert 1e-4 < float((dense - quantised).norm() / dense.norm()) < 0.1
-    member = load_member(ModelSpec(Checkpoint(str(tiny / "tiny-q8.gguf"), "m")))
+    member = load(tiny / "tiny-q8.gguf")
     held = sum(parameter.numel() * parameter.itemsize for parameter in member.model.parameters())
     assert {parameter.dtype for parameter in member.model.parameters()} == {torch.float32}
     assert held == dense_size(tiny / "tiny-q8.gguf", torch.float32) > 2 * (tiny / "tiny-q8.gguf").stat().st_size
@@ -82,7 +82,7 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
     tokenizer = byte_tokenizer((" the", "ing"))
     tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     write_gguf(tmp_path / "chat.gguf", tiny_model(tokenizer, hidden=32), tokenizer)
-    member = load_member(ModelSpec(Checkpoint(str(tmp_path / "chat.gguf"), "m")))
+    member = load(tmp_path / "chat.gguf")
     assert member.name == "chat"
     assert member.tokenizer.decode(member.encode_prompt("the")) == "<the>"
 
@@ -90,7 +90,7 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
 def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> None:
     # transformers gives every byte-level tokenizer of a GGUF file this token, also where the file has none.
     with pytest.raises(InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"):
-        load_member(ModelSpec(Checkpoint(str(tiny / "tiny.gguf"), "m"))).encode_prompt("a<|endoftext|>b")
+        load(tiny / "tiny.gguf").encode_prompt("a<|endoftext|>b")
 
 
 def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_file_whose_header_is_cut_is_refused(tiny: Path, tmp_path: Path, lengt
 def test_a_file_whose_weights_are_cut_is_refused(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes((tiny / "tiny.gguf").read_bytes()[:-5000])
     with pytest.raises((InputError, MemberError), match=r"cut.gguf|cut: it cannot be loaded") as raised:
-        load_member(ModelSpec(Checkpoint(str(tmp_path / "cut.gguf"), "m")))
+        load(tmp_path / "cut.gguf")
     assert "\n" not in str(raised.value)
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer((" the",))
     write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer), tokenizer, without="blk.1.ffn_up.weight")
     with pytest.raises(MemberError, match=r"less: its weights lack model.layers.1.mlp.up_proj.weight"):
-        load_member(ModelSpec(Checkpoint(str(tmp_path / "less.gguf"), "m")))
+        load(tmp_path / "less.gguf")
 
 
 def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_loading", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     monkeypatch.setattr(pairing, "_vocabulary", refuse)
 
 

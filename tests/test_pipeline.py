@@ -437,7 +437,7 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
     task = load_task("task.yaml")
     with Store(plan.cache_dir) as store:
         found = Profiler(dataclasses.replace(plan, dev=task), store, Terminal(quiet=True)).alone(["alpha"], task)
-    member = load_member(ModelSpec(Checkpoint(str(models / "alpha"), "m")))
+    member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "alpha"))
     none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
     never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
     for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):
