@@ -15,12 +15,13 @@ from typing import Any
 
 import openai
 
-from advisor.serving.app import Served, make_app
-from advisor.serving.engine import Engine
-from advisor.serving.guard import Key
+from advisor.serving.app import make_app
+from advisor.serving.engine import ServingEngine
 from advisor.serving.metrics import Metrics
-from advisor.serving.order import Limits
-from advisor.serving.server import Server, address_of, bind
+from advisor.serving.middleware import digest_of
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.responses import ServedModel
+from advisor.serving.server import GracefulServer, address_of, bind
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
@@ -50,8 +51,8 @@ class Running:
     """A server that runs."""
 
     url: str
-    server: Server
-    engine: Engine
+    server: GracefulServer
+    engine: ServingEngine
     thread: threading.Thread
     errors: list[UniteError]
     """What it ended with."""
@@ -91,16 +92,16 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    ensemble: Ensemble, limits: Limits | None = None, *, batch: Batch | None = None, key: str | None = None
+    ensemble: Ensemble, limits: RequestLimits | None = None, *, batch: Batch | None = None, key: str | None = None
 ) -> Iterator[Running]:
     """Serve an ensemble as ``tiny``; all that was asked for is finished at the end."""
-    limits, metrics = limits or Limits(), Metrics()
-    engine = Engine(ensemble, batch or Batch(), limits, metrics)
-    served = Served("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
-    app = make_app(engine, served, limits, metrics, None if key is None else Key.of(key))
+    limits, metrics = limits or RequestLimits(), Metrics()
+    engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
+    served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
+    app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key))
     ready = threading.Event()
     with bind("127.0.0.1", 0) as bound:
-        server = Server(app, engine, bound, ready=ready.set)
+        server = GracefulServer(app, engine, bound, ready=ready.set)
         errors: list[UniteError] = []
 
         def run() -> None:
