@@ -12,7 +12,7 @@ from typing import Any, cast
 from advisor.output.result_json import read_result
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding, FreshLoader, Model, SpreadLoader
-from advisor.servers.address import PREFIX, Remote, not_here, remote_of
+from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
 from ensemble.decode.decoder import Generation
 from ensemble.errors import InputError
@@ -161,7 +161,7 @@ def _incomplete(run: Path, error: Exception) -> InputError:
 def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
     template = cast("ChatTemplate", source["chat_template"])
     if "remote" in source:
-        return Candidate(name, remote_of(source["remote"], place), place, chat_template=template)
+        return Candidate(name, ServerAddress.from_dict(source["remote"], place), place, chat_template=template)
     checkpoint = Checkpoint(
         str(source["path_or_id"]), source["revision"], sides=_sides(source), gguf_file=source.get("gguf_file")
     )
@@ -169,8 +169,8 @@ def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
 
 
 def _model(candidate: Candidate) -> Model:
-    if isinstance(candidate.checkpoint, Remote):
-        raise InputError(not_here(candidate.name))
+    if isinstance(candidate.checkpoint, ServerAddress):
+        raise InputError(why_not_decodable(candidate.name))
     template = candidate.chat_template or "auto"
     return Model(candidate.name, candidate.checkpoint, candidate.device or "cpu", candidate.dtype or "auto", template)
 
@@ -184,7 +184,7 @@ def chosen_by_hand(models: Sequence[str]) -> Chosen:
     chosen = []
     for model in models:
         if model.startswith(PREFIX):
-            raise InputError(not_here(model.partition("#")[2] or "a model"))
+            raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
         folder = Path(model).expanduser()
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)

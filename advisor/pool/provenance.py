@@ -10,7 +10,7 @@ from typing import Any
 
 from advisor.pool.fingerprint import Identity
 from advisor.pool.pool_file import Candidate
-from advisor.servers.identity import RemoteIdentity
+from advisor.servers.identity import ServerIdentity
 from advisor.setting import Setting
 from ensemble.models.spec import Checkpoint
 
@@ -22,7 +22,7 @@ def of_run(
     seed: int,
     setting: Setting,
     candidates: Sequence[Candidate],
-    identities: Mapping[str, Identity | RemoteIdentity],
+    identities: Mapping[str, Identity | ServerIdentity],
 ) -> dict[str, Any]:
     """``provenance`` of a run with models."""
     return {
@@ -54,8 +54,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _model(candidate: Candidate, identity: Identity | RemoteIdentity, setting: Setting) -> dict[str, Any]:
-    if isinstance(identity, RemoteIdentity):
+def _model(candidate: Candidate, identity: Identity | ServerIdentity, setting: Setting) -> dict[str, Any]:
+    if isinstance(identity, ServerIdentity):
         return identity.as_dict()
     # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
     return {

@@ -1,8 +1,4 @@
-"""What goes over the wire: which headers are sent, how often, and how much of an answer is read.
-
-The openai client takes headers from its own environment variables (an organisation, a project, any others), and none
-of them is for a server that somebody else runs. So every request is stripped to what a server needs.
-"""
+"""The HTTP client below the openai client: it limits the headers, the rate and the size of what is sent and read."""
 
 from __future__ import annotations
 
@@ -12,75 +8,71 @@ from collections.abc import Iterator
 
 import httpx2
 
-from advisor.servers.address import Remote
+from advisor.servers.address import ServerAddress
 from ensemble.errors import MemberError
 
-MOST_BYTES = 4 << 20
-"""Of an answer. Some thousand tokens with their log-probabilities are a tenth of it."""
-CONNECT = 10.0
-"""Seconds after which a host that says nothing at all is taken for one that is not there."""
-_NEEDED = ("host", "content-type", "content-length", "connection")
-_ACCOUNT = ("openai-organization", "openai-project")
+# Some thousand tokens with their log-probabilities have a tenth of this size.
+MAX_BYTES = 4 << 20
+# A host that accepts no connection in this time is taken as absent, however long a request may take.
+_CONNECT_S = 10.0
+_HEADERS = ("host", "content-type", "content-length", "connection")
+_OPENAI_HEADERS = ("openai-organization", "openai-project")
 
 
-class Guard:
-    """Looks at every request and every answer, those of retries too.
+class RestrictedClient(httpx2.Client):
+    """An HTTP client that checks every request and every answer, those of retries as well.
 
     Args:
-        remote: Where requests go.
-        key: What they are signed with; None for nothing.
+        address: The server.
+        key: Signs the requests; None for no key.
     """
 
-    def __init__(self, remote: Remote, key: str | None) -> None:
-        self._remote, self._key = remote, key
-        self._lock = threading.Lock()
-        self._next = 0.0
-
-    def client(self) -> httpx2.Client:
-        """An HTTP client that is guarded.
-
-        It follows no redirect: whoever answers shall be whom the user named.
-        """
-        timeout = self._remote.timeout
-        return httpx2.Client(
-            timeout=httpx2.Timeout(timeout, connect=min(CONNECT, timeout)),
+    def __init__(self, address: ServerAddress, key: str | None) -> None:
+        super().__init__(
+            timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
+            # A redirect would send the prompts and the key to a host that the user did not name.
             follow_redirects=False,
-            event_hooks={"request": [self._send], "response": [self._receive]},
+            event_hooks={"request": [self._on_request], "response": [self._on_response]},
         )
+        self._address, self._key = address, key
+        self._lock = threading.Lock()
+        self._next_start = 0.0
 
-    def _send(self, request: httpx2.Request) -> None:
-        allowed = (*_NEEDED, *(_ACCOUNT if self._remote.is_openai else ()))
+    def _on_request(self, request: httpx2.Request) -> None:
+        # The openai client adds headers from its own environment variables (organisation, project, custom headers).
+        # They are not meant for a server that somebody else runs.
+        allowed = (*_HEADERS, *(_OPENAI_HEADERS if self._address.is_openai else ()))
         for name in [name for name in request.headers if name.lower() not in allowed]:
             del request.headers[name]
         request.headers["accept"] = "application/json"
-        # What is small when packed may be of any size when unpacked.
+        # A small compressed answer can have any size when it is decompressed.
         request.headers["accept-encoding"] = "identity"
         request.headers["user-agent"] = "unite-advisor"
         if self._key is not None:
             request.headers["authorization"] = f"Bearer {self._key}"
-        self._wait()
-        request.extensions["deadline"] = time.monotonic() + self._remote.timeout
+        self._wait_for_rate()
+        request.extensions["deadline"] = time.monotonic() + self._address.timeout
 
-    def _receive(self, response: httpx2.Response) -> None:
+    def _on_response(self, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise MemberError("the server packs its answers, which it was asked not to do")
+            raise MemberError("the server compresses its answers, although the request does not allow it")
         deadline = response.request.extensions["deadline"]
-        if isinstance(response.stream, httpx2.SyncByteStream):  # which a client that does not wait for others has
-            response.stream = _Limited(response.stream, deadline)
+        if isinstance(response.stream, httpx2.SyncByteStream):  # always so in a client that is not async
+            response.stream = _LimitedStream(response.stream, deadline)
 
-    def _wait(self) -> None:
-        """Wait until the next request may begin: they keep their distance instead of coming in a rush each minute."""
-        if self._remote.requests_per_minute is None:
+    def _wait_for_rate(self) -> None:
+        if self._address.requests_per_minute is None:
             return
+        # Requests start at even distances: a burst each minute would exceed limits that servers apply to seconds.
         with self._lock:
             now = time.monotonic()
-            at = max(now, self._next)
-            self._next = at + 60 / self._remote.requests_per_minute
-        time.sleep(at - now)
+            start = max(now, self._next_start)
+            self._next_start = start + 60 / self._address.requests_per_minute
+        time.sleep(start - now)
 
 
-class _Limited(httpx2.SyncByteStream):
-    """An answer's bytes, up to a size and a moment: each part of an endless answer comes in time."""
+class _LimitedStream(httpx2.SyncByteStream):
+    """The bytes of an answer, up to a size and a moment."""
 
     def __init__(self, stream: httpx2.SyncByteStream, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline
@@ -89,8 +81,9 @@ class _Limited(httpx2.SyncByteStream):
         size = 0
         for part in self._stream:
             size += len(part)
-            if size > MOST_BYTES:
-                raise MemberError(f"the server's answer is longer than {MOST_BYTES >> 20} MiB")
+            if size > MAX_BYTES:
+                raise MemberError(f"the server's answer is longer than {MAX_BYTES >> 20} MiB")
+            # The client's own timeout is for each part, so an endless answer in small parts would never reach it.
             if time.monotonic() > self._deadline:
                 raise httpx2.ReadTimeout("the answer does not end")
             yield part
@@ -99,5 +92,5 @@ class _Limited(httpx2.SyncByteStream):
         return getattr(self._stream, name)
 
     def close(self) -> None:
-        """Close it, and its connection."""
+        """Close the answer and its connection."""
         self._stream.close()
