@@ -1,4 +1,4 @@
-"""Real servers on free ports, each in a thread of its own, with ensembles of tiny models."""
+"""Real servers on free ports, each in its own thread, with ensembles of tiny models."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Running:
     engine: ServingEngine
     thread: threading.Thread
     errors: list[UniteError]
-    """What it ended with."""
+    """The errors that ended it."""
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        """A client that never tries again by itself."""
+        """A client without retries."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     def ask(self, path: str, content: str | bytes | None = None, **headers: str) -> Reply:
-        """Get a path, or post a body as it stands."""
+        """Get a path, or post a body."""
         data = content.encode() if isinstance(content, str) else content
         sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(f"{self.url}{path}", data, sent)
@@ -79,14 +79,14 @@ class Running:
         return sum(float(value) for key, value in lines if key.partition("{")[0] == name)
 
     def until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, "it has not come about"
+            assert time.monotonic() < end, "the condition did not become true"
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """As a signal does, which only main threads get."""
+        """Stop as a signal does; only main threads receive signals."""
         self.server.handle_exit(signal.SIGTERM, None)
 
 
@@ -94,7 +94,7 @@ class Running:
 def serving(
     ensemble: Ensemble, limits: RequestLimits | None = None, *, batch: Batch | None = None, key: str | None = None
 ) -> Iterator[Running]:
-    """Serve an ensemble as ``tiny``; all that was asked for is finished at the end."""
+    """Serve an ensemble as ``tiny``; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
     engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
     served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)

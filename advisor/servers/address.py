@@ -117,13 +117,20 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
         if key in options:
             raise InputError(f"{place}: an option is given twice")
         options[key] = value
+    key_env, revision = options.pop("key_env", None), options.pop("revision", None)
+    if key_env is not None and not _VARIABLE.fullmatch(key_env):
+        raise InputError(
+            f"{place}: key_env must be the name of the environment variable that holds the key, not the key"
+        )
+    if revision is not None and not revision.strip():
+        raise InputError(f"{place}: revision= is empty; write a label for the version of the model, or leave it out")
     url, model = _address(words[0], place)
     per_minute = options.pop("requests_per_minute", None)
     address = ServerAddress(
         url,
         model,
-        key_env=_variable(options, place),
-        revision=_revision(options, place),
+        key_env=key_env,
+        revision=revision,
         timeout=_number("timeout", options.pop("timeout", "300"), place),
         concurrency=_concurrency(options.pop("concurrency", "8"), place),
         requests_per_minute=None if per_minute is None else _number("requests_per_minute", per_minute, place),
@@ -158,22 +165,6 @@ def _address(word: str, place: str) -> tuple[str, str]:
     ):
         raise InputError(f"{place}: the address is not http:// or https:// with a host; write {PREFIX}URL#MODEL")
     return url.rstrip("/"), model
-
-
-def _variable(options: dict[str, str], place: str) -> str | None:
-    name = options.pop("key_env", None)
-    if name is not None and not _VARIABLE.fullmatch(name):
-        raise InputError(
-            f"{place}: key_env must be the name of the environment variable that holds the key, not the key"
-        )
-    return name
-
-
-def _revision(options: dict[str, str], place: str) -> str | None:
-    revision = options.pop("revision", None)
-    if revision is not None and not revision.strip():
-        raise InputError(f"{place}: revision= is empty; write a label for the version of the model, or leave it out")
-    return revision
 
 
 def _number(key: str, value: str, place: str) -> float:

@@ -72,10 +72,10 @@ def make_app(
     add("/v1/models/{name:path}", endpoints.get_model, methods=["GET"], response_model=None)
     add("/health", endpoints.health, methods=["GET"], response_model=None)
     add("/metrics", endpoints.metrics, methods=["GET"], response_model=None)
-    app.add_exception_handler(RequestError, _on_request_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_unexpected_error)
+    app.exception_handler(RequestError)(_on_request_error)
+    app.exception_handler(RequestValidationError)(_on_validation_error)
+    app.exception_handler(HTTPException)(_on_http_error)
+    app.exception_handler(Exception)(_on_unexpected_error)
     return app
 
 
@@ -140,9 +140,8 @@ class Endpoints:
             if prompt_tokens is None:
                 return Response(status_code=499)
             streaming = True
-            return _CancellableStream(
-                response_events(stream, response, prompt_tokens), lambda: self._engine.cancel(stream)
-            )
+            events = response_events(stream, response, prompt_tokens)
+            return _CancellableStream(events, lambda: self._engine.cancel(stream))
         finally:
             if not streaming:
                 self._engine.cancel(stream)
@@ -181,25 +180,16 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-# Starlette types handlers with Exception, so each checks for the type that it is registered for.
-
-
-async def _on_request_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestError):
-        raise error
+async def _on_request_error(_: Request, error: RequestError) -> Response:
     return error_response(error)
 
 
-async def _on_validation_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _on_validation_error(_: Request, error: RequestValidationError) -> Response:
     return error_response(wrong_body(error.errors()))
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
     """The framework's own errors: unknown path, wrong method, body too large or not JSON."""
-    if not isinstance(error, HTTPException):
-        raise error
     messages = {
         400: "the body cannot be read; send a JSON object in UTF-8",
         404: f"unknown path {request.url.path}; use /v1/models, /v1/completions or /v1/chat/completions",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from advisor.serving.metrics import Metrics
-from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, failed, overloaded, unavailable
+from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, unavailable
 from ensemble.decode.stream import Pieces
 from ensemble.errors import InputError, PromptTooLongError
 from ensemble.models.spec import first_line
@@ -165,6 +165,9 @@ class ServingEngine:
         limits: Limits of requests.
         metrics: The figures to update.
 
+    Attributes:
+        refusing: Why requests are refused; empty where they are accepted.
+
     Raises:
         InputError: The method decodes whole spans.
     """
@@ -181,7 +184,7 @@ class ServingEngine:
         self._lock = threading.RLock()
         self._accepted = 0
         self._next_number = 0
-        self._refusing = ""
+        self.refusing = ""
         self._post: Callable[[Sequence[tuple[RequestStream, Event]]], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
@@ -207,10 +210,16 @@ class ServingEngine:
         """
         texts = len(request.prompts) * request.copies
         with self._lock:
-            if self._refusing:
-                raise unavailable(self._refusing)
+            if self.refusing:
+                raise unavailable(self.refusing)
             if self._accepted + texts > self._limits.texts:
-                raise overloaded(self._limits.texts)
+                raise RequestError(
+                    429,
+                    f"the limit of {self._limits.texts} running and waiting texts is reached; try again later",
+                    kind="rate_limit_error",
+                    code="rate_limit_exceeded",
+                    headers={"Retry-After": "1"},
+                )
             self._accepted += texts
             numbers = range(self._next_number, self._next_number + texts)
             self._next_number += texts
@@ -225,12 +234,7 @@ class ServingEngine:
     def refuse(self, reason: str = STOPPING) -> None:
         """Accept no more requests."""
         with self._lock:
-            self._refusing = self._refusing or reason
-
-    @property
-    def refusing(self) -> str:
-        """Why requests are refused; empty where they are accepted."""
-        return self._refusing
+            self.refusing = self.refusing or reason
 
     @property
     def idle(self) -> bool:
@@ -286,7 +290,9 @@ class ServingEngine:
         request = stream.request
         try:
             prompts = [self._ensemble.encode(prompt) for prompt in request.prompts]
-            self._check_lengths([len(prompt[0]) for prompt in prompts])
+            longest, limit = max(len(prompt[0]) for prompt in prompts), self._limits.prompt_tokens
+            if limit is not None and longest > limit:
+                raise PromptTooLongError(f"a prompt has {longest} tokens; this server allows {limit}")
             stops = [stop.encode() for stop in request.settings.stop]
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
             self._count_out(len(stream.numbers))
@@ -298,11 +304,6 @@ class ServingEngine:
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
         return tokens
-
-    def _check_lengths(self, lengths: Sequence[int]) -> None:
-        limit = self._limits.prompt_tokens
-        if limit is not None and max(lengths) > limit:
-            raise PromptTooLongError(f"a prompt has {max(lengths)} tokens; this server allows {limit}")
 
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
@@ -343,7 +344,11 @@ class ServingEngine:
         self._metrics.failures.inc()
         # Only the texts of the failed step are lost; texts that waited had no part in it.
         waiting = set(self._decoder.waiting)
-        self._fail([number for number in self._texts if number not in waiting], failed(first_line(error)))
+        reason = f"the models failed: {first_line(error)}"
+        self._fail(
+            [number for number in self._texts if number not in waiting],
+            RequestError(500, reason, kind="server_error", code="model_error"),
+        )
         self._decoder = self._ensemble.decoder(self._batch)
         for number, text in self._texts.items():
             self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)

@@ -124,25 +124,9 @@ class RequestError(UniteError):
         return {"error": {"message": str(self), **self._rest}}
 
 
-def overloaded(limit: int) -> RequestError:
-    """The error where too many texts run or wait."""
-    return RequestError(
-        429,
-        f"the limit of {limit} running and waiting texts is reached; try again later",
-        kind="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers={"Retry-After": "1"},
-    )
-
-
 def unavailable(reason: str) -> RequestError:
     """The error where the server accepts no requests."""
     return RequestError(503, reason, kind="server_error", code="unavailable", headers={"Retry-After": "5"})
-
-
-def failed(reason: str) -> RequestError:
-    """The error where the decoder failed."""
-    return RequestError(500, f"the models failed: {reason}", kind="server_error", code="model_error")
 
 
 def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
