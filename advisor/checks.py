@@ -11,8 +11,8 @@ import yaml
 
 from advisor.pool.pool_file import CHAT_TEMPLATES, DTYPES, Candidate
 from advisor.records import Rules
-from advisor.servers.address import Remote
-from advisor.servers.identity import identify_remote
+from advisor.servers.address import ServerAddress
+from advisor.servers.identity import identify_server
 from advisor.tasks.values import Task
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import list_methods, make_options
@@ -176,8 +176,8 @@ def check_pool(candidates: Sequence[Candidate], device: str, chat_template: str,
         if here and candidate.device is not None:
             check_device(f"{candidate.place}: device", candidate.device)
         try:
-            if isinstance(candidate.checkpoint, Remote):
-                identify_remote(candidate.checkpoint, chat=(candidate.chat_template or chat_template) != "never")
+            if isinstance(candidate.checkpoint, ServerAddress):
+                identify_server(candidate.checkpoint, chat=(candidate.chat_template or chat_template) != "never")
             else:
                 check_checkpoint(candidate.checkpoint)
         except InputError as error:

@@ -300,7 +300,7 @@ def test_without_lm_eval_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     ):
         load_task("lm_eval:gsm8k")
     monkeypatch.setattr(harness, "version", lambda _: "0.4.9.2")
-    with pytest.raises(InputError, match=r"needs lm-eval 0.4.13, and 0.4.9.2 is installed"):
+    with pytest.raises(InputError, match=r"needs lm-eval 0.4.13 or newer; 0.4.9.2 is installed"):
         load_task("lm_eval:gsm8k")
 
 

@@ -74,12 +74,12 @@ def serve(
 
     from advisor.output import chosen_set
     from advisor.profile.loader import hush
-    from advisor.serving.guard import read_key
-    from advisor.serving.order import Limits
-    from advisor.serving.server import Server, address_of, bind, is_loopback
+    from advisor.serving.middleware import read_key_digest
+    from advisor.serving.protocol import RequestLimits
+    from advisor.serving.server import GracefulServer, address_of, bind, is_loopback
 
     hush()
-    key = read_key(api_key_file, os.environ)
+    key_digest = read_key_digest(api_key_file, os.environ)
     if models:
         chosen = chosen_set.chosen_by_hand(models)
     else:
@@ -91,16 +91,16 @@ def serve(
     starting.check_level(chosen.method)
     checks.check_models(chosen.members)
     usual_tokens = chosen.max_new_tokens or 256
-    limits = Limits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
+    limits = RequestLimits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
     with bind(host, port) as bound:
-        app, engine = starting.make_app_of(chosen, name, limits, key, size)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, size)
 
         def ready() -> None:
-            _say_ready(address_of(bound), name, open_to_all=not is_loopback(bound), keyed=key is not None)
+            _say_ready(address_of(bound), name, open_to_all=not is_loopback(bound), keyed=key_digest is not None)
 
-        server = Server(app, engine, bound, ready=ready, stopping=_say_stopping)
-        starting.spare_what_stays()
+        server = GracefulServer(app, engine, bound, ready=ready, stopping=_say_stopping)
+        starting.freeze_garbage_collector()
         server.run_bound()
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from advisor.output.result_json import read_result
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding, FreshLoader, SpreadLoader
-from advisor.servers.address import PREFIX, Remote, not_here, remote_of
+from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -97,7 +97,7 @@ def _incomplete(run: Path, error: Exception) -> InputError:
 def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
     template = cast("ChatTemplate", source["chat_template"])
     if "remote" in source:
-        return Candidate(name, remote_of(source["remote"], place), place, chat_template=template)
+        return Candidate(name, ServerAddress.from_dict(source["remote"], place), place, chat_template=template)
     checkpoint = Checkpoint(
         str(source["path_or_id"]), source["revision"], sides=_sides(source), gguf_file=source.get("gguf_file")
     )
@@ -105,8 +105,8 @@ def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
 
 
 def _model(candidate: Candidate) -> ModelSpec:
-    if isinstance(candidate.checkpoint, Remote):
-        raise InputError(not_here(candidate.name))
+    if isinstance(candidate.checkpoint, ServerAddress):
+        raise InputError(why_not_decodable(candidate.name))
     template = candidate.chat_template or "auto"
     device, dtype = candidate.device or "cpu", candidate.dtype or "auto"
     return ModelSpec(candidate.checkpoint, candidate.name, device, dtype, template)
@@ -121,7 +121,7 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     members = []
     for model in models:
         if model.startswith(PREFIX):
-            raise InputError(not_here(model.partition("#")[2] or "a model"))
+            raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
         folder = Path(model).expanduser()
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)

@@ -9,8 +9,8 @@ from typing import Any
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import Candidate
 from advisor.response_cache import Store
-from advisor.servers.address import Remote, not_here
-from advisor.servers.identity import RemoteIdentity, identify_remote
+from advisor.servers.address import ServerAddress, why_not_decodable
+from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
@@ -55,16 +55,16 @@ class Identity:
         }
 
 
-def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> Identity | RemoteIdentity:
+def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> Identity | ServerIdentity:
     """Find out what decides a candidate's responses, reading no weights but to hash them.
 
     Raises:
         InputError: The candidate cannot be used; names its line in the pool file.
     """
     template = candidate.chat_template or inference.chat_template
-    if isinstance(candidate.checkpoint, Remote):
+    if isinstance(candidate.checkpoint, ServerAddress):
         try:
-            return identify_remote(candidate.checkpoint, chat=template != "never")
+            return identify_server(candidate.checkpoint, chat=template != "never")
         except InputError as error:
             raise InputError(f"{candidate.place}: {error}") from None
     return _identify_local(candidate, candidate.checkpoint, template, inference, store)
@@ -88,14 +88,14 @@ def _identify_local(
     return Identity(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
 
 
-def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, inference: InferenceConfig) -> ModelSpec:
+def model_of(candidate: Candidate, identity: Identity | ServerIdentity, inference: InferenceConfig) -> ModelSpec:
     """A candidate as it is to be loaded: its own options, and the run's where it has none.
 
     Raises:
         InputError: It is behind a server.
     """
-    if isinstance(candidate.checkpoint, Remote) or isinstance(identity, RemoteIdentity):
-        raise InputError(not_here(candidate.name))
+    if isinstance(candidate.checkpoint, ServerAddress) or isinstance(identity, ServerIdentity):
+        raise InputError(why_not_decodable(candidate.name))
     # The commit that was found at the beginning: a branch may move while other candidates are run.
     revision = identity.revision or candidate.checkpoint.revision
     return ModelSpec(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from advisor.pool.resources import OPTIONS, Needs, read_needs
-from advisor.servers.address import PREFIX, Remote, read_remote
+from advisor.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import ChatTemplate, Checkpoint, Reads, Sides
@@ -50,7 +50,7 @@ class Candidate:
     """
 
     name: str
-    checkpoint: Checkpoint | Remote
+    checkpoint: Checkpoint | ServerAddress
     place: str
     dtype: str | None = None
     device: str | None = None
@@ -130,10 +130,10 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
 
 
 def _remote(words: list[str], place: str) -> Candidate:
-    remote, options = read_remote(words, place)
+    address, options = read_server_line(words, place)
     return Candidate(
-        _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place),
-        remote,
+        _name(options, address.model.rstrip("/").rsplit("/", 1)[-1], place),
+        address,
         place,
         chat_template=_template(options, place),
     )

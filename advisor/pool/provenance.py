@@ -11,7 +11,7 @@ from typing import Any
 from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Identity
 from advisor.pool.pool_file import Candidate
-from advisor.servers.identity import RemoteIdentity
+from advisor.servers.identity import ServerIdentity
 from ensemble.models.spec import Checkpoint
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
@@ -22,7 +22,7 @@ def of_run(
     seed: int,
     inference: InferenceConfig,
     candidates: Sequence[Candidate],
-    identities: Mapping[str, Identity | RemoteIdentity],
+    identities: Mapping[str, Identity | ServerIdentity],
 ) -> dict[str, Any]:
     """``provenance`` of a run with models."""
     return {
@@ -56,8 +56,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _model(candidate: Candidate, identity: Identity | RemoteIdentity, inference: InferenceConfig) -> dict[str, Any]:
-    if isinstance(identity, RemoteIdentity):
+def _model(candidate: Candidate, identity: Identity | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
+    if isinstance(identity, ServerIdentity):
         return identity.as_dict()
     # Whether code from the hub may run is left out on purpose: who runs a set from a result decides that anew.
     return {

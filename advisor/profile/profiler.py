@@ -17,12 +17,12 @@ from advisor.profile.engine import Answered, Begun, Ended, Engine, Job
 from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader, Loader
 from advisor.profile.local_engine import LocalEngine
-from advisor.profile.server_answers import There
+from advisor.profile.server_answers import ServerAnswerer
 from advisor.profile.sheet import Advance, Answerer, Cost, Sheet, question_key
 from advisor.progress import Watcher
 from advisor.records import Profile
 from advisor.response_cache import Store
-from advisor.servers.identity import RemoteIdentity
+from advisor.servers.identity import ServerIdentity
 from advisor.tasks.values import Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import ModelSpec
@@ -143,7 +143,7 @@ class Profiler:
 
     def is_remote(self, name: str) -> bool:
         """Whether a candidate is behind a server: it answers, and cannot be loaded."""
-        return isinstance(self.identities[name], RemoteIdentity)
+        return isinstance(self.identities[name], ServerIdentity)
 
     def model(self, name: str) -> ModelSpec:
         """A candidate as it is to be loaded.
@@ -220,8 +220,8 @@ class Profiler:
     def _answerer(self, name: str, members: Sequence[str], decoding: Decoding) -> Answerer:
         """Who answers for some members in this process."""
         identity = self.identities[members[0]]
-        if len(members) == 1 and isinstance(identity, RemoteIdentity):
-            return There(name, identity.remote, identity.chat)
+        if len(members) == 1 and isinstance(identity, ServerIdentity):
+            return ServerAnswerer(name, identity.address, chat=identity.chat)
         return Here(name, partial(self.load, members, decoding))
 
     def _key(self, members: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:

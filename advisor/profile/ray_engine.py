@@ -19,7 +19,7 @@ from advisor.profile.engine import Answered, Begun, Ended, Event, Job
 from advisor.profile.local_engine import LocalEngine
 from advisor.profile.ray_pool import RESTARTS, Staff, dismiss, hire, too_much
 from advisor.profile.ray_worker import Place, Worker, pack
-from advisor.servers.address import Remote
+from advisor.servers.address import ServerAddress
 from ensemble.errors import InputError
 from ensemble.models.spec import first_line
 
@@ -91,7 +91,7 @@ class ClusterEngine:
         """
         asked = []
         for candidate in candidates:
-            if isinstance(candidate.checkpoint, Remote):
+            if isinstance(candidate.checkpoint, ServerAddress):
                 continue
             asked.append(needs_of(candidate.needs, candidate.device or device, candidate.place))
             if reason := too_much(asked[-1]):
