@@ -125,7 +125,7 @@ def test_the_advisor_is_not_loaded(run: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_samples_the_report_is_made_and_says_so(tmp_path: Path, result: dict[str, Any]) -> None:
-    assert "There was no samples.jsonl beside result.json" in text_of(written(tmp_path, result))
+    assert "The run folder has no samples.jsonl" in text_of(written(tmp_path, result))
 
 
 def test_empty_samples_are_no_error(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def test_what_the_first_version_wrote_is_drawn(tmp_path: Path) -> None:
     for name in ("result.json", "samples.jsonl"):
         (tmp_path / name).write_bytes((first / name).read_bytes())
     text = text_of(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert "Too close to call." in text and "Cost What it took" in text
+    assert "Too close to call." in text and "Cost Time and speed" in text
     # What that version did not know has no place on the page, rather than a row of dashes.
     for newer in ("Memory", "ECE", "kinds of questions", "Words cut alike", "step by step"):
         assert newer not in text

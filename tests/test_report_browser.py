@@ -327,7 +327,9 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         prefer(window, "light")
         open_report(window, report)
         text = find(window, "body")[0].text
-        assert "Ensemble these three models." in text and "Left out" in text and "These 12 say most" in text
+        assert (
+            "Ensemble these three models." in text and "Left out" in text and "These 12 examples show the most" in text
+        )
         assert not find(window, ".limits")[0].is_displayed()
         assert not find(window, "thead button")
         find(window, "#telling summary")[0].click()

@@ -21,7 +21,7 @@ from ensemble.methods import check_apart
 from ensemble.models.spec import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.saved import folder as savedfolder
 from ensemble.step.trace import Step
-from reports.visible import visible
+from reports.text import visible
 
 _SHOWN = 5
 """Candidates of a step that a trace shows."""
