@@ -20,6 +20,7 @@ from reports.read.result import Result
 from reports.script_data import script_data
 from reports.sections import accuracy_map, cost, ensemble, examples, leaderboard, lengths, methods, pairs, verdict
 
+# The sections in the order of the page.
 SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None], ...] = (
     # Name of the template, title in the contents (none for the verdict, which is above them), and function of the
     # template's values (none where `result` is enough).
@@ -35,7 +36,6 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     ("examples", "Examples", examples.values),
     ("provenance", "Provenance", None),
 )
-"""The sections in the order of the page."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLES = ("style.css", "figures.css", "explorer.css", "steps.css")
@@ -59,7 +59,7 @@ def render(result: Result) -> str:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a wrong name in a template is an error and not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -80,6 +80,7 @@ def render(result: Result) -> str:
         titles=[(name, title) for name, title, _ in SECTIONS if title and name in sections],
         style=Markup(style),
         script=Markup(script),
+        # The policy allows exactly this style and this script, so that injected ones cannot run.
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=Markup(script_data(result)),

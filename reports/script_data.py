@@ -52,6 +52,7 @@ def _example(example: ShownExample) -> dict[str, Any]:
 
 
 def _trace(trace: StepTrace) -> dict[str, Any]:
+    # Three decimals keep the page small: a run has thousands of steps.
     steps = [
         [token, won_by, None if disagreement is None else round(disagreement, 3), *others]
         for token, won_by, disagreement, *others in trace.steps

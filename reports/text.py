@@ -155,7 +155,7 @@ def memory(value: float | None) -> str:
 
 
 _FORMATS = (amount, chance, decimals, difference, difference_interval, interval, length, memory, milliseconds)
+# The filters of the templates by name.
 FILTERS = {
     function.__name__: function for function in (*_FORMATS, p_value, points, ratio, seconds, sentence, share, thousands)
 }
-"""The filters of the templates by name."""

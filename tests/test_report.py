@@ -284,3 +284,11 @@ def test_other_uses_of_the_answers_are_a_table_where_there_are_any(tmp_path: Pat
     table = page.partition('id="alternatives"')[2].partition("</table>")[0]
     for shown in ("voting &lt;b&gt;", "81.0", "72.2 to 87.5", "+4.0", "= 0.021"):
         assert shown in table
+
+
+def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
+    result["ensemble"] |= {"delta": -34.0, "delta_ci": [-40.0, -28.0]}
+    for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):
+        drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
+        assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}
+    assert '<p class="delta loss">' in written(tmp_path, result) and '<p class="delta">' in page

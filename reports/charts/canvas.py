@@ -136,6 +136,7 @@ class Canvas:
         root = ElementTree.fromstring(buffer.getvalue())
         for child in [child for child in root if child.tag in (f"{_SVG}metadata", f"{_SVG}defs")]:
             root.remove(child)
+        # A list, because restyling adds title elements to the tree.
         for element in list(root.iter()):
             _restyle(element, self._titles)
         _unwrap(root)
@@ -149,6 +150,7 @@ class Canvas:
         return re.sub(r">\s+<", "><", ElementTree.tostring(root, encoding="unicode", short_empty_elements=False))
 
     def _patch(self, outline: Outline, fill: str, edge: str, width: float, name: str, title: str) -> None:
+        # Titles are found again by the names of their parts.
         if title and not name:
             name = part(titled=len(self._titles))
         patch = PathPatch(outline, facecolor=_STAND_INS[fill], edgecolor=_STAND_INS.get(edge, "none"), linewidth=width)
@@ -218,5 +220,6 @@ def _unwrap(element: ElementTree.Element) -> None:
 
 
 def _compact(path: str) -> str:
+    # Hundredths of a pixel are invisible, and more digits would only make the page larger.
     rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), path)
     return " ".join(rounded.split())

@@ -73,6 +73,7 @@ def place(
     placed: list[tuple[str, Box, Point | None] | None] = []
     for point, text, short in labels:
         places = ((each, _best(point, each, size, taken, soft, bounds)) for each in (text, short))
+        # The short text is tried only if the full text has no free place.
         fits, box = next(((each, box) for each, box in places if box is not None), ("", None))
         if box is None:
             placed.append(None)

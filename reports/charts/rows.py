@@ -12,8 +12,8 @@ from reports.read.measurements import Measurements
 # CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels.
 WIDE, NARROW = 904, 358
 
+# Pixels for the names beside a wide drawing; a narrow drawing has them above the lines.
 COLUMN = 190
-"""Pixels for the names beside a wide drawing; a narrow drawing has them above the lines."""
 
 _NAME_SIZE = 12.5
 

@@ -9,8 +9,8 @@ from typing import Literal
 from reports.read.fields import Fields, read_object
 from reports.read.measurements import Measurements, measurements
 
+# The versions of ``evaluation.json`` that this package reads.
 SCHEMA_VERSIONS = frozenset({1})
-"""The versions of ``evaluation.json`` that this package reads."""
 Kind = Literal["member", "method", "control"]
 _WAY_OUT = "run `advisor evaluate` again, or delete the file"
 _LEVELS = {"token": "tokens", "span": "spans", "response": "responses", "control": "control", "": "alone"}
@@ -81,6 +81,7 @@ def _row(fields: Fields, name: str, kind: Kind) -> MethodRow:
     level, adjusted, numbers = fields.word("level", _LEVELS, ""), fields.number("p_adjusted"), measurements(fields)
     return MethodRow(
         name=fields.line(name) or fields.refuse(name, f"the {name}'s name"),
+        # The control has no adjusted p-value.
         **(numbers if adjusted is None else {**numbers, "p_value": adjusted}),
         kind="control" if level == "control" else kind,
         level=_LEVELS[level],

@@ -136,6 +136,7 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
+        # Any value can be shown as text; only numbers and structure have to be right.
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -13,8 +13,8 @@ from reports.read.measurements import Measurements, measurements
 from reports.read.samples import Samples
 from reports.text import visible
 
+# The versions of ``result.json`` that this package reads.
 SCHEMA_VERSIONS = frozenset({1})
-"""The versions of ``result.json`` that this package reads."""
 
 Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
@@ -120,6 +120,7 @@ class Result:
         """The candidates' names in drawings: hub ids and paths without their owners, if these are unique."""
         names = [candidate.name for candidate in self.candidates]
         tails = [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
+        # Two owners may have models of the same name.
         return dict(zip(names, tails if len(set(tails)) == len(set(names)) else names, strict=True))
 
 
@@ -148,6 +149,7 @@ def read_result(path: Path) -> Result:
         max_length_ratio=2.0 if max_length_ratio is None else max_length_ratio,
         max_models=rules.optional_count("max_models"),
         candidates=candidates,
+        # A set may name a model that is no longer among the candidates.
         selected=tuple(by_name[name] for name in root.texts("selected") if name in by_name),
         pairs=_pairs(root, by_name),
         ensemble=None if ensemble is None else _ensemble(ensemble),
@@ -167,6 +169,7 @@ def read_result(path: Path) -> Result:
 def _candidate(index: int, fields: Fields, n: int) -> CandidateRow:
     name, numbers = fields.line("model") or fields.refuse("model", "the candidate's name"), measurements(fields, n)
     groups = fields.part("groups")
+    # A result of bare profiles has no statuses.
     default = "failed" if numbers["accuracy"] is None else "rejected"
     return CandidateRow(
         name=name,
@@ -187,6 +190,7 @@ def _pairs(root: Fields, by_name: dict[str, CandidateRow]) -> dict[tuple[int, in
     for fields in root.parts("pairs"):
         a, b = by_name.get(fields.line("a")), by_name.get(fields.line("b"))
         if a is not None and b is not None and a is not b:
+            # A newer version may have measures that this one does not know.
             pairs[a.index, b.index] = fields.known_numbers()
     return pairs
 

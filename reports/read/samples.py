@@ -22,30 +22,31 @@ from typing import Any
 from reports.read.fields import Fields, read_lines
 from reports.text import visible
 
+# Examples in the report. A reader looks at few, and the others stay in samples.jsonl.
 MOST_EXAMPLES = 200
-"""Examples in the report; the others stay in ``samples.jsonl``."""
 
+# Characters of a prompt or a response. One endless response must not fill the page.
 LONGEST_TEXT = 4000
-"""Characters of a prompt or a response that are shown."""
 
+# Bytes of all examples together. The page has at most 2 MB, with the figures and the markup.
 MOST_BYTES = 1_300_000
-"""Bytes of all examples together. The page stays below 2 MB with the figures and the markup."""
 
+# Bytes of all traces together, a part of the above: a single trace has hundreds of steps.
 MOST_TRACE_BYTES = 400_000
-"""Bytes of all traces together."""
 
+# Bytes of markup for each response.
 OVERHEAD = 70
-"""Bytes of markup for each response."""
 
+# A response counts as right from this score on, because some metrics have scores between 0 and 1.
 RIGHT = 0.5
-"""The score from which a response counts as right, for metrics with scores between 0 and 1."""
 
+# Only on this split did every candidate answer, so only its lengths can be compared.
 PROFILED = "dev"
-"""The split that every candidate answered, and that the rules were applied to."""
 
+# The limits between the five shades of disagreement.
 DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)
-"""The limits between the five shades of disagreement."""
 
+# What may be remarkable about an example, in the order of the filters on the page.
 TAGS = {
     "mended": "Ensemble mended it",
     "broke": "Ensemble broke it",
@@ -54,7 +55,6 @@ TAGS = {
     "cut": "Cut off",
     "traced": "Step by step",
 }
-"""What may be remarkable about an example, in the order of the filters on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,10 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
         examples.append(example)
         if example.split == PROFILED:
             for response in example.responses:
+                # A failed response has no text, and a length of 0 would distort the histogram.
                 if response.candidate is not None and not response.error:
                     lengths[response.candidate].append(response.length)
+    # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example.prompt for example in examples])
     shown = _most_telling([_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)])
     return Samples(len(examples), tuple(shown), _clipped(opening), tuple(map(tuple, lengths)))
@@ -184,6 +186,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
 
 def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
     by_name = fields.part("responses")
+    # Responses of models that result.json does not list are ignored.
     known = {name: indices[visible(name)] for name in by_name.values if visible(name) in indices}
     responses = sorted(
         (_response(by_name.part(name), index) for name, index in known.items()),
@@ -209,6 +212,7 @@ def _response(fields: Fields, candidate: int | None) -> ShownResponse:
     return ShownResponse(
         candidate=candidate,
         text=text,
+        # No answer found (null) is different from an empty answer.
         extracted=None if fields.values.get("extracted") is None else fields.line("extracted"),
         score=fields.number("score"),
         length=fields.count("length", len(text)),
@@ -220,6 +224,7 @@ def _response(fields: Fields, candidate: int | None) -> ShownResponse:
 def _tags(
     responses: Sequence[ShownResponse], ensemble: ShownResponse | None, best_index: int | None, *, traced: bool
 ) -> tuple[str, ...]:
+    # Several tags may hold, and some need responses that the question does not have.
     everyone = responses if ensemble is None else [*responses, ensemble]
     best = next((response for response in responses if response.candidate == best_index), None)
     holds = {
@@ -241,6 +246,7 @@ def _trace(fields: Fields) -> StepTrace | None:
 
 def _step(fields: Fields, members: int) -> list[Any]:
     candidates = [_step_candidate(candidate, members) for candidate in fields.parts("candidates")]
+    # A number outside the recorded candidates reads as unknown: the file keeps only the likeliest of them.
     chosen = fields.count("chosen", -1)
     disagreement = fields.number("disagreement")
     return [
@@ -281,6 +287,7 @@ def _common_opening(prompts: list[str]) -> str:
     first, last = min(prompts), max(prompts)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     end = first.rfind("\n\n", 0, same) + 2
+    # A short opening is not worth a fold of its own on the page.
     return first[:end] if end > 160 else ""
 
 
@@ -307,6 +314,7 @@ def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
     chosen, room = [], MOST_BYTES
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
         room -= examples[position].weight
+        # Stop at the first that does not fit: smaller but less important examples would be an odd selection.
         if room < 0:
             break
         chosen.append(position)

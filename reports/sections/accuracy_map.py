@@ -15,9 +15,8 @@ from reports.read.result import CandidateRow, Result
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
 _NAME_SIZE = 12.5
 
+# Candidates with a name, beside the chosen ones: more names would cover the map. The others show theirs on hover.
 MOST_NAMES = 24
-"""Candidates with a name on the map, and the chosen ones. The others have their names on hover and on the leaderboard.
-"""
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -110,6 +109,7 @@ def _draw_names(
         (at, text.shortened(short_names[candidate.name], longest), f"no. {candidate.index + 1}")
         for candidate, at in named
     ]
+    # A name must not cover the mark of any candidate, with a name or without.
     marks = [Box(x - 8, y - 8, x + 8, y + 8) for _, (x, y) in points]
     for (candidate, at), placed in zip(named, place(labels, _NAME_SIZE, marks, soft, bounds), strict=True):
         if placed is None:

@@ -12,6 +12,7 @@ def values(result: Result) -> dict[str, Any] | None:
     run = result.ensemble
     rows = [(run.split, each, each is run) for each in (run, *run.members)] if run else []
     rows += [(result.split, each, False) for each in result.candidates]
+    # Responses of another tool have no cost.
     rows = [row for row in rows if row[1].has_cost]
     if not rows:
         return None

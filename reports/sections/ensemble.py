@@ -27,6 +27,7 @@ def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | No
     rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
     start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)
     canvas = Canvas(width, step * len(rows) + foot)
+    # The scale has room for the intervals and not for the accuracies only.
     ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
     x = points_scale(ends, start, width - 52, pad=1.5)
     axis(canvas, x, foot, "accuracy, points", 5 if width == NARROW else 10)

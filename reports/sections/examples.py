@@ -7,14 +7,14 @@ from typing import Any
 from reports.read.result import Result
 from reports.read.samples import TAGS, Samples, ShownExample
 
+# Examples in the page itself, for readers without JavaScript.
 SHOWN_WITHOUT_SCRIPT = 12
-"""Examples in the page itself, for readers without JavaScript."""
 
+# About how many bytes these have. They are in the page a second time.
 MOST_BYTES_WITHOUT_SCRIPT = 150_000
-"""About how many bytes these have. They are in the page a second time."""
 
+# About how many bytes a step of a trace has in the page itself.
 BYTES_OF_A_STEP = 300
-"""About how many bytes a step of a trace has in the page itself."""
 
 
 def values(result: Result) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def _bars(result: Result) -> dict[int, dict[str, float]]:
     if not known:
         return {}
     low, high = min(ends[0] for _, _, ends in known), max(ends[1] for _, _, ends in known)
+    # At least one point, so that equal accuracies do not divide by zero.
     width = max(high - low, 1.0)
     primary = result.primary
     limit = primary.accuracy - result.max_gap if primary and primary.accuracy is not None else low

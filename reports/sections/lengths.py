@@ -12,8 +12,8 @@ from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_nam
 from reports.charts.scales import Scale, length_scale
 from reports.read.result import CandidateRow, Result
 
+# With more candidates the page would show little else.
 MOST_CANDIDATES = 40
-"""With more candidates the page would show little else."""
 
 _HEIGHT = 26.0
 

@@ -31,6 +31,7 @@ def values(result: Result) -> dict[str, Any] | None:
 
 def _draw(table: MethodTable, width: int) -> str | None:
     """Draw all rows with a known accuracy, best first: the accuracy on the left, the cost per token on the right."""
+    # A method that was left out has no accuracy, and only a row in the table.
     known = sorted(
         ((row.accuracy, row) for row in table.rows if row.accuracy is not None), key=lambda pair: pair[0], reverse=True
     )

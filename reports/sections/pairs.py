@@ -11,11 +11,11 @@ from reports.charts.canvas import Canvas, part
 from reports.charts.labels import Box, text_width
 from reports.read.result import CandidateRow, Result
 
+# With more candidates the cells have no room for their values, so the page has only the table.
 MOST_CANDIDATES = 12
-"""With more candidates the cells have no room for their values, so the page has only the table."""
 
+# Pairs in the table. A hundred candidates have 4,950; those with the best candidates come first.
 MOST_PAIRS = 1000
-"""Pairs in the table. A hundred candidates have 4,950; those with the best candidates come first."""
 
 _LEVELS = 9
 _NAME_SIZE = 12.0
@@ -38,6 +38,7 @@ def _percent(share: float | None) -> str:
     return text.UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
+# The measures of the page, in this order; others in ``result.json`` are ignored.
 MEASURES = (
     PairMeasure("gap", "Gap", "Points of accuracy between the two. Lower fits better.", text.points, low=0.0),
     PairMeasure(
@@ -89,7 +90,6 @@ MEASURES = (
         high=1.0,
     ),
 )
-"""The measures of the page, in this order; others in ``result.json`` are ignored."""
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -103,6 +103,7 @@ def values(result: Result) -> dict[str, Any] | None:
     return {
         "measures": measures,
         "matrices": [(measure, draw_matrix(measure, candidates, result)) for measure in drawn],
+        # The best candidates come first in the file, and so do their pairs.
         "pairs": [
             (result.candidates[a], result.candidates[b], known)
             for (a, b), known in list(result.pairs.items())[:MOST_PAIRS]
@@ -125,6 +126,7 @@ def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Re
         canvas.text(row * cell_width + 7, top - _ROW / 2, names[row], size=_NAME_SIZE)
         for column, other in enumerate(candidates[:row]):
             a, b = candidate.index, other.index
+            # The file may have a pair in either order.
             value = (result.pairs.get((b, a)) or result.pairs.get((a, b)) or {}).get(measure.key)
             share = None if value is None else (value - low) / (high - low)
             box = Box(column * cell_width, top - _ROW, (column + 1) * cell_width - 2, top - 2)

@@ -48,6 +48,7 @@ def draw_delta(run: EnsembleRun) -> str | None:
     if run.delta is None or run.delta_ci is None:
         return None
     low, high = run.delta_ci
+    # The scale always shows zero, so that the reader sees whether the interval includes it.
     reach = max(high, 0.0) - min(low, 0.0) or 1.0
     canvas = Canvas(NARROW, 64)
     x = Scale(min(low, 0.0) - 0.12 * reach, max(high, 0.0) + 0.12 * reach, 6, NARROW - 6)
@@ -87,6 +88,7 @@ def _interval(run: EnsembleRun) -> str:
 def _chance(run: EnsembleRun) -> str:
     if run.p_value is None:
         return ""
+    # Readers understand a frequency better than a probability.
     if run.p_value < 0.001:
         often = "in fewer than 1 of 1,000 tries"
     elif run.p_value < 0.1:
