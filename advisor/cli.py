@@ -124,7 +124,7 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 
 def _fail(message: str, status: int) -> None:
-    from reports.visible import visible
+    from reports.text import visible
 
     print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

@@ -29,7 +29,7 @@ ORDER = {
         "api",
         "",
     ],
-    "reports": ["text", "read", "charts", "sections", "page", ""],
+    "reports": ["text", "read", "script_data", "charts", "sections", "card", "page", ""],
     "advisor": [
         "progress",
         "records",

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
 from reports.card import evidence
-from reports.model import read_result
+from reports.read.result import read_result
 
 if TYPE_CHECKING:
     from pools import Place
@@ -83,7 +83,7 @@ def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None
     assert place.advisor(*SELECT, *LENIENT, "--no-verify").status == 0
     assert place.advisor("export", "run", "out").status == 0
     card = (place.folder / "out" / "README.md").read_text(encoding="utf-8")
-    assert "was chosen, but never run on held-out questions" in card
+    assert "The set was not run on held-out questions" in card
     assert "model-index" not in card
 
 

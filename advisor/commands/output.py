@@ -15,7 +15,7 @@ def command_line() -> str:
 
 def for_output(text: str) -> str:
     """A model's text: as it is for a file or a program, but a terminal obeys no command in it."""
-    from reports.visible import visible
+    from reports.text import visible
 
     return visible(text, keep_lines=True) if sys.stdout.isatty() else text
 

@@ -17,7 +17,7 @@ from ensemble.files import default_cache_dir
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Reads, Sides
 from ensemble.saved import folder as savedfolder
 from ensemble.step.trace import Step
-from reports.visible import visible
+from reports.text import visible
 
 _SHOWN = 5
 """Candidates of a step that a trace shows."""

@@ -14,8 +14,8 @@ from ensemble.models.fingerprint import check_unchanged
 from ensemble.models.spec import EnsembleSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import model_card
-from reports import model as run_model
 from reports.card import evidence
+from reports.read import result as run_result
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -57,26 +57,26 @@ def export(run: Path, folder: Path, push: str | None, *, private: bool) -> str:
     savedfolder.check_target(folder)
     if push is not None:
         savedfolder.check_pushable(spec)
-    result = run_model.read_result(run / "result.json")
-    card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
+    result = run_result.read_result(run / "result.json")
+    card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
     return savedfolder.save(spec, folder, push, private=private, card=card) or str(folder)
 
 
-def _measured(result: run_model.Result) -> Sequence[EvalResult]:
+def _measured(result: run_result.Result) -> Sequence[EvalResult]:
     """The ensemble's accuracy for the card's metadata; nothing where it was not run on held-out questions."""
     from huggingface_hub import EvalResult
 
-    run, task = result.ensemble, result.task
+    run = result.ensemble
     if run is None or run.accuracy is None:
         return ()
     return (
         EvalResult(
             task_type="text-generation",
-            dataset_type=task.name,
-            dataset_name=task.name,
+            dataset_type=result.task,
+            dataset_name=result.task,
             dataset_split=run.split,
-            metric_type=task.metric,
-            metric_name=f"{task.metric}, points of 100, on {run.n} held-out questions",
+            metric_type=result.metric,
+            metric_name=f"{result.metric}, points of 100, on {run.n} held-out questions",
             metric_value=round(run.accuracy, 2),
         ),
     )

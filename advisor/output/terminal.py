@@ -22,7 +22,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from reports.visible import visible
+from reports.text import visible
 
 _DETAILS = {"accuracy_macro": ("macro", ".1f"), "ece": ("ECE", ".3f")}
 """Columns that only some tasks have: mean accuracy over the task's groups, and calibration of its choices."""

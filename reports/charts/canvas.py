@@ -1,8 +1,8 @@
-"""A surface to draw on with matplotlib, whose SVG lives in a page: coloured by the page's theme, without styles or ids.
+"""A canvas that draws with matplotlib and returns SVG for the page, in the colours of the page's theme.
 
 matplotlib writes a ``style`` attribute on every element, which the page's content security policy forbids, and fixed
-colours, which fit one theme only. Here styles become presentation attributes, and stand-in colours become the page's
-CSS variables. Named parts get ``data-`` attributes, by which the page's script and style sheet find them.
+colours, which fit one theme only. This module turns styles into presentation attributes, and stand-in colours into the
+page's CSS variables. Named parts get ``data-`` attributes, by which the page's script and style sheet find them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Point = tuple[float, float]
 _STATUSES = ("primary", "selected", "rejected", "ensemble")
 _SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge")
 _HEAT = (*(f"heat-{level}" for level in range(9)), "heat-low", "heat-high")
+# matplotlib knows no CSS variables, so each has a colour that nothing else uses until the SVG is written.
 _STAND_INS = {name: f"#0000{index:02x}" for index, name in enumerate((*_STATUSES, *_SURFACES, *_HEAT), start=1)}
 _VARIABLES = {stand_in: f"var(--{name})" for name, stand_in in _STAND_INS.items()}
 _PRESENTATION = frozenset(
@@ -42,7 +43,12 @@ _PART = "part:"
 
 
 class Canvas:
-    """A drawing of so many CSS pixels, x to the right and y upwards; colours are names of the page's CSS variables."""
+    """A drawing, x to the right and y upwards. Colours are names of the page's CSS variables.
+
+    Args:
+        width: In CSS pixels.
+        height: In CSS pixels.
+    """
 
     def __init__(self, width: float, height: float) -> None:
         self.width, self.height = width, height
@@ -87,16 +93,16 @@ class Canvas:
         """Fill a rectangle."""
         self.area([(left, bottom), (right, bottom), (right, top), (left, top)], fill, name=name, title=title)
 
-    def mark(self, x: float, y: float, shape: str, *, name: str = "", title: str = "") -> None:
-        """Draw the mark of a status (or of the ensemble): each has a shape of its own, not a colour alone."""
+    def mark(self, x: float, y: float, shape: str, *, colour: str = "", name: str = "", title: str = "") -> None:
+        """Draw the mark of a status or of the ensemble, in the colour of that name unless another one is given."""
         marker, size = _SHAPES[shape]
         style = MarkerStyle(marker)
         transform = style.get_transform() + Affine2D().scale(2 * size).translate(x, y)
-        hollow = shape == "rejected"
+        colour, hollow = colour or shape, shape == "rejected"
         self._patch(
             style.get_path().transformed(transform),
-            "paper" if hollow else shape,
-            shape if hollow else "paper",
+            "paper" if hollow else colour,
+            colour if hollow else "paper",
             1.6,
             name,
             title,
@@ -113,18 +119,16 @@ class Canvas:
         align: str = "left",
         bold: bool = False,
     ) -> None:
-        """Write a line of text, centred on ``y``; ``align`` says which of its ends or its middle is at ``x``."""
-        baseline = (
-            y - 0.35 * size
-        )  # half the height of a capital: browsers have other fonts than matplotlib measures with
-        written = Text(x, baseline, text, fontsize=size, color=_STAND_INS[colour], weight=700 if bold else 400)
-        written.set(
-            ha=align, va="baseline", transform=IdentityTransform(), parse_math=False
-        )  # a model may be called "$x$"
-        self._add(written)
+        """Write a line of text, centred on ``y``; ``align`` is the end of it, or the middle, that is at ``x``."""
+        # Half the height of a capital, because browsers have other fonts than matplotlib measures with.
+        baseline = y - 0.35 * size
+        label = Text(x, baseline, text, fontsize=size, color=_STAND_INS[colour], weight=700 if bold else 400)
+        # A model may be called "$x$", which matplotlib would read as mathematics.
+        label.set(ha=align, va="baseline", transform=IdentityTransform(), parse_math=False)
+        self._add(label)
 
     def markup(self, label: str, attributes: Mapping[str, str] | None = None) -> str:
-        """Return the drawing as an ``svg`` element; ``label`` says what it shows to those who cannot see it."""
+        """Return the drawing as an ``svg`` element; screen readers read the ``label``."""
         buffer = io.StringIO()
         self._figure.savefig(
             buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -132,6 +136,7 @@ class Canvas:
         root = ElementTree.fromstring(buffer.getvalue())
         for child in [child for child in root if child.tag in (f"{_SVG}metadata", f"{_SVG}defs")]:
             root.remove(child)
+        # A list, because restyling adds title elements to the tree.
         for element in list(root.iter()):
             _restyle(element, self._titles)
         _unwrap(root)
@@ -145,6 +150,7 @@ class Canvas:
         return re.sub(r">\s+<", "><", ElementTree.tostring(root, encoding="unicode", short_empty_elements=False))
 
     def _patch(self, outline: Outline, fill: str, edge: str, width: float, name: str, title: str) -> None:
+        # Titles are found again by the names of their parts.
         if title and not name:
             name = part(titled=len(self._titles))
         patch = PathPatch(outline, facecolor=_STAND_INS[fill], edgecolor=_STAND_INS.get(edge, "none"), linewidth=width)
@@ -155,7 +161,7 @@ class Canvas:
 
     def _add(self, artist: Artist) -> None:
         self._drawn += 1
-        artist.set_zorder(self._drawn)  # what is drawn later lies above, whatever its kind
+        artist.set_zorder(self._drawn)  # by default matplotlib draws all lines above all patches
         self._figure.add_artist(artist)
 
 
@@ -166,17 +172,17 @@ def part(**names: str | int) -> str:
 
 @contextmanager
 def plain_style() -> Iterator[None]:
-    """Draw with matplotlib's own defaults whatever the user's matplotlibrc says: text as text, the same every time."""
+    """Draw with matplotlib's defaults and not the user's matplotlibrc, so that the same data gives the same bytes."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "unite-advisor", "path.simplify": False})
-        # A name in a script that matplotlib's font lacks is drawn by the browser, with a font that has it.
+        # The browser draws the text, so a character that matplotlib's font lacks does not matter.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield
 
 
 def _restyle(element: ElementTree.Element, titles: Mapping[str, str]) -> None:
-    # Without its namespace the element is one that an HTML parser puts inside the svg element by itself.
+    # An HTML parser knows svg elements without a namespace, and would not know them with a prefix.
     element.tag = element.tag.removeprefix(_SVG)
     style = dict(rule.strip().split(": ", 1) for rule in element.attrib.pop("style", "").split(";") if rule.strip())
     for name, value in style.items():
@@ -185,7 +191,7 @@ def _restyle(element: ElementTree.Element, titles: Mapping[str, str]) -> None:
     if element.tag == "text":
         size = re.search(r"([\d.]+)px", style.get("font-size") or style.get("font") or "")
         element.attrib |= {"font-size": size[1]} if size else {}
-        element.attrib.pop("transform", None)  # "rotate(-0)", as nothing here is turned
+        element.attrib.pop("transform", None)  # always "rotate(-0)", because no text is turned
     if "d" in element.attrib:
         element.set("d", _compact(element.attrib["d"]))
     _name(element, titles)
@@ -205,7 +211,7 @@ def _name(element: ElementTree.Element, titles: Mapping[str, str]) -> None:
 
 
 def _unwrap(element: ElementTree.Element) -> None:
-    """Put the children of groups that say nothing in the groups' places."""
+    """Replace groups without attributes by their children."""
     children: list[ElementTree.Element] = []
     for child in element:
         _unwrap(child)
@@ -214,5 +220,6 @@ def _unwrap(element: ElementTree.Element) -> None:
 
 
 def _compact(path: str) -> str:
+    # Hundredths of a pixel are invisible, and more digits would only make the page larger.
     rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), path)
     return " ".join(rounded.split())
