@@ -14,7 +14,7 @@ from advisor.profile.loader import Model
 from advisor.records import Rules
 from advisor.servers.address import Remote
 from advisor.servers.identity import identify_remote
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import list_methods, make_options
 from ensemble.models.fingerprint import files_of

@@ -9,7 +9,7 @@ from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding
 from advisor.records import LEVEL, Rules
 from advisor.setting import Setting
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

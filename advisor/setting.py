@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.models.spec import ChatTemplate
 
 EngineName = Literal["local", "ray"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor import sandbox
-from advisor.sandbox import Verdict, running
+from advisor.sandbox import ProgramResult, run_program
 from advisor.tasks import Task, load_task
 from advisor.tasks.metrics import get_metric, runs_code
 from advisor.tasks.metrics.pass_at_1 import read_program
@@ -92,11 +92,11 @@ def test_only_a_program_that_passes_all_tests_is_right(folder: Path) -> None:
 
 
 def test_nothing_is_run_unless_it_was_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_arguments: object) -> Verdict:
+    def never(*_arguments: object) -> ProgramResult:
         raise AssertionError("a program was run")
 
     monkeypatch.setattr(sandbox, "run", never)
-    monkeypatch.setattr(running, "_run", never)
+    monkeypatch.setattr(run_program, "_run", never)
     task = load_task(folder / "double.yaml")
     with pytest.raises(InputError, match=r"^double runs programs .* give --allow-code-execution to take that risk"):
         task.score(task.examples[0], CODE)

@@ -11,7 +11,7 @@ from advisor.profile.loader import Decoding, Model
 from advisor.profile.sheet import Answerer
 from advisor.response_cache import Response
 from advisor.setting import Setting
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from advisor.records import Profile
 from advisor.response_cache import Store
 from advisor.servers.identity import RemoteIdentity
 from advisor.setting import Setting
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import MemberError
 
 if TYPE_CHECKING:

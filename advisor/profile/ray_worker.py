@@ -17,7 +17,7 @@ from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader, Model, hush
 from advisor.profile.local_engine import LocalEngine
 from advisor.setting import Setting
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from advisor.response_cache import Response
 from advisor.servers.address import Remote
 from advisor.servers.client import Server, ServerError
 from advisor.setting import Setting
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"

@@ -1,4 +1,4 @@
-"""The outer end of the sandbox: start a guard for one program, read its verdict, and make sure that it is gone."""
+"""The outer end of the sandbox: start a guard for one program, read the result, and make sure that the program ends."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from typing import IO
 from advisor.sandbox import guard
 from ensemble.errors import UniteError
 
-_NOBODY = 65534
 _GUARD = Path(guard.__file__)
-_GRACE = 5.0  # seconds beyond the limit, after which the guard itself is given up
-_HEARD_AT_MOST = 4096  # bytes; a verdict has a hundred
-# Imports what few programs have loaded already: whoever the program is run as must be able to read the library.
+_GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
+_MAX_REPORT = 4096  # bytes; a result has about a hundred
+# The probe imports what few programs have loaded already: the user that runs it must be able to read the library.
 _PROBE = "import decimal, heapq, itertools, math, re, pathlib\npathlib.Path('file').write_text('text')"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one program may use.
+class SandboxLimits:
+    """The resources of one program.
 
     Attributes:
-        seconds: From start to end.
-        cpu_seconds: Of processor time, whole, of each of its processes.
-        memory: Bytes of address space of each of its processes.
-        processes: At a time, threads included.
+        seconds: Wall-clock time from start to end.
+        cpu_seconds: Processor time of each process, in whole seconds.
+        memory: Bytes of address space of each process.
+        processes: Processes at a time, threads included.
         file_size: Bytes of each file.
-        disk: Bytes of all files together, where there is a file system for them alone.
-        open_files: At a time.
+        disk: Bytes of all files together, where the program has its own file system.
+        open_files: Open files at a time.
     """
 
-    seconds: float = 30.0  # what computes ends sooner, with its processor time, on a busy machine too
+    seconds: float = (
+        30.0  # the processor time ends a computation sooner, and does not depend on how busy the machine is
+    )
     cpu_seconds: int = 5  # MBPP's own solution of task 123 takes 2.6 s of an AMD EPYC core
     memory: int = 1 << 30
     processes: int = 32
@@ -52,7 +53,7 @@ class Limits:
     open_files: int = 64
 
     def rlimits(self) -> dict[str, int]:
-        """By the names of the module ``resource``."""
+        """The limits by their names in the module ``resource``."""
         return {
             "RLIMIT_CPU": self.cpu_seconds,
             "RLIMIT_AS": self.memory,
@@ -65,12 +66,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How far a program is shut in, beyond its limits.
+    """How far a program is isolated, beyond its limits.
 
     Attributes:
-        nobody: Whether it is run as the user nobody; only root can do that, and only root needs it.
-        namespaces: Whether it has no network, and sees no other processes.
-        read_only: Whether it can write nowhere but in its folder, which is in memory.
+        nobody: Whether it runs as the user ``nobody``; only root can do that, and only root needs it.
+        namespaces: Whether it has no network, and cannot see other processes.
+        read_only: Whether it can write only in its folder, which is in memory.
     """
 
     nobody: bool
@@ -79,77 +80,78 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a program.
+class ProgramResult:
+    """The result of a program.
 
     Attributes:
-        passed: Whether it and all its tests ran to the end.
-        reason: Why not, in a few words; None where it passed. It may be the program's own invention.
+        passed: Whether the program and all its tests ran to the end.
+        reason: Why it failed, in a few words; None if it passed. A program can invent the text.
     """
 
     passed: bool
     reason: str | None
 
 
-_LIMITS = Limits()
+_LIMITS = SandboxLimits()
 
 
-def run(program: str, tests: Sequence[str], limits: Limits = _LIMITS) -> Verdict:
-    """Run a program, then its tests in the same module.
+def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> ProgramResult:
+    """Run a program, then its tests in the same module, in the strictest isolation that works here.
 
     Args:
-        program: Python; any text may be given.
-        tests: Python, run one after the other; each must end without an exception.
-        limits: What it may use.
+        program: Python code; any text may be given.
+        tests: Python code, run one after the other; each must end without an exception.
+        limits: The program's resources.
 
     Raises:
-        UniteError: No program can be run here at all.
+        UniteError: This system cannot run programs at all.
     """
     return _run(program, tests, limits, isolation())
 
 
 @cache
 def isolation() -> Isolation:
-    """The strictest isolation that works here, found by trying.
+    """The strictest isolation that works here. It is found by trying.
 
     Raises:
         UniteError: Not even the weakest works.
     """
-    trouble = ""
+    problem = ""
     for kind in _kinds():
         try:
             if _run(_PROBE, (), _LIMITS, kind).passed:
                 return kind
         except UniteError as error:
-            trouble = str(error)
-    raise UniteError(f"programs cannot be run here: {trouble or 'the interpreter fails'}; score MBPP on another system")
+            problem = str(error)
+    raise UniteError(f"programs cannot run here: {problem or 'the interpreter fails'}; score MBPP on another system")
 
 
 def gaps() -> tuple[str, ...]:
-    """What this system does not let the sandbox do, a sentence each."""
+    """The protections that the sandbox lacks on this system, one sentence each."""
     kind = isolation()
-    found = []
+    notes = []
     if not kind.namespaces:
-        found.append("this system gives no namespaces, so the programs of models are run with network")
+        notes.append("this system has no namespaces, so the programs of models run with network")
     if not kind.read_only:
-        found.append("the programs of models can write wherever the user may, since file systems cannot be shut here")
+        notes.append("the programs of models can write wherever the user can, since this system cannot prevent it")
     if os.getuid() == 0 and not kind.nobody:
-        found.append(
-            "the programs of models are run as root, which no limit on processes binds, because nobody may not read "
+        notes.append(
+            "the programs of models run as root without a limit on processes, because the user nobody cannot read "
             f"{sys.prefix}"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
 def _kinds() -> Iterator[Isolation]:
-    """From strict to weak. Losing the network comes before losing the user nobody."""
+    """From strict to weak. The protection from the network is given up before the user nobody."""
     users = (True, False) if os.getuid() == 0 else (False,)
     if sys.platform.startswith("linux"):
         yield from (Isolation(nobody, True, closed) for nobody in users for closed in (True, False))
     yield from (Isolation(nobody, False, False) for nobody in users)
 
 
-def _run(program: str, tests: Sequence[str], limits: Limits, kind: Isolation) -> Verdict:
+def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> ProgramResult:
+    # Only the guard knows this number, so a program cannot report success just by printing or by ending early.
     nonce = secrets.token_hex(16)
     job = {
         "program": program,
@@ -165,22 +167,22 @@ def _run(program: str, tests: Sequence[str], limits: Limits, kind: Isolation) ->
     }
     with tempfile.TemporaryDirectory(prefix="unite-advisor-", ignore_cleanup_errors=True) as folder:
         if kind.nobody:
-            os.chown(folder, _NOBODY, _NOBODY)
-        said, status = _converse(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
-    ready, _, outcome = said.partition("\n")
+            os.chown(folder, guard.NOBODY, guard.NOBODY)
+        report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
+    ready, _, outcome = report.partition("\n")
     if ready != "ready":
         raise UniteError(f"the sandbox did not start: {ready.removeprefix('broken ') or f'exit status {status}'}")
     if outcome == f"passed {nonce}" and status == 0:
-        return Verdict(True, None)
-    return Verdict(False, _reason(outcome, status, limits))
+        return ProgramResult(True, None)
+    return ProgramResult(False, _reason(outcome, status, limits))
 
 
-def _converse(job: bytes, folder: str, patience: float) -> tuple[str, int | None]:
-    """What the guard said, and its exit status, None where it had to be killed."""
-    # Not -I, which would ignore the seed of hashes, and with it the order of sets would differ from run to run. What
-    # else -I keeps out is kept out by the environment, -s, and the guard, which takes its folder off the path.
+def _start_guard(job: bytes, folder: str, timeout: float) -> tuple[str, int | None]:
+    """The guard's report, and its exit status; the status is None if the guard had to be killed."""
+    # Not -I, which would ignore the seed of hashes: the order of sets would differ from run to run. The environment, -s
+    # and the guard, which takes its folder off the path, keep out the rest of what -I keeps out.
     command = [sys.executable, "-s", "-B", str(_GUARD)]
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -188,40 +190,40 @@ def _converse(job: bytes, folder: str, patience: float) -> tuple[str, int | None
         stderr=subprocess.DEVNULL,
         cwd=folder,
         env=_environment(folder),
-        start_new_session=True,
+        start_new_session=True,  # so that killpg below ends the guard and not this process
     ) as process:
         if process.stdin is None or process.stdout is None:  # cannot be: both are pipes
             raise UniteError("the sandbox has no pipes")
         try:
+            # A guard that fails at once does not read its job; its exit status says why.
             with suppress(BrokenPipeError):
                 process.stdin.write(job)
                 process.stdin.close()
-            said = _heard(process.stdout, deadline)
+            report = _read_report(process.stdout, deadline)
             process.wait(max(0.0, deadline - time.monotonic()))
-            return said, process.returncode
+            return report, process.returncode
         except subprocess.TimeoutExpired:
-            return said, None
+            return report, None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _heard(pipe: IO[bytes], deadline: float) -> str:
-    said = b""
+def _read_report(pipe: IO[bytes], deadline: float) -> str:
+    report = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while selector.select(max(0.0, deadline - time.monotonic())):
-            piece = os.read(pipe.fileno(), _HEARD_AT_MOST)
+            piece = os.read(pipe.fileno(), _MAX_REPORT)
             if not piece:
                 break
-            said = (said + piece)[
-                :_HEARD_AT_MOST
-            ]  # a flood is read, so that its source comes to its limits, and dropped
-    return said.decode(errors="replace")
+            # The rest of a flood is read and dropped: a program that waits for a reader would not reach its limits.
+            report = (report + piece)[:_MAX_REPORT]
+    return report.decode(errors="replace")
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Nothing of the user's own."""
+    """An environment without any variable of the user: those may hold passwords and paths."""
     return {
         "PATH": os.defpath,
         "HOME": folder,
@@ -233,10 +235,11 @@ def _environment(folder: str) -> dict[str, str]:
     }
 
 
-def _reason(outcome: str, status: int | None, limits: Limits) -> str:
+def _reason(outcome: str, status: int | None, limits: SandboxLimits) -> str:
     if status is None or status == guard.TOO_LATE:
         return f"not done after {limits.seconds:g} s"
     if status == guard.KILLED:
         return f"killed; it may have used more than {limits.cpu_seconds} s of processor time"
     kind = outcome.removeprefix("failed ")
+    # A program can name its exception as it likes; only a plain name is shown.
     return kind if kind.isidentifier() and outcome.startswith("failed ") else "ended before its tests did"
