@@ -1,14 +1,15 @@
 """Run programs that a model wrote, each in its own process with as few rights as this system can enforce.
 
-    >>> run("def double(x): return 2 * x", ["assert double(2) == 4"])
-    ProgramResult(passed=True, reason=None)
+    >>> run("def double(x): return 2 * x", ["assert double(2) == 4"])   # None: it passed
+    >>> run("def double(x): return x", ["assert double(2) == 4"])
+    'AssertionError'
 
-`run_program.py` starts the process and reads its result. `guard.py` is the script inside of the process.
+`run_program.py` starts the process and reads its report. `guard.py` is the script inside of the process.
 `docs/tasks.md` lists what the sandbox does not stop.
 """
 
 from __future__ import annotations
 
-from advisor.sandbox.run_program import Isolation, ProgramResult, SandboxLimits, gaps, isolation, run
+from advisor.sandbox.run_program import Isolation, SandboxLimits, gaps, isolation, run
 
-__all__ = ["Isolation", "ProgramResult", "SandboxLimits", "gaps", "isolation", "run"]
+__all__ = ["Isolation", "SandboxLimits", "gaps", "isolation", "run"]

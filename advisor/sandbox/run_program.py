@@ -1,4 +1,4 @@
-"""The outer end of the sandbox: start a guard for one program, read the result, and make sure that the program ends."""
+"""The outer end of the sandbox: start a guard for one program, read its report, and make sure that the program ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ensemble.errors import UniteError
 
 _GUARD = Path(guard.__file__)
 _GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
-_MAX_REPORT = 4096  # bytes; a result has about a hundred
+_MAX_REPORT = 4096  # bytes; a normal report has about a hundred
 # The probe imports what few programs have loaded already: the user that runs it must be able to read the library.
 _PROBE = "import decimal, heapq, itertools, math, re, pathlib\npathlib.Path('file').write_text('text')"
 
@@ -79,29 +79,21 @@ class Isolation:
     read_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramResult:
-    """The result of a program.
-
-    Attributes:
-        passed: Whether the program and all its tests ran to the end.
-        reason: Why it failed, in a few words; None if it passed. A program can invent the text.
-    """
-
-    passed: bool
-    reason: str | None
-
-
 _LIMITS = SandboxLimits()
 
 
-def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> ProgramResult:
+def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> str | None:
     """Run a program, then its tests in the same module, in the strictest isolation that works here.
+
+    The program passed if it and all its tests ran to the end.
 
     Args:
         program: Python code; any text may be given.
         tests: Python code, run one after the other; each must end without an exception.
         limits: The program's resources.
+
+    Returns:
+        Why it failed, in a few words that the program may have invented; None if it passed.
 
     Raises:
         UniteError: This system cannot run programs at all.
@@ -119,7 +111,7 @@ def isolation() -> Isolation:
     problem = ""
     for kind in _kinds():
         try:
-            if _run(_PROBE, (), _LIMITS, kind).passed:
+            if _run(_PROBE, (), _LIMITS, kind) is None:
                 return kind
         except UniteError as error:
             problem = str(error)
@@ -150,7 +142,7 @@ def _kinds() -> Iterator[Isolation]:
     yield from (Isolation(nobody, False, False) for nobody in users)
 
 
-def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> ProgramResult:
+def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> str | None:
     # Only the guard knows this number, so a program cannot report success just by printing or by ending early.
     nonce = secrets.token_hex(16)
     job = {
@@ -173,8 +165,8 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
     if ready != "ready":
         raise UniteError(f"the sandbox did not start: {ready.removeprefix('broken ') or f'exit status {status}'}")
     if outcome == f"passed {nonce}" and status == 0:
-        return ProgramResult(True, None)
-    return ProgramResult(False, _reason(outcome, status, limits))
+        return None
+    return _reason(outcome, status, limits)
 
 
 def _start_guard(job: bytes, folder: str, timeout: float) -> tuple[str, int | None]:

@@ -217,9 +217,9 @@ def fingerprint(definition: str, split: str, examples: Sequence[Example]) -> str
         examples: The questions. Groups do not count, since they change no score.
     """
     # The source is added only where a task has one, so that tasks without it keep their old fingerprint.
-    sources = ([] if example.source is None else [example.source] for example in examples)
     questions = (
-        [example.id, example.prompt, example.choices, example.accepted, *source]
-        for example, source in zip(examples, sources, strict=True)
+        [example.id, example.prompt, example.choices, example.accepted]
+        + ([] if example.source is None else [example.source])
+        for example in examples
     )
     return sha256(definition, split, *questions)

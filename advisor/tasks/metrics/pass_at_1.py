@@ -63,7 +63,7 @@ class PassAt1:
             return 0.0, None
         from advisor import sandbox  # here, since no other metric needs it
 
-        return float(sandbox.run(program, accepted).passed), program
+        return float(sandbox.run(program, accepted) is None), program
 
 
 def read_program(text: str) -> str | None:
