@@ -13,7 +13,7 @@ from advisor.pool.pool_file import CHAT_TEMPLATES, DTYPES, Candidate
 from advisor.records import Rules
 from advisor.servers.address import ServerAddress
 from advisor.servers.identity import identify_server
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import list_methods, make_options
 from ensemble.models.check import check

@@ -9,7 +9,7 @@ from typing import Literal
 from advisor.pool.pool_file import Candidate
 from advisor.profile.loader import Decoding
 from advisor.records import LEVEL, Rules
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.models.spec import ChatTemplate
 
 EngineName = Literal["local", "ray"]

@@ -30,7 +30,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
     for command in ("select", "profile"):
         line = place.refused(command, *SELECT[1:])
         assert "sums runs programs that models wrote" in line
-        assert "cannot stop for certain; give --allow-code-execution to take that risk" in line
+        assert "cannot rule it out; give --allow-code-execution to take that risk" in line
     ran = place.advisor("profile", *SELECT[1:], "--allow-code-execution", "--quiet")
     assert (ran.status, ran.out.count("points")) == (0, 3)
 

@@ -13,7 +13,7 @@ from advisor.profile.profiler import Profiled, Profiler
 from advisor.profile.sheet import Cost
 from advisor.progress import Watcher
 from advisor.records import Decision, Profile, Rules, Selection, Standing
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import UniteError
 
 

@@ -144,7 +144,7 @@ class Pairing:
         """A candidate's responses to some questions, by number, without the empty ones."""
         answers = {n: profile.answers[n] for n in numbers}
         return {
-            n: Text(self.plan.dev.examples[n].asked, answer.text, cut=answer.finish_reason != "eos")
+            n: Text(self.plan.dev.examples[n].model_input, answer.text, cut=answer.finish_reason != "eos")
             for n, answer in answers.items()
             if answer.text
         }

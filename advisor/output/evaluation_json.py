@@ -7,7 +7,7 @@ from typing import Any
 
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiled
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from advisor.verify.methods import Entry, Evaluation
 
 SCHEMA_VERSION = 1

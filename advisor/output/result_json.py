@@ -19,7 +19,7 @@ from advisor.compare.pairs import Pair
 from advisor.profile.sheet import Cost
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Comparison, Interval
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
 from advisor.verify.strategies import Alternative
 

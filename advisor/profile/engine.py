@@ -11,7 +11,7 @@ from advisor.pool.resources import Needs
 from advisor.profile.loader import Decoding
 from advisor.profile.sheet import Answerer
 from advisor.response_cache import Response
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.models.spec import ModelSpec
 
 

@@ -23,7 +23,7 @@ from advisor.progress import Watcher
 from advisor.records import Profile
 from advisor.response_cache import Store
 from advisor.servers.identity import ServerIdentity
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import ModelSpec
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from advisor.pool.pool_file import Candidate
-    from advisor.tasks.values import Example
+    from advisor.tasks.task import Example
 
 _MEMORY = re.compile(r"running low on memory|memory usage threshold|memory pressure", re.IGNORECASE)
 """How Ray says that it ended a worker for the sake of its node's memory. That of others may be meant in other words."""

@@ -16,7 +16,7 @@ from advisor.response_cache import Response
 from advisor.servers.address import ServerAddress
 from advisor.servers.client import ServerClient, ServerError
 from advisor.servers.completions import CHAT, COMPLETIONS, NO_LOGPROBS, generate, likeliest_choice
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
 
 _MAX_FAILURES = 8

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from advisor.config import InferenceConfig
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response, Store, key_of
-from advisor.tasks.values import Example, Score, Task
+from advisor.tasks.task import Example, Score, Task
 from ensemble.errors import MemberError
 
 Advance = Callable[[int], None]

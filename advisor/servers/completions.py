@@ -9,7 +9,7 @@ from typing import Any
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.servers.client import ServerClient, ServerError
-from advisor.tasks.values import Example
+from advisor.tasks.task import Example
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 NO_LOGPROBS = (

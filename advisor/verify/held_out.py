@@ -17,7 +17,7 @@ from advisor.profile.profiler import Profiled, Profiler
 from advisor.progress import Watcher
 from advisor.records import Selection, Standing
 from advisor.statistics import accuracy_interval, compare
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import MemberError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from advisor.records import Profile
 from advisor.statistics import check_same_questions
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.methods._response import Answered, Response, ResponseMethod
 
 _FIXED = ("exact_match", "number", "choice")

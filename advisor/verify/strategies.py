@@ -15,7 +15,7 @@ from typing import Any
 
 from advisor.records import LEVEL, Profile
 from advisor.statistics import Comparison, compare, holm
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from advisor.verify.responses import answered, can_vote, chosen
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options

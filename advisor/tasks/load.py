@@ -1,19 +1,18 @@
-"""One task, loaded: its file is read, its data fetched, its splits drawn, its prompts rendered."""
+"""Load a task: read its file, fetch its data, draw its splits, render its prompts."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from advisor.tasks import lmeval, splits
+from advisor.tasks import splits
 from advisor.tasks.catalogue import find_task
-from advisor.tasks.definition import TaskDefinition, read_definition
+from advisor.tasks.data_sources import DataSource, open_source
+from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
 from advisor.tasks.metrics import get_metric, runs_code
 from advisor.tasks.questions import Question, QuestionBank
-from advisor.tasks.sources import Source, open_source
-from advisor.tasks.values import Example, Signature, Task
+from advisor.tasks.task import Signature, Task, fingerprint, sha256
+from advisor.tasks.task_file import TaskDefinition, read_definition
 from ensemble.errors import InputError
 
 
@@ -30,29 +29,29 @@ def load_task(
     """Load one split of a task.
 
     Args:
-        name_or_path: A built-in task's name, or the path of a task file, where ``:variant`` may follow; or
-            ``lm_eval:NAME``, see :mod:`advisor.tasks.lmeval`.
-        split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or a
-            split of the data by its own name, such as ``test``, which is taken as it is, without the shots.
-        data_dir: Folder with local copies of the data, instead of the hub. A task of local files needs none.
+        name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow. Or
+            ``lm_eval:NAME``, see :mod:`advisor.tasks.lm_eval_tasks`.
+        split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or the
+            name of a split of the data, such as ``test``, which is taken whole, without the shots.
+        data_dir: Folder with local copies of the data, instead of the hub. A task of local files does not need it.
         shots: Demonstrations before each question, at least 0; None for the task's own number.
-        limit: Questions, at least 1; the first of a seeded order, so that 20 are the start of 50. More than there are
-            takes all of them.
-        seed: Of every draw: the shots, the dev sample, the limit.
-        allow_code_execution: Whether programs that models wrote may be run; scores of a task that does so are refused
-            without.
+        limit: Maximum number of questions, at least 1. They are the first of a seeded order, so that 20 questions are
+            the start of 50.
+        seed: Seed of every draw: the shots, the dev sample, the limit.
+        allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
+            gives no scores.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
-        UniteError: Programs may be run, but this system cannot.
+        UniteError: Programs are allowed to run, but this system cannot run them.
     """
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: give at least 1 question")
     if shots is not None and shots < 0:
         raise InputError(f"--shots {shots}: give at least 0")
     folder = None if data_dir is None else Path(data_dir)
-    if str(name_or_path).startswith(lmeval.PREFIX):
-        return lmeval.load(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
+    if str(name_or_path).startswith(PREFIX):
+        return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant)
     source = open_source(definition.data, path, folder)
@@ -63,7 +62,7 @@ def load_task(
     if limit is not None and limit > len(questions):
         bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
     if allow_code_execution and runs_code(definition.metric):
-        from advisor import sandbox
+        from advisor import sandbox  # here, since few tasks need it
 
         bank.notes.extend(sandbox.gaps())
     parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
@@ -81,7 +80,7 @@ def load_task(
         prefix=prefix,
         extract=definition.extract,
         notes=tuple(bank.notes),
-        fingerprint=_sha256(definition.digest, split, *map(_identity, examples)),
+        fingerprint=fingerprint(definition.digest, split, examples),
         signature=Signature(
             task=definition.name,
             metric=definition.metric,
@@ -89,34 +88,36 @@ def load_task(
             n=len(examples),
             shots=count,
             seed=seed,
-            prompt=_sha256(definition.prompt_digest, prefix)[:12],
-            versions=_versions(("unite-advisor", *get_metric(definition.metric).packages, *source.packages)),
+            prompt=sha256(definition.prompt_digest, prefix)[:12],
+            versions=tuple(
+                (package, _version(package))
+                for package in ("unite-advisor", *get_metric(definition.metric).packages, *source.packages)
+            ),
         ),
         allow_code_execution=allow_code_execution,
     )
 
 
-def _shots(source: Source, bank: QuestionBank, count: int, seed: int) -> list[Question]:
+def _shots(source: DataSource, bank: QuestionBank, count: int, seed: int) -> list[Question]:
     if count == 0:
         return []
     split = source.split_of("shots")
     drawn = splits.draw_shots(bank.split(split), count, seed)
     if len(drawn) < count:
-        raise InputError(
-            f"--shots {count}: the split '{split}' has only {len(drawn)} different questions; ask for fewer"
-        )
+        raise InputError(f"--shots {count}: the split '{split}' has only {len(drawn)} different questions; give fewer")
     return drawn
 
 
 def _questions(
-    definition: TaskDefinition, source: Source, bank: QuestionBank, split: str, shots: list[Question], seed: int
+    definition: TaskDefinition, source: DataSource, bank: QuestionBank, split: str, shots: list[Question], seed: int
 ) -> list[Question]:
-    """The questions of the split that was asked for, before the limit."""
+    """The questions of the split that the user named, before the limit."""
     whole = bank.split(source.split_of(split))
     left = splits.without(whole, shots)
     if split in ("dev", "held_out"):
         pool = splits.without(bank.split(source.split_of("dev")), shots)
         size = len(pool) if definition.dev_size is None else definition.dev_size
+        # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.
         if source.is_same("dev", "held_out") and size > len(pool) // 2:
             size = len(pool) // 2
             bank.notes.append(
@@ -132,19 +133,6 @@ def _questions(
         why = "has no records" if not whole else "has nothing but shots and questions of the dev split"
         raise InputError(f"{definition.file}: the split '{split}' {why}; give it other data, or fewer shots")
     return left
-
-
-def _identity(example: Example) -> object:
-    source = () if example.source is None else (example.source,)
-    return [example.id, example.prompt, example.choices, example.accepted, *source]
-
-
-def _sha256(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
-
-
-def _versions(packages: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((package, _version(package)) for package in packages)
 
 
 def _version(package: str) -> str:

@@ -1,45 +1,27 @@
-"""The questions of one split of a task of lm-eval, with the prompts that lm-eval makes for them.
-
-lm-eval draws demonstrations anew for every question, from one stream of random numbers. So the prompt of a question
-depends on its place in the split, and the stream is run past those that are not wanted.
-"""
+"""The questions of one split of a task of lm-eval, with the prompts that lm-eval makes for them."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from advisor.tasks.values import Example
+from advisor.tasks.task import Example
 from ensemble.errors import InputError
 
-_DEV = 300
-"""Questions of the dev split, as GSM8K's has in the papers."""
-_ENOUGH = 20
-"""A split with fewer questions is no dev split; some have just the demonstrations (MMLU's have five)."""
-_SEED = 1234
-"""The seed of lm-eval's demonstrations where its user names none."""
+_DEV = 300  # questions of the dev split, as GSM8K's has in the papers
+# A split with fewer questions is not used for dev: some have just the demonstrations (MMLU's have five).
+_MIN_DEV = 20
+_SEED = 1234  # of lm-eval's demonstrations, if the user gives no seed
+
+Doc: TypeAlias = Mapping[str, Any]
+"""A record of lm-eval."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, and the record that lm-eval scores it by."""
-
-    example: Example
-    doc: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The questions of a split, and what is to be said of them, a sentence each."""
-
-    questions: tuple[Question, ...]
-    notes: tuple[str, ...]
-
-
-def ask(name: str, task: Any, split: str, *, shots: int, limit: int | None, seed: int) -> Asked:
+def choose_questions(
+    name: str, task: Any, split: str, *, shots: int, limit: int | None, seed: int
+) -> tuple[tuple[Example, ...], dict[str, Doc], tuple[str, ...]]:
     """Choose the questions of a split, and make their prompts.
 
     Args:
@@ -47,8 +29,11 @@ def ask(name: str, task: Any, split: str, *, shots: int, limit: int | None, seed
         task: lm-eval's task.
         split: ``dev``, ``held_out``, or a split that the task uses.
         shots: Demonstrations before each question.
-        limit: Questions at most.
-        seed: Of every draw.
+        limit: Maximum number of questions.
+        seed: Seed of every draw.
+
+    Returns:
+        The questions, lm-eval's record of each by the question's id, and notes on what was left out.
 
     Raises:
         InputError: The split does not exist, or is empty.
@@ -69,20 +54,22 @@ def ask(name: str, task: Any, split: str, *, shots: int, limit: int | None, seed
         places = order
     kept = sorted(places if split == "dev" else places[:limit])
     prompts = dict(zip(kept, _prompts(task, docs, kept, shots, seed), strict=True))
-    own = {place for place, prompt in prompts.items() if split == "dev" and _repeats(task, docs[place], prompt)}
-    if own:
-        notes.append(f"dev: {len(own)} questions left out, which are among their own demonstrations")
-    # As everywhere: all in the order of the data, or the first of a seeded order.
-    final = [place for place in (kept if limit is None else order) if place in prompts and place not in own][:limit]
+    repeated = {place for place, prompt in prompts.items() if split == "dev" and _repeats(task, docs[place], prompt)}
+    if repeated:
+        notes.append(f"dev: {len(repeated)} questions left out, which are among their own demonstrations")
+    # As for our own tasks: all in the order of the data, or the first of a seeded order.
+    usable = prompts.keys() - repeated
+    final = [place for place in (kept if limit is None else order) if place in usable][:limit]
     if not final:
         raise InputError(f"lm_eval:{name}: the split '{split}' has no questions; give another split, or fewer --shots")
     if limit is not None and len(final) < limit:
         notes.append(f"{split}: the limit is {limit}, and there are only {len(final)} questions")
-    return Asked(tuple(_question(task, role, place, docs[place], prompts[place]) for place in final), tuple(notes))
+    examples = tuple(_example(task, role, place, docs[place], prompts[place]) for place in final)
+    return examples, {example.id: docs[place] for example, place in zip(examples, final, strict=True)}, tuple(notes)
 
 
 class Splits:
-    """Which of a task's splits serves as what.
+    """The role of each of a task's splits.
 
     Args:
         name: The task's name, for messages.
@@ -104,20 +91,20 @@ class Splits:
         self.held_out: str = config.test_split or config.validation_split
         others = (config.validation_split, config.training_split, shots)
         self.dev: str = next(
-            (one for one in others if one not in (None, self.held_out) and len(self.docs(one)) >= _ENOUGH),
+            (split for split in others if split not in (None, self.held_out) and len(self.docs(split)) >= _MIN_DEV),
             self.held_out,
         )
 
-    def docs(self, split: str) -> Sequence[dict[str, Any]]:
+    def docs(self, split: str) -> Sequence[Doc]:
         """All records of a split.
 
         Raises:
-            InputError: The task uses no such split.
+            InputError: The task does not use this split.
         """
         if split not in self._readers:
             known = ", ".join(sorted({"dev", "held_out", *self._readers}))
-            raise InputError(f"--split {split}: lm_eval:{self._name} has none of that name; choose among {known}")
-        docs: Sequence[dict[str, Any]] = self._readers[split]()
+            raise InputError(f"--split {split}: lm_eval:{self._name} has no such split; choose among {known}")
+        docs: Sequence[Doc] = self._readers[split]()
         return docs
 
     def sample(self, seed: int) -> list[int]:
@@ -127,65 +114,64 @@ class Splits:
         return random.Random(seed).sample(range(count), count)[: min(_DEV, most)]
 
     def texts(self, places: Sequence[int]) -> set[str]:
-        """What tells dev questions from others."""
+        """The texts that identify dev questions."""
         docs = self.docs(self.dev)
         return {_text(self._task, docs[place]) for place in places}
 
 
-def _outside(
-    task: Any, docs: Sequence[dict[str, Any]], order: Sequence[int], limit: int | None, taken: set[str]
-) -> list[int]:
-    """Places of questions that are not taken, in the order given, and no more than the limit."""
-    found: list[int] = []
+def _outside(task: Any, docs: Sequence[Doc], order: Sequence[int], limit: int | None, taken: set[str]) -> list[int]:
+    """Places of questions that are not taken, in the order given, up to the limit."""
+    places: list[int] = []
     for place in order:
-        if limit is not None and len(found) == limit:
+        if limit is not None and len(places) == limit:
             break
         if _text(task, docs[place]) not in taken:
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
-def _prompts(task: Any, docs: Sequence[dict[str, Any]], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:
+def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:
     """The prompts of some questions, in the order of the data."""
     wanted = set(places)
     demonstrations = task.fewshot_docs() if shots else None
     if demonstrations is not None:
-        # A new one: the task is used for several splits, and a sampler remembers what it has drawn.
+        # A new sampler: the task is used for several splits, and a sampler remembers what it has drawn.
         task.sampler = type(task.sampler)(list(demonstrations), rnd=None)
     task.set_fewshot_seed(_SEED + seed)
-    own = task.fewshot_cfg.split == task.config.test_split
+    same_split = task.fewshot_cfg.split == task.config.test_split
     for place in range(max(places, default=-1) + 1):
         if place in wanted:
             doc = docs[place]
             yield task.fewshot_context(doc, num_fewshot=shots, gen_prefix=task.doc_to_prefix(doc))
         elif shots:
-            task.sampler.sample(n=shots, eval_doc=docs[place] if own else None)
+            # lm-eval draws the demonstrations of all questions from one stream of random numbers, so the draws of the
+            # questions before this one must be made, too.
+            task.sampler.sample(n=shots, eval_doc=docs[place] if same_split else None)
 
 
-def _question(task: Any, split: str, place: int, doc: dict[str, Any], prompt: str) -> Question:
+def _example(task: Any, split: str, place: int, doc: Doc, prompt: str) -> Example:
     target = task.doc_to_target(doc)
     choices: tuple[str, ...] = ()
     if task.OUTPUT_TYPE == "multiple_choice":
         choices = tuple(map(str, task.doc_to_choice(doc)))
     if task.config.doc_to_choice is not None:
-        named = choices or tuple(map(str, task.doc_to_choice(doc)))
-        target = [named[one] if isinstance(one, int) else one for one in _listed(target)]
-    texts = tuple(str(text) for text in _listed(target))
+        options = choices or tuple(map(str, task.doc_to_choice(doc)))
+        target = [options[item] if isinstance(item, int) else item for item in _as_list(target)]
+    texts = tuple(str(text) for text in _as_list(target))
     reference = texts[0] if len(texts) == 1 else texts
-    text = str(task.doc_to_text(doc))
-    return Question(Example(f"{split}-{place}", prompt, text, reference, choices), doc)
+    return Example(f"{split}-{place}", prompt, str(task.doc_to_text(doc)), reference, choices)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _repeats(task: Any, doc: dict[str, Any], prompt: str) -> bool:
-    """Whether a question stands in its prompt more than once."""
+def _repeats(task: Any, doc: Doc, prompt: str) -> bool:
+    """Whether a prompt contains its question more than once."""
     text = str(task.doc_to_text(doc))
     return bool(text.strip()) and prompt.count(text) > 1
 
 
-def _text(task: Any, doc: dict[str, Any]) -> str:
+def _text(task: Any, doc: Doc) -> str:
     choices = task.doc_to_choice(doc) if task.OUTPUT_TYPE == "multiple_choice" else []
     return json.dumps([str(task.doc_to_text(doc)), *map(str, choices)])
