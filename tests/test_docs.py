@@ -19,6 +19,7 @@ from sharing import demo_cache
 
 from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
+from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
 from ensemble.methods import list_methods
 
@@ -111,6 +112,13 @@ def test_the_page_of_tasks_has_every_task_and_metric() -> None:
 def test_the_page_of_the_report_has_every_measure_of_a_pair() -> None:
     said = {row[1].strip("`"): row[2] for row in rows("report.md") if len(row) == 3}
     assert HOW_TO_READ.items() <= said.items()
+
+
+def test_the_page_of_the_report_has_the_questions_that_a_gain_needs() -> None:
+    said = [row for row in rows("report.md") if re.match(r"\d+ points$", row[0])]
+    assert len(said) == 3
+    for gain, needed in said:
+        assert f"{questions_needed(int(gain.split()[0]), discordance=0.2):,}" == needed
 
 
 def test_figures_are_those_that_the_benchmarks_kept() -> None:
