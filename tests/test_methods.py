@@ -55,7 +55,7 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
     [
         ({"method": "nothing"}, "method 'nothing': not one of unite, average, "),
         ({"nonsense": 1}, "method unite has no option nonsense; it has gate, mean, consistency"),
-        ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has none"),
+        ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has no options"),
         (
             {"method": "geometric", "mean": "arithmetic"},
             "method geometric has no option mean; it has gate",

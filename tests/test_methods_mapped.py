@@ -20,7 +20,7 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._mapped import Mapping, kept, tokens
+from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
 from ensemble.methods.eva import faithful, projection
 from ensemble.methods.mined import nearest
 from ensemble.models.load import member_of
@@ -180,9 +180,9 @@ def test_a_token_goes_to_what_is_spelled_like_it() -> None:
 def test_common_tokens_are_those_whose_bytes_both_have() -> None:
     members = [member("bytes"), member("unigram", 1)]
     one, two = (candidates(who) for who in members)
-    beside = tokens(build([who.vocabulary for who in members]), 1)
-    assert {tuple(pair) for pair in beside.common.T.tolist()} == {(two[t], one[t]) for t in two if t in one}
-    assert {*beside.foreign.tolist()} == {index for token, index in two.items() if token not in one}
+    common, foreign = common_and_foreign(build([who.vocabulary for who in members]), 1)
+    assert {tuple(pair) for pair in common.T.tolist()} == {(two[t], one[t]) for t in two if t in one}
+    assert {*foreign.tolist()} == {index for token, index in two.items() if token not in one}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -270,18 +270,18 @@ def test_the_projection_finds_a_rotation_again() -> None:
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:
     made: list[int] = []
 
-    def make() -> Mapping:
+    def make() -> TokenMapping:
         made.append(1)
-        return Mapping(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 0.5]))
+        return TokenMapping(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 0.5]))
 
-    first, again = kept("key", make, tmp_path), kept("key", make, tmp_path)
+    first, again = load_or_make("key", make, tmp_path), load_or_make("key", make, tmp_path)
     assert again.share.tolist() == first.share.tolist()
     assert len(made) == 1
-    kept("another key", make, tmp_path)
+    load_or_make("another key", make, tmp_path)
     assert len(made) == 2
     for path in tmp_path.glob("*.safetensors"):
         path.write_bytes(b"damaged")
-    kept("key", make, tmp_path)
+    load_or_make("key", make, tmp_path)
     assert len(made) == 3
 
 

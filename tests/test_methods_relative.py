@@ -16,7 +16,7 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._relative import RelativeSpace
+from ensemble.methods.deepen import RelativeSpace
 from ensemble.methods.deepen_adapt import adaptive_weights
 from ensemble.models.member import Member
 from ensemble.step.token_method import Setup, TokenRule
@@ -200,9 +200,9 @@ def with_embedding(one: Member, weight: object) -> Member:
     ("weight", "message"),
     [
         (None, "has none that can be read"),
-        (torch.zeros(2048, 8, dtype=torch.int8), r"has them quantised \(int8\)"),
+        (torch.zeros(2048, 8, dtype=torch.int8), r"has quantised ones \(int8\)"),
         (torch.zeros(8, 8), "has 8 rows of them for "),
-        (torch.zeros(2048, 8, device="meta"), "has them not in memory"),
+        (torch.zeros(2048, 8, device="meta"), "does not hold them in memory"),
     ],
 )
 def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str) -> None:

@@ -147,8 +147,8 @@ def test_over_one_vocabulary_averaging_gac_and_unite_with_all_of_it_are_one() ->
         for n, m in enumerate(members)
     ]
     made = [
-        average.make(setup, average.NoOptions()),
-        gac.make(setup, gac.NoOptions()),
+        average.make(setup, None),
+        gac.make(setup, None),
         unite.make(setup, unite.Options()),
     ]
     steps = [rule.combine([z.clone() for z in logits]) for rule in made]

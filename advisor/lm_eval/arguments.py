@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from advisor.checks import check_loading, check_method, check_models
 from advisor.output.chosen_set import Chosen, chosen_by_folder, chosen_by_hand
 from advisor.profile.loader import Decoding, Model
 from ensemble.errors import InputError
-from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.methods import make_options, option_fields
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """What there is beside the method's own settings."""
@@ -90,7 +90,7 @@ def _decoding(found: Chosen, members: int, given: Mapping[str, Any]) -> Decoding
         raise InputError(f"--model_args k={k}: give a number of candidates")
     check_method(method, k)
     options = {name: value for name, value in given.items() if name not in {"method", "k"}}
-    known = [field.name for field in fields(getattr(get_module(method), "Options", NoOptions))]
+    known = [field.name for field in option_fields(method)]
     for unknown in options.keys() - {"weights", *known}:
         own = f", and with method={method} also {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: the model has no argument '{unknown}'; it has {', '.join(NAMES)}{own}")

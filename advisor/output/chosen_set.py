@@ -17,7 +17,7 @@ from ensemble.api import Ensemble
 from ensemble.decode.decoder import Generation
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import check_apart
+from ensemble.methods import check_distributed
 from ensemble.models.spec import ChatTemplate, Checkpoint, Reads, Sides
 from ensemble.saved import folder as savedfolder
 from ensemble.step.trace import Step
@@ -76,7 +76,7 @@ class Chosen:
             InputError: The method needs its members in one process.
         """
         if engine == "ray" and len(self.models) > 1:
-            check_apart(self.method)
+            check_distributed(self.method)
         return dataclasses.replace(self, engine=engine)
 
     def load(self) -> Ensemble:

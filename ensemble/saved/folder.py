@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
-from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.methods import make_options, option_fields
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
@@ -203,8 +203,7 @@ def _content(path: Path, source: str) -> str:
 
 def _check_options(recipe: Recipe) -> None:
     """Make sure that a method's settings are of their types, and in their ranges, before code computes with them."""
-    module = get_module(recipe.method)
-    for known in fields(getattr(module, "Options", NoOptions)):
+    for known in option_fields(recipe.method):
         value, kind = recipe.options.get(known.name), type(known.default)
         # Of JSON: a whole number is a number, and a list what Python may have as a tuple.
         kinds: Any = {float: (int, float), tuple: list, type(None): str}.get(kind, kind)
