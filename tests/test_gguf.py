@@ -90,7 +90,7 @@ def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: 
     file = tiny / "tiny-q8.gguf"
     monkeypatch.setattr("ensemble.models.memory.free_memory", lambda _: dense_size(file, torch.float32) - 1)
     check_memory("tiny", Checkpoint(str(file)), "bfloat16", torch.device("cpu"))
-    with pytest.raises(MemberError, match=r"in float32 \(a GGUF file's weights are made dense\)"):
+    with pytest.raises(MemberError, match=r"in float32 \(GGUF weights are loaded unquantised\)"):
         check_memory("tiny", Checkpoint(str(file)), "float32", torch.device("cpu"))
 
 
@@ -133,7 +133,7 @@ def refused(path: Path) -> str:
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
     assert "there is no such file" in refused(tmp_path / "gone.gguf")
     (tmp_path / "page.gguf").write_text("<html>not found</html>", encoding="utf-8")
-    assert "page.gguf: no GGUF file, as it does not begin with GGUF" in refused(tmp_path / "page.gguf")
+    assert "page.gguf: not a GGUF file, because it does not begin with GGUF" in refused(tmp_path / "page.gguf")
     (tmp_path / "big-00001-of-00003.gguf").write_bytes(b"GGUF")
     assert "one of 3 parts" in refused(tmp_path / "big-00001-of-00003.gguf")
 

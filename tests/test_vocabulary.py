@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.errors import InputError
-from ensemble.vocabulary.token_bytes import Run, Vocabulary, utf8_runs
+from ensemble.vocabulary.token_bytes import Vocabulary, utf8_runs
 
 ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
 NAMES: list[Any] = [*MADE_UP, *(real_tokenizers() or [ABSENT])]
@@ -153,13 +153,13 @@ def test_without_a_decoder_a_token_is_its_own_text() -> None:
 @given(texts)
 def test_runs_are_maximal_and_in_order(data: bytes) -> None:
     runs = [*utf8_runs(data)]
-    assert b"".join(run.data for run in runs) == data
-    assert all(run.text is None or run.text.encode() == run.data for run in runs)
-    assert all((a.text is None) != (b.text is None) for a, b in pairwise(runs))
+    assert b"".join(run for run, _ in runs) == data
+    assert all(text is None or text.encode() == run for run, text in runs)
+    assert all((a is None) != (b is None) for (_, a), (_, b) in pairwise(runs))
 
 
 def test_runs_of_a_cut_character() -> None:
-    assert [*utf8_runs(b"a\xe4\xbb b")] == [Run(b"a", "a"), Run(b"\xe4\xbb", None), Run(b" b", " b")]
+    assert [*utf8_runs(b"a\xe4\xbb b")] == [(b"a", "a"), (b"\xe4\xbb", None), (b" b", " b")]
 
 
 @pytest.mark.parametrize("name", NAMES)

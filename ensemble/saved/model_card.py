@@ -1,4 +1,4 @@
-"""The model card of a saved ensemble: what it is, how to load it, and the evidence there is for it, as Markdown."""
+"""The model card of a saved ensemble: its members, how to load it, and the evidence for it, as Markdown."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ MARKER = (
 _TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 _SPECIAL = re.compile(r"([\\`*_\[\](){}<>#|~&$!])")
 _NO_EVIDENCE = (
-    "## Evidence\n\nThere is none here: nothing was measured for this card. `advisor select` profiles models for a "
-    "task and runs the set on held-out questions, and `advisor export` writes a card with what it found."
+    "## Evidence\n\nNothing was measured for this card. `advisor select` profiles models for a task and runs the set "
+    "on held-out questions, and `advisor export` writes a card with the results."
 )
 
 
 def escaped(text: str) -> str:
-    """A text from anywhere as it may stand in a line of Markdown or a cell of a table: nothing of it is markup."""
+    """An untrusted text for a line of Markdown or a cell of a table, without markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def model_card(
     recipe: Recipe, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
 ) -> str:
-    """The card of a recipe.
+    """The card of a saved ensemble.
 
     Args:
-        recipe: What it is made of.
-        title: Its heading; escaped here.
-        evidence: Markdown, whose untrusted parts are escaped.
-        results: What was measured, for the metadata.
+        recipe: The members and the method.
+        title: The heading; it is escaped here.
+        evidence: Markdown whose untrusted parts are already escaped.
+        results: The measured results, for the metadata.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
