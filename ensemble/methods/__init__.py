@@ -53,6 +53,7 @@ def list_methods() -> Mapping[str, Method]:
     """All methods by name: the default method first, then by level and name. No method's module is imported."""
     modules = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
     methods = {name.replace("_", "-"): _declaration(Path(__path__[0], f"{name}.py")) for name in modules}
+    # The default comes first, because `advisor methods` and messages show this order.
     levels = get_args(Level)
     order = sorted(methods, key=lambda name: (name != DEFAULT, levels.index(methods[name].level), name))
     return {name: methods[name] for name in order}

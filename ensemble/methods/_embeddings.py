@@ -36,7 +36,7 @@ def unit_embeddings(method: str, member: Member, side: Side, ids: Tensor) -> Ten
     problem = None
     if weight is None or weight.ndim != 2:
         problem = "has none that can be read"
-    elif weight.is_meta:
+    elif weight.is_meta:  # weights that are offloaded to a disk
         problem = "does not hold them in memory"
     elif not weight.is_floating_point():
         problem = f"has quantised ones ({str(weight.dtype).removeprefix('torch.')})"
@@ -85,6 +85,7 @@ def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
 
 def _weight(member: Member, side: Side) -> Tensor | None:
     model = member.model
+    # transformers raises for an architecture whose embeddings it does not know.
     try:
         layer = model.get_input_embeddings() if side == "input" else model.get_output_embeddings()
     except NotImplementedError:

@@ -43,6 +43,7 @@ class TokenMapping:
         """Map probabilities [B, V] to the primary's [B, size], renormalised over the tokens that have a target."""
         parts = probabilities.index_select(1, self.source) * self.share.to(probabilities.dtype)
         mapped = probabilities.new_zeros(len(probabilities), size).index_add_(1, self.target, parts)
+        # Tokens without a target lose their probability, so the sum may be below 1.
         return mapped / mapped.sum(dim=1, keepdim=True)
 
 
@@ -75,6 +76,7 @@ def load_or_make(key: str, make: Callable[[], TokenMapping], folder: Path | None
     try:
         return TokenMapping(**load_file(path))
     except Exception:  # noqa: BLE001  # the file is missing, damaged or of another format: make it again
+        # On the processor, where a mapping from the cache is, too.
         mapping = make().to(torch.device("cpu"))
         tensors = {field.name: getattr(mapping, field.name).contiguous() for field in fields(mapping)}
         with suppress(OSError):  # without a cache the mapping is made again next time
@@ -102,6 +104,7 @@ def average_mapped(
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), setup.joint.members, strict=True)]
+        # Scored entries can be so unlikely that their probability is 0 in float32.
         own = [(z if also is None else z.double()).softmax(dim=1) for z in scores]
         mapped = [mapping.apply(p, own[0].shape[1]) for mapping, p in zip(placed, own[1:], strict=True)]
         members = torch.stack([own[0], *(p.to(own[0].dtype) for p in mapped)]).index_select(2, candidates)

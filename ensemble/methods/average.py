@@ -37,6 +37,7 @@ def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
     first = setup.joint.members[0]
     present = first.entry_of != NONE
     ids = torch.arange(len(present), device=present.device).masked_fill(~present, NONE)
+    # Ids without an entry get entry 0, only to be a valid index; `present` masks them.
     entries = first.entry_of.clamp(min=0)
     # Each member's ids in the order of the primary's ids, so that their probabilities line up.
     order = [tables.place_of[entries] for tables in setup.joint.members]
@@ -46,6 +47,7 @@ def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
         aligned = []
         for z, tables, places in zip(whole(logits), setup.joint.members, order, strict=True):
             candidates = candidate_logits(z, tables)
+            # Scored entries can be so unlikely that their probability is 0 in float32.
             probabilities = (candidates if also is None else candidates.double()).softmax(dim=1)
             aligned.append(probabilities.index_select(1, places).mul_(present))
         members = torch.stack(aligned)

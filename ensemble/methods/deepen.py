@@ -130,6 +130,7 @@ def search(space: RelativeSpace, log_p: Tensor, related: Tensor, target: Tensor,
     Returns:
         [B, V] logarithms of the distribution.
     """
+    # The gradient of KL(target || related) divides by `related`, which can be 0.
     least = torch.finfo(related.dtype).tiny
     for _ in range(options.steps):
         log_p, related = space.relate(log_p, options.learning_rate * target / related.clamp(min=least))
@@ -155,6 +156,7 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], options: Opti
         RelativeSpace(unit_embeddings(method, member, "input", index), len(common), options.sharpness, cells)
         for member, index in zip(members, ids, strict=True)
     ]
+    # Inside, a member's tokens are sorted with the anchors first; the result is in the order of the primary's ids.
     order = ids[0].argsort()
     entries = joint.members[0].entry_of[ids[0][order]]
     present = [owned_entries(tables)[entries] for tables in joint.members]
@@ -162,10 +164,12 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], options: Opti
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         candidates = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
+        # Scored entries can be so unlikely that their probability is 0 in float32.
         own = [(z if also is None else z.double()).log_softmax(dim=1) for z in candidates]
         related = [
             space.relate(log_p.index_select(1, index))[1] for space, log_p, index in zip(spaces, own, ids, strict=True)
         ]
+        # Members can have different dtypes; the primary's decides.
         target = sum(weight * r.to(precision) for weight, r in zip(weights, related, strict=True))
         start = own[0].index_select(1, ids[0])
         # A single member already is at the target.

@@ -83,6 +83,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
     """
     if len(setup.members) == 1:
         return TokenRule(average_mapped(setup, []))
+    # All members are checked first, because the mappings below take long for large vocabularies.
     for n in range(1, len(setup.members)):
         common_entries("eva", setup, (0, n))
     embeddings = []
@@ -90,6 +91,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
         ids = torch.nonzero(tables.entry_of != NONE).squeeze(1)
         vectors = unit_embeddings("eva", member, "output", ids)
         embeddings.append(unit_(vectors.sub_(vectors.mean(dim=0))))
+    # Models with the same tokenizer can have different embeddings, so these are in the key of the cache, too.
     hashes = [hashlib.sha256(vectors.contiguous().cpu().numpy().data).hexdigest() for vectors in embeddings]
     prints = [member.vocabulary.fingerprint for member in setup.members]
     mappings = []
@@ -111,9 +113,11 @@ def projection(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         crossed = crossed + wide.T @ counterparts.double()
         squared = squared + wide.T @ wide
     if crossed.shape[0] == crossed.shape[1]:
+        # Orthogonal Procrustes: the rotation that minimises the squared distances.
         left, _, right = torch.linalg.svd(crossed)
         matrix: Tensor = left @ right
     else:
+        # The pseudo-inverse, because few common tokens may not span all dimensions.
         matrix = torch.linalg.pinv(squared, hermitian=True) @ crossed
     return matrix
 
@@ -137,6 +141,7 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
     blocks = zip(*(index.split(_COMMON) for index in rows), strict=True)
     matrix = projection((other[theirs], primary[counterparts]) for theirs, counterparts in blocks).to(other.dtype)
     cells = [(*common, primary.new_ones(common.shape[1]))]
+    # Block by block, because the cosines of two whole vocabularies take tens of gigabytes.
     for block in foreign.split(max(1, _BLOCK // len(primary_ids))):
         projected = unit_(other[torch.searchsorted(ids, block)] @ matrix).to(primary.dtype)
         cosines, places = (projected @ primary.T).topk(min(options.cells, len(primary_ids)), dim=1)
@@ -161,6 +166,7 @@ def faithful(agree: int) -> Callable[[Tensor, Tensor], Tensor]:
         agrees &= ~torch.eye(len(members), dtype=torch.bool, device=members.device)[:, :, None]
         staying = weights * agrees.any(dim=1)
         total = staying.sum(dim=0, keepdim=True)
+        # If no member agrees with another one, the filter has no information and all members stay.
         return torch.where(total > 0, staying / total, weights)
 
     return reweigh
@@ -170,6 +176,7 @@ def _shares(cosines: Tensor, threshold: float) -> Tensor:
     """The share [tokens, cells] of each cell, 0 if it does not count."""
     counts = cosines >= threshold
     many = counts.sum(dim=1, keepdim=True)
+    # A row without a cosine above the threshold divides by 0 here; all its shares are 0 below.
     mean = (cosines * counts).sum(dim=1, keepdim=True) / many
     deviation = (((cosines - mean).square() * counts).sum(dim=1, keepdim=True) / many).sqrt()
     share = cosines * (counts & ~((many > _FLAT_CELLS) & (deviation <= _FLAT_DEVIATION)))

@@ -59,7 +59,9 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
         aligned = []
         for z, tables, mask in zip(whole(logits), joint.members, owned, strict=True):
             candidates = candidate_logits(z, tables)
+            # Scored entries can be so unlikely that their probability is 0 in float32.
             probabilities = (candidates if also is None else candidates.double()).softmax(dim=1)
+            # The mask removes entries that the member spells with several ids: place_of has only the first of them.
             aligned.append(probabilities.index_select(1, tables.place_of).mul_(mask))
         members = torch.stack(aligned)
         mean = (members * shares.to(members)[:, None, None]).sum(dim=0)

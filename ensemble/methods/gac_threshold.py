@@ -43,6 +43,7 @@ class Options:
 
 def make(setup: Setup, options: Options) -> TokenRule:
     """Make the rule."""
+    # The primary's own distribution over the joint vocabulary, for the steps where it decides alone.
     primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
     return TokenRule(
         over_all(setup.joint, setup.weights),

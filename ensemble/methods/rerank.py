@@ -107,16 +107,19 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     try:
         labels = AutoConfig.from_pretrained(place).num_labels
         tokenizer = AutoTokenizer.from_pretrained(place)
+        # Only safetensors, because reading a pickle can run code.
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             place, use_safetensors=True, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise InputError(f"method rerank: {place} cannot be loaded as a sequence classifier ({error})") from error
+    # A base model loads with a random classifier; its rewards would mean nothing.
     if missing := sorted(loaded["missing_keys"]):
         raise InputError(f"method rerank: {place} has no trained {missing[0]}; name a sequence classifier")
     if labels > (1 if options.kind == "pointwise" else 2):
         wanted = "one output, a reward" if options.kind == "pointwise" else "one output or two"
         raise InputError(f"method rerank: {place} has {labels} outputs; {options.kind} needs {wanted}")
+    # A batch needs padding, and the model uses the padding id to find the last token of each text.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id

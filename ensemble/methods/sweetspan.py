@@ -131,6 +131,7 @@ class _RunningText:
         self.counts = Counts()
 
     def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
+        # The limit of tokens can cut the bytes of a character.
         return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 
 
@@ -229,6 +230,7 @@ class SpanDecoder:
         stops = [place for place in places if place >= 0]
         tokens = text.readers[0].ids
         vocabulary = self._members[0].vocabulary
+        # A span may go beyond the limit; then a stop string counts only if it begins within the limit.
         if len(tokens) > self._settings.max_new_tokens:
             tokens = tokens[: self._settings.max_new_tokens]
             room = sum(len(vocabulary.token_bytes(token) or b"") for token in tokens)
@@ -269,6 +271,7 @@ class Writer:
 
     def admit(self, prompts: Sequence[list[int]]) -> None:
         """Start to continue prompts, given by their ids, instead of the prompts before."""
+        # New rows free the memory of the finished ones.
         self._rows = self._member.rows()
         self._rows.admit(prompts)
         self._prompts = list(prompts)
@@ -290,6 +293,7 @@ class Writer:
         """
         written: list[list[int]] = [[] for _ in texts]
         spans: list[Span | None] = [None] * len(texts)
+        # Finished rows are fed again until all are finished, so that the batch keeps its shape.
         while None in spans:
             logits = self._feed([[*text, *new] for text, new in zip(texts, written, strict=True)], [1] * len(texts))
             for row, token in enumerate(self._greedy(logits[:, -1])):
@@ -317,6 +321,7 @@ class Writer:
             reader = text.fork()
             same = reader.extend(span.data)
             most = self._member.most_tokens(prompt)
+            # A span of another member may be too long for this member's context; then only its beginning is scored.
             ids = reader.ids if most is None else reader.ids[: most - len(prompt)]
             wanted.append(ids)
             scored.append([*ids[same:], self._eos] if self._scores_eos(span) else ids[same:])

@@ -65,6 +65,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
         raise InputError("weights: consistency weighs the members at each step; do not give weights with it")
     combine = _combine(setup, setup.joint, setup.weights, options)
     if options.gate is not None:
+        # The primary's own distribution, for the steps where the gate is closed.
         primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
         return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), gates.needed_and_safe)
     # The bounds that allow to skip logits (is_certain) are those of the arithmetic mean with fixed weights.
@@ -129,6 +130,7 @@ def union(
     wanted = torch.cat(tops, dim=1)
     wanted.masked_fill_(torch.cat([values for values, _ in largest], dim=1) == -torch.inf, NONE)
     entries = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
+    # Sorted entries put duplicates side by side; all but the first of them are absent.
     absent = entries == NONE
     absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
     # The index NONE (-1) reads the last row of a table; `absent` masks these values below.
@@ -143,6 +145,7 @@ def union(
         on_union = torch.stack([z.gather(1, place) for z, place in zip(local, places, strict=True)])
     on_union.add_(penalty)
     if also is not None:
+        # Scored entries can be so unlikely that their probability is 0 in float32.
         on_union = on_union.double()
     members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
     mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
@@ -166,6 +169,7 @@ def _fetch(
     values, exact = (torch.stack(part) for part in zip(*known, strict=True))
     missing = counts & ~exact
     if weights is not None:
+        # An unknown logit is at most the smallest one that its member sent.
         highest = values.masked_fill(~counts, -torch.inf)
         missing &= ~is_certain(highest, ~missing, weights, can_win)[:, None]
     needed = missing.flatten(1).any(dim=1).tolist()

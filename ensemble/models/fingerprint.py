@@ -9,6 +9,7 @@ from pathlib import Path
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint
 
+# Python files are included, because trust_remote_code runs them.
 _DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
 _CHUNK = 2**20
 
@@ -27,6 +28,7 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        # In chunks, because a file can be larger than the memory.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

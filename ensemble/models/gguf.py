@@ -51,6 +51,7 @@ def check_name(name: str) -> None:
             f"{name}: GGUF files need {' and '.join(missing)}, which is not installed; "
             "pip install 'unite-advisor[gguf]'"
         )
+    # A file that is the only part (00001-of-00001) is whole.
     if (part := _PART.search(name)) and int(part[1]) > 1:
         raise InputError(
             f"{name}: one of {int(part[1])} parts, and transformers reads only whole files; join the parts with "
@@ -66,4 +67,5 @@ def dense_size(path: Path, dtype: torch.dtype) -> int:
         reader = GGUFReader(path)
     except Exception:  # noqa: BLE001  # a damaged file raises many kinds of errors; loading it reports them
         return 0
+    # The file's own size does not help, because its weights are quantised.
     return sum(int(tensor.n_elements) for tensor in reader.tensors) * dtype.itemsize

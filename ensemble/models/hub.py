@@ -31,6 +31,7 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
     try:
         info = _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT))
     except ConnectionError as error:
+        # The cache returns a marker that is not a string for files that are known to be missing.
         if isinstance(try_to_load_from_cache(name, checkpoint.config_file, revision=revision), str):
             return
         raise _unreachable(name, error) from error
@@ -116,6 +117,7 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)
+        # The hub adds .gitattributes to every new repository.
         existing = {sibling.rfilename for sibling in api.model_info(name).siblings or ()} - {".gitattributes"}
         if existing and files[0] not in existing:
             raise UniteError(f"{name}: the hub already has a model with this id and other files; give another id")

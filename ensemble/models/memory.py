@@ -47,6 +47,7 @@ def weights_size(folder: Path, dtype: str) -> int:
     stored, weights = 0, 0
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
+            # A safetensors file begins with the length of its JSON header, in 8 bytes.
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             try:

@@ -42,6 +42,7 @@ def model_card(
     from huggingface_hub import ModelCard, ModelCardData
 
     parts = recipe.parts
+    # The metadata can name only models on the hub.
     ids = [part.checkpoint.path_or_id for part in parts if not part.checkpoint.is_local]
     trusted = [_place(part) for part in parts if part.checkpoint.trust_remote_code]
     data = ModelCardData(
@@ -49,6 +50,7 @@ def model_card(
         tags=["ensemble", "unite-advisor", recipe.method],
         pipeline_tag="text-generation",
         library_name="unite-advisor",
+        # huggingface_hub requires a name if there are results.
         model_name=title if results else None,
         eval_results=list(results) or None,
     )
@@ -86,5 +88,6 @@ def _place(part: Part) -> str:
     if checkpoint.is_local:
         return f"{name} (a path)"
     file = f", file {escaped(checkpoint.gguf)}" if checkpoint.gguf else ""
+    # The member's name is shown only if it differs from the model's name.
     link = f"[{escaped(checkpoint.path_or_id)}](https://huggingface.co/{checkpoint.path_or_id})"
     return link + file if name == escaped(checkpoint.name) else f"{name}: {link}{file}"

@@ -51,6 +51,7 @@ class MemberTables:
 
     def __post_init__(self) -> None:
         penalty = torch.zeros(self.id_of.shape, device=self.id_of.device)
+        # Computed once here, because every step needs them. The data class is frozen.
         object.__setattr__(self, "place_of", self.id_of.clamp(min=0))
         object.__setattr__(self, "penalty_of", penalty.masked_fill_(self.id_of == NONE, -torch.inf))
 
@@ -103,6 +104,7 @@ def _member_tables(vocabulary: Vocabulary, numbers: dict[bytes, int]) -> MemberT
     entry_of = torch.full((vocabulary.size,), NONE)
     entry_of[torch.tensor(list(own.values()))] = torch.tensor([numbers[data] for data in own])
     eos_ids = torch.tensor(vocabulary.eos_ids, dtype=torch.long)
+    # Only the first EOS id is a candidate; the logit of EOS is moved there before each step.
     entry_of[eos_ids[:1]] = EOS
     id_of = torch.full((len(numbers) + 1,), NONE)
     id_of[entry_of[entry_of != NONE]] = torch.nonzero(entry_of != NONE).squeeze(1)
@@ -126,6 +128,7 @@ def load_or_build(vocabularies: Sequence[Vocabulary], cache_dir: Path) -> JointV
         return _unpack(load_file(path))
     except Exception:  # noqa: BLE001  # the file is missing, damaged or of another format: build the tables again
         joint = build(vocabularies)
+        # int32 halves the size of the file.
         tensors = {
             f"{n}.{name}": getattr(member, name).to(torch.int32)
             for n, member in enumerate(joint.members)

@@ -89,6 +89,7 @@ class Vocabulary:
         }
         added = backend.get_added_tokens_decoder()
         self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
+        # Some models end a generation by other ids than their tokenizer's EOS, for example at the end of a chat turn.
         own_eos = tokenizer.eos_token_id
         ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
         self.eos_ids = tuple(sorted(index for index in ends if index < size))
@@ -110,6 +111,7 @@ class Vocabulary:
         if self._plain or index in self._literal:
             return self._literal.get(index, token).encode()
         if self._byte_level:
+            # An added token can hold characters outside of the byte alphabet; then it is plain text.
             known = all(character in CHARACTER_TO_BYTE for character in token)
             return bytes(CHARACTER_TO_BYTE[character] for character in token) if known else token.encode()
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
@@ -126,6 +128,7 @@ class Vocabulary:
         """The candidate id of each byte string: the lowest id; a byte token only if no other token has these bytes."""
         chosen: dict[bytes, int] = {}
         byte_tokens: dict[bytes, int] = {}
+        # In ascending order, so that the lowest id of equal byte strings is kept.
         for index in sorted(self._tokens):
             data = self.token_bytes(index) if index < self.size else None
             if data and not _UNUSED.fullmatch(self._tokens[index]):
@@ -252,6 +255,7 @@ def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokeni
     normalizer = [step for step in _steps(_component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
     pre_tokenizer = _component(backend.pre_tokenizer)
     for step in _steps(pre_tokenizer, "pretokenizers"):
+        # Both would add a space before the text, which continues another one.
         if step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"
         elif step["type"] == "ByteLevel":
@@ -271,6 +275,7 @@ def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokeni
     if any(special.keys() & copy.encode(token, add_special_tokens=False).ids for token in special.values()):
         # A Unigram model has </s> as an ordinary piece, and would still find it in a text.
         copy = _hide(json.loads(backend.to_str()), set(special.values()))
+    # A saved tokenizer can have limits of its own.
     copy.no_truncation()
     copy.no_padding()
     copy.normalizer = shell.normalizer
@@ -289,12 +294,14 @@ def _hide(spec: dict[str, Any], names: set[str]) -> Tokenizer:
         model["vocab"] = {renamed(name): index for name, index in model["vocab"].items()}
     else:
         model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
+    # A merge that uses or makes a renamed token would name a token that is missing.
     if "merges" in model:
         model["merges"] = [pair for pair in model["merges"] if not names & {*pair, "".join(pair)}]
     if model.get("unk_token"):
         model["unk_token"] = renamed(model["unk_token"])
     for token in spec["added_tokens"]:
         token["content"] = renamed(token["content"])
+    # It adds special tokens by name, and is not needed for continuations.
     spec["post_processor"] = None
     hidden = Tokenizer.from_str(json.dumps(spec))
     hidden.encode_special_tokens = True
