@@ -186,7 +186,7 @@ def test_what_was_downloaded_does_while_the_hub_is_away(
     [
         ("org/gone", "org/gone: not a local folder, and the hub has no model with this name"),
         ("org/pickled", "org/pickled: it has weights only as pickle (pytorch_model.bin)"),
-        ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
+        ("org/pickled@v9", "org/pickled: the hub has no revision v9"),
     ],
 )
 def test_the_hub_is_asked_before_anything_is_run(

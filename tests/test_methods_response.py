@@ -1,4 +1,4 @@
-"""Response-level methods: each against a slow reading of its definition, and what each needs."""
+"""Response-level methods: each against a slow implementation of its definition, and what each needs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_vote_takes_the_answer_that_most_give_and_ties_go_to_the_primary(
 
 
 @given(st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7))
-def test_no_answer_has_more_votes_than_the_one_that_is_taken(answers: list[str | None]) -> None:
+def test_no_answer_has_more_votes_than_the_chosen_one(answers: list[str | None]) -> None:
     votes = Counter(answer for answer in answers if answer is not None)
     chosen = answers[vote(answers)]
     assert (chosen is None and not votes) or votes[chosen] == max(votes.values())
@@ -81,7 +81,7 @@ def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: li
     assert all(gain < max(gains) - 1e-12 or gain == pytest.approx(max(gains)) for gain in gains[:chosen])
 
 
-def test_the_outlier_is_not_taken_and_one_alone_is() -> None:
+def test_the_outlier_is_not_taken_and_a_single_response_is() -> None:
     assert choose(made("mbr"), "quite another thing", "the cat sat here", "the cat sat there") in (1, 2)
     assert choose(made("mbr"), "alone") == 0
 
@@ -108,7 +108,7 @@ def test_a_router_that_sees_no_difference_takes_the_primary() -> None:
     assert choose(router, "", "", prompt="anything") == 0
 
 
-def test_a_router_needs_graded_questions_to_learn_from() -> None:
+def test_a_router_needs_enough_questions_to_learn_from() -> None:
     with pytest.raises(InputError, match="it needs 20 dev questions to learn from, and there are 3"):
         made("router", (DEV[0][:3], DEV[1][:3]))
     with pytest.raises(InputError, match="at least 1"):
@@ -134,7 +134,7 @@ def reward_model(folder: Path, outputs: int) -> tuple[Path, Any, Any]:
     model = AutoModelForSequenceClassification.from_config(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(5)  # so that it wants something definite
+            weight.mul_(5)  # so that its rewards differ clearly
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder, model, tokenizer
@@ -153,7 +153,7 @@ def test_pointwise_reranking_takes_the_highest_reward(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_pairwise_reranking_takes_who_wins_most_over_all_comparisons_in_both_orders(
+def test_pairwise_reranking_takes_the_response_that_wins_most_comparisons_in_both_orders(
     tmp_path: Path, outputs: int
 ) -> None:
     folder, model, tokenizer = reward_model(tmp_path, outputs)
@@ -168,7 +168,7 @@ def test_pairwise_reranking_takes_who_wins_most_over_all_comparisons_in_both_ord
     assert wins[TEXTS[choose(method, *TEXTS, prompt="a prompt")]] == pytest.approx(max(wins.values()), abs=1e-4)
 
 
-def test_reranking_says_what_it_lacks(tmp_path: Path) -> None:
+def test_reranking_reports_what_is_missing(tmp_path: Path) -> None:
     folder, model, tokenizer = reward_model(tmp_path / "three", 3)
     cases = [
         ({}, "it needs a reward model; name one with reward_model="),
@@ -187,7 +187,7 @@ def test_reranking_says_what_it_lacks(tmp_path: Path) -> None:
         made("rerank", reward_model=str(tmp_path / "bare"))
 
 
-def test_a_reward_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+def test_a_reward_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
     folder, model, _ = reward_model(tmp_path, 1)
     with torch.no_grad():
         model.classifier.bias.fill_(torch.nan)

@@ -3,7 +3,7 @@
 ``pointwise`` reads the prompt and one response as a pair of texts. The model is any sequence-classification model of
 transformers with one output, the reward. ``pairwise`` follows PairRanker (Jiang et al., LLM-Blender, 2023): the model
 reads the prompt and two responses and says which one is better, for each pair in both orders. The reward of a response
-is the sum over all its comparisons. PairRanker separates its input with special tokens of its own model; here the
+is the sum over all its comparisons. PairRanker separates its input with its model's special tokens; here the
 tokenizer's separator token separates the two responses (a blank line if it has none). A pairwise model has one output
 (above 0: the first response is better) or two (a logit for each response).
 """

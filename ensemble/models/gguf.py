@@ -30,7 +30,7 @@ def check_file(path: Path) -> None:
         InputError: The file does not exist, cannot be read, or has another format.
     """
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; give a .gguf file, a model's folder, or a hub id")
+        raise InputError(f"{path}: this file does not exist; give a .gguf file, a model's folder, or a hub id")
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))

@@ -22,7 +22,7 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 EOS = 0
 """The entry of EOS, the same for every member."""
 NONE = -1
-"""In place of an entry: the id is not a candidate. In place of an id: the vocabulary cannot express the entry."""
+"""As an entry: the id is not a candidate. As an id: the vocabulary cannot express the entry."""
 _FORMAT = 1
 _SAVED = ("entry_of", "id_of", "outside", "eos_ids")
 """The tables that the cache holds; the others are computed from them."""

@@ -45,7 +45,7 @@ def safe_cuts(tokens: Iterable[bytes], is_known: Callable[[str], bool]) -> re.Pa
 
 
 def last_cut(data: bytes, cuts: re.Pattern[str] | None) -> int:
-    """The last place in a text where it can be cut, in bytes; 0 if there is no such place."""
+    """The last place in a text where it can be cut, in bytes; 0 if it cannot be cut."""
     if cuts is None:
         return 0
     text = data.decode(errors="surrogateescape")

@@ -275,7 +275,7 @@ def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokeni
     if any(special.keys() & copy.encode(token, add_special_tokens=False).ids for token in special.values()):
         # A Unigram model has </s> as an ordinary piece, and would still find it in a text.
         copy = _hide(json.loads(backend.to_str()), set(special.values()))
-    # A saved tokenizer can have limits of its own.
+    # A saved tokenizer may truncate or pad.
     copy.no_truncation()
     copy.no_padding()
     copy.normalizer = shell.normalizer
