@@ -14,7 +14,7 @@ from ensemble.distributed.engine import Engine, check_engine, check_models, load
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import Decoding, SpanMethod
+from ensemble.methods._span import PromptDecoder, SpanMethod
 from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
@@ -298,9 +298,9 @@ class Ensemble:
             raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         return self._made
 
-    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> PromptDecoder:
         if not isinstance(self._made, TokenRule):
-            return self._made.decode(prompts, settings, batch)
+            return self._made(prompts, settings, batch)
         decoder = self.decoder(batch)
         asked: Counter[tuple[int, ...]] = Counter()
         # Rows of like length are decoded together, so that little of a batch is padding.
@@ -333,7 +333,7 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _pieces(decoding: Decoding, pieces: Pieces) -> Iterator[str]:
+def _pieces(decoding: PromptDecoder, pieces: Pieces) -> Iterator[str]:
     """The text of the one prompt of a decoding as it grows."""
     while not decoding.done:
         finished = decoding.step()

@@ -184,9 +184,9 @@ def test_what_was_downloaded_does_while_the_hub_is_away(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("org/gone", "org/gone: it is no folder here, and the hub has no such model"),
-        ("org/pickled", "org/pickled: its weights are only as pickle (pytorch_model.bin)"),
-        ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
+        ("org/gone", "org/gone: not a local folder, and the hub has no model with this name"),
+        ("org/pickled", "org/pickled: it has weights only as pickle (pytorch_model.bin)"),
+        ("org/pickled@v9", "org/pickled: the hub has no revision v9"),
     ],
 )
 def test_the_hub_is_asked_before_anything_is_run(
@@ -203,7 +203,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path
     place.task()
     place.pool("org/name")
     start = time.process_time()
-    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
+    assert "models.txt:1: org/name: not a local folder" in place.refused(*SELECT)
     assert time.process_time() - start < 5
 
 
@@ -213,7 +213,7 @@ def test_a_hub_that_is_switched_off_is_said(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     place.task()
     place.pool("org/name")
-    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
+    assert "models.txt:1: org/name: not a local folder" in place.refused(*SELECT)
     assert "the hub cannot be reached" in place.refused("run", "--models", "org/name", "a prompt")
 
 

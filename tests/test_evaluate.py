@@ -18,9 +18,8 @@ from advisor.records import Answer, Profile
 from advisor.response_cache import Store
 from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.verify.responses import answered, chosen
+from advisor.verify.responses import chosen, dev_scores
 from ensemble.methods import get_module
-from ensemble.methods._response import ResponseSetup
 
 if TYPE_CHECKING:
     from pools import Place
@@ -180,12 +179,13 @@ def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Pl
         )
         for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
     ]
-    voting = get_module("voting").make(ResponseSetup(("a", "b", "c")), None)
+    voting = get_module("voting").make((), (), None)
     profile, picks = chosen("voting", voting, task, profiles)
     assert set(picks) == {1}
     assert profile.answers == profiles[1].answers
-    assert {response.score for one in answered(task, profiles) for response in one.responses} == {None}
-    assert answered(task, profiles, scored=True)[0].responses[0].score == 1.0
+    prompts, scores = dev_scores(task, profiles)
+    assert prompts == [example.prompt for example in task.examples]
+    assert scores[0] == [1.0, 0.0, 0.0]
 
 
 def test_holms_correction_is_the_textbooks() -> None:

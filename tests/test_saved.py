@@ -176,7 +176,7 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
     assert "check_files=False" in said
     assert Ensemble.from_pretrained(tmp_path / "saved", check_files=False, cache_dir=cache).members[0].name == "alpha"
     (tmp_path / "alpha" / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert "(adapter_config.json was not there)" in refused(tmp_path / "saved")
+    assert "(adapter_config.json is new)" in refused(tmp_path / "saved")
     shutil.rmtree(tmp_path / "alpha")
     assert "does not exist; correct the path" in refused(tmp_path / "saved")
 
@@ -289,13 +289,13 @@ def test_what_was_loaded_from_the_hub_does_while_it_is_away(
     Ensemble.from_pretrained("org/one", cache_dir=cache)
     hub("http://127.0.0.1:9")
     assert Ensemble.from_pretrained("org/one", cache_dir=cache).members[0].name == "alpha"
-    assert "it was not downloaded before, and the hub cannot be reached" in refused("org/other")
+    assert "not downloaded before, and the hub cannot be reached" in refused("org/other")
 
 
 def test_nothing_else_on_the_hub_is_written_over(shelf: Path, tmp_path: Path, cache: Path) -> None:
     made = Ensemble.from_pretrained(["org/alpha"], cache_dir=cache)
     before = sorted(path.name for path in (shelf / "beta").iterdir())
-    with pytest.raises(UniteError, match="org/beta: it is on the hub already, with files of something else"):
+    with pytest.raises(UniteError, match="org/beta: the hub already has a model with this id and other files"):
         made.save_pretrained(tmp_path / "saved", push_to_hub="org/beta")
     assert sorted(path.name for path in (shelf / "beta").iterdir()) == before
 
@@ -303,8 +303,8 @@ def test_nothing_else_on_the_hub_is_written_over(shelf: Path, tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("token", "says"),
     [
-        (READER, "org/new: the hub does not let this token write there"),
-        ("hf_wrong", "org/new: the hub knows no such token"),
+        (READER, "org/new: the hub does not allow this token to write"),
+        ("hf_wrong", "org/new: the hub does not accept this token"),
     ],
 )
 def test_a_hub_that_refuses_is_said_in_a_line(
@@ -341,8 +341,8 @@ def test_an_ensemble_of_the_hub_has_no_local_member(models: Path, shelf: Path, t
 
 
 def test_a_model_of_the_hub_is_no_saved_ensemble(shelf: Path) -> None:
-    assert "org/alpha: no ensemble.json there, so it is no saved ensemble; give models as a list" in refused(
+    assert "org/alpha: it has no ensemble.json, so it is not a saved ensemble; give models as a list" in refused(
         "org/alpha"
     )
-    assert "the hub has no such model" in refused("org/gone")
+    assert "the hub has no model with this name" in refused("org/gone")
     assert "the hub has no revision v9" in refused("org/alpha@v9")

@@ -65,7 +65,7 @@ def run(
 
     from advisor.output import chosen_set
     from advisor.profile.loader import hush
-    from ensemble.methods import check_apart
+    from ensemble.methods import check_distributed
 
     hush()
     if models:
@@ -77,7 +77,7 @@ def run(
     spec = spec.with_decoding(method=method, k=k, max_new_tokens=max_new_tokens, stop=stop)
     spec = spec.with_loading(device=device, dtype=dtype, chat_template=cast("ChatTemplate | None", chat_template))
     if engine == "ray" and len(spec.members) > 1:
-        check_apart(spec.method)
+        check_distributed(spec.method)
     checks.check_models(spec.members)
     text = chosen_set.read_prompt(prompt)
     settings: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from advisor.checks import check_loading, check_method, check_models
 from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
 from advisor.profile.loader import Decoding
 from ensemble.errors import InputError
-from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
@@ -95,7 +95,7 @@ def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> De
         raise InputError(f"--model_args k={k}: must be a number of candidates")
     check_method(method, k)
     options = {name: value for name, value in given.items() if name not in {"method", "k"}}
-    known = [field.name for field in fields(getattr(get_module(method), "Options", NoOptions))]
+    known = [field.name for field in option_fields(method)]
     for unknown in options.keys() - {"weights", *known}:
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
