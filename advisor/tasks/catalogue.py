@@ -59,6 +59,7 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     # First, since a path may contain a colon.
     if path.is_file() and path.suffix in _ENDINGS:
         return path, None
+    # From the right, for the same reason.
     base, colon, ending = text.rpartition(":")
     name, variant = (base, ending) if colon else (text, None)
     if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in name:

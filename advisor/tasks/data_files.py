@@ -80,7 +80,8 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
 
 def _read_text(path: Path) -> str:
     try:
-        # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n".
+        # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n". Files that Windows programs
+        # write may begin with a byte order mark, which utf-8-sig removes.
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist; correct the path, or put the data there") from error
@@ -110,6 +111,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]
 
 def _json_array(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
     content = _parse(text, str(path), by_line=True)
+    # BBH's files are objects whose list of examples is beside a warning not to train on them.
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
         content = lists[0] if len(lists) == 1 else content

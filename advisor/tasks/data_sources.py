@@ -182,6 +182,7 @@ class HubSource(DataSource):
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
         """Turn every error into one line, and keep the hub's own warnings about it off the terminal."""
+        # The hub's client warns of the same problem that the error below reports.
         logger = logging.getLogger("huggingface_hub")
         level = logger.level
         logger.setLevel(logging.ERROR)

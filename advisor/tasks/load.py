@@ -64,6 +64,7 @@ def load_task(
     if allow_code_execution and runs_code(definition.metric):
         from advisor import sandbox  # here, since few tasks need it
 
+        # Before any model runs: a system that cannot run programs is refused at once, and not after hours of decoding.
         bank.notes.extend(sandbox.gaps())
     parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
     prefix = "".join(f"{part}\n\n" for part in parts if part)
@@ -115,6 +116,7 @@ def _questions(
     whole = bank.split(source.split_of(split))
     left = splits.without(whole, shots)
     if split in ("dev", "held_out"):
+        # The dev sample is drawn for held_out as well, since its questions are left out there.
         pool = splits.without(bank.split(source.split_of("dev")), shots)
         size = len(pool) if definition.dev_size is None else definition.dev_size
         # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.

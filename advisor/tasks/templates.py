@@ -45,7 +45,7 @@ def _printable(value: object) -> object:
 
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=jinja2.StrictUndefined,
+    undefined=jinja2.StrictUndefined,  # a missing field is an error instead of an empty text
     finalize=_printable,
     keep_trailing_newline=True,  # a prompt is what the author wrote, to the last character
     autoescape=False,  # prompts are not HTML

@@ -57,7 +57,7 @@ def one_line_errors(name: str) -> Iterator[None]:
 
 @cache  # every split of a run loads the same task
 def _load(name: str, folder: Path | None) -> Any:
-    # lm-eval warns of everything that a task file leaves open.
+    # lm-eval warns of everything that a task file leaves open, in many lines.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with one_line_errors(name):
         manager = _manager(name, folder)
