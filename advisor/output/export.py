@@ -1,4 +1,4 @@
-"""A run's chosen set as a saved ensemble, with a model card that states the evidence."""
+"""The chosen set of a run as a saved ensemble, with a model card that states the evidence."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def spec_of_run(run: Path) -> EnsembleSpec:
     spec = chosen_by_run(run)
     if len(spec.members) < 2:
         raise InputError(
-            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use that model itself"
+            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use this model alone"
         )
     sources = read_result(run)["provenance"]["models"]
     members = []
     for member in spec.members:
         checkpoint = member.checkpoint
+        # A commit pins the files of a hub model; those of a local model can change, so their hashes go along.
         files = dict(sources[member.name].get("files") or {}) if checkpoint.is_local else {}
         if checkpoint.is_local:
             check_unchanged(checkpoint, files, since="the run")
@@ -63,20 +64,20 @@ def export(run: Path, folder: Path, push: str | None, *, private: bool) -> str:
 
 
 def _measured(result: run_model.Result) -> Sequence[EvalResult]:
-    """The ensemble's accuracy for the card's metadata; nothing where it was not run on held-out questions."""
+    """The ensemble's accuracy for the metadata of the card; empty if it was not run on held-out questions."""
     from huggingface_hub import EvalResult
 
-    run, task = result.ensemble, result.task
-    if run is None or run.accuracy is None:
+    ensemble, task = result.ensemble, result.task
+    if ensemble is None or ensemble.accuracy is None:
         return ()
     return (
         EvalResult(
             task_type="text-generation",
             dataset_type=task.name,
             dataset_name=task.name,
-            dataset_split=run.split,
+            dataset_split=ensemble.split,
             metric_type=task.metric,
-            metric_name=f"{task.metric}, points of 100, on {run.n} held-out questions",
-            metric_value=round(run.accuracy, 2),
+            metric_name=f"{task.metric}, points of 100, on {ensemble.n} held-out questions",
+            metric_value=round(ensemble.accuracy, 2),
         ),
     )
