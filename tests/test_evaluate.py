@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.config import InferenceConfig
-from advisor.output.terminal import Terminal
-from advisor.planning import plan_of_run
+from advisor.evaluation import evaluation_config
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import Store
 from advisor.statistics import holm
@@ -94,24 +93,10 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
-    setting = InferenceConfig(max_new_tokens=6)
-    plan = plan_of_run(
-        run.folder / "run",
-        task="task.yaml",
-        data=None,
-        split="held_out",
-        limit=None,
-        shots=None,
-        seed=0,
-        allow_code_execution=False,
-        inference=setting,
-        methods=["unite"],
-        k=10,
-        cache_dir=None,
-        command="",
-    )
+    options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
+    plan = evaluation_config(run.folder / "run", options, "")
     with Store(plan.cache_dir) as store:
-        profiler = Profiler(plan, store, Terminal(quiet=True))
+        profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
         greedy = profiler.alone([name], task)[name].profile
         drawn = [profiler.drawn(name, task, 1.0, seed).profile for seed in (0, 1, 0)]
@@ -149,7 +134,7 @@ def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None
     ("options", "message"),
     [
         (("--methods", "unite,nothing"), "--methods nothing: not one of unite"),
-        (("--methods", "unite,unite"), "--methods: unite is there twice"),
+        (("--methods", "unite,unite"), "--methods: unite appears twice"),
         (("--methods", ","), "--methods: name at least one of"),
         (("--k", "0"), "--k 0"),
         (("--set", "unite"), "--set unite: give METHOD.NAME=VALUE"),

@@ -15,10 +15,9 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.config import InferenceConfig
-from advisor.output.terminal import Terminal
 from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.response_cache import Store
 from advisor.tasks import load_task
 from ensemble import Ensemble
@@ -69,7 +68,7 @@ def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.A
     place.pool(*lines)
     plan = plan_of_pool(place)
     with Store(place.cache) as store:
-        found = Profiler(plan, store, Terminal(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
+        found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
     assert all(one.profile.errors == 0 for one in found.values())
     return {name: one.profile.answers for name, one in found.items()}
 
@@ -273,7 +272,7 @@ def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) ->
 
     task = load_task("task.yaml")
     with Store(place.cache) as store:
-        identity = identify(candidate, InferenceConfig(), store)
+        identity = identify(candidate, "auto", "auto", store)
         assert identity.key()["path"] == "/completions"
         assert identity.key()["model"] == "tiny/plain"
         assert identity.key()["says"]["answers_as"] == "tiny/plain@main"

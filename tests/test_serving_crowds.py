@@ -256,8 +256,8 @@ def test_the_command_serves_until_a_signal_and_ends_well(process: subprocess.Pop
     assert process.wait(60) == 0
     said = process.stderr.read().splitlines()
     assert said == [
-        "advisor: serving alpha+beta; Ctrl-C finishes what runs, then stops",
-        "advisor: stopping; what runs is finished first, and a second signal ends it at once",
+        "advisor: serving alpha+beta; Ctrl-C finishes running requests, then stops",
+        "advisor: stopping; finishing running requests, a second signal ends them at once",
     ]
 
 

@@ -13,7 +13,7 @@ from lm_eval.api.model import LM
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from advisor.checks import check_seed
+from advisor.config import check_seed
 from advisor.lm_eval.arguments import chosen
 from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows

@@ -1,4 +1,4 @@
-"""A run's chosen set as a saved ensemble, with a model card that states the evidence."""
+"""The chosen set of a run as a saved ensemble, with a model card that states the evidence."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def spec_of_run(run: Path) -> EnsembleSpec:
     spec = chosen_by_run(run)
     if len(spec.members) < 2:
         raise InputError(
-            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use that model itself"
+            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use this model alone"
         )
     sources = read_result(run)["provenance"]["models"]
     members = []
     for member in spec.members:
         checkpoint = member.checkpoint
+        # A commit pins the files of a hub model; those of a local model can change, so their hashes go along.
         files = dict(sources[member.name].get("files") or {}) if checkpoint.is_local else {}
         if checkpoint.is_local:
             check_unchanged(checkpoint, files, since="the run")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import Needs
+from advisor.pool.resources import Resources
 from advisor.profile.loader import Decoding
 from advisor.profile.sheet import Answerer
 from advisor.response_cache import Response
@@ -33,7 +33,7 @@ class Job:
     name: str
     answerer: Answerer
     models: tuple[ModelSpec, ...]
-    needs: tuple[Needs, ...]
+    needs: tuple[Resources, ...]
     decoding: Decoding
     asked: Mapping[int, Example]
     task: Task

@@ -15,7 +15,7 @@ from advisor.config import RunConfig
 from advisor.profile.loader import Decoding, FreshLoader, KeepingLoader
 from advisor.profile.profiler import Profiled, Profiler
 from advisor.profile.sheet import Cost
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import Store
 from advisor.statistics import Comparison, Interval, accuracy_interval, compare, holm
@@ -101,7 +101,7 @@ class Evaluator:
         methods: Sequence[str],
         options: Mapping[str, Mapping[str, Any]],
         store: Store,
-        watcher: Watcher,
+        watcher: Progress,
     ) -> None:
         if plan.held_out is None:
             raise InputError("there are no questions to evaluate on; give a split")
