@@ -17,6 +17,7 @@ import typer
 from pages import Shell, blocks, warm_shell
 from sharing import demo_cache
 
+import ensemble
 from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
 from advisor.statistics import questions_needed
@@ -78,6 +79,20 @@ def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
         file = page.parent / target if target else page
         assert file.exists(), f"{name} links to {target}"
         assert not anchor or anchor in anchors(file), f"{name} links to {target}#{anchor}"
+
+
+# --- Imports ---
+
+
+def test_every_public_name_of_ensemble_can_be_imported() -> None:
+    for name in ensemble.__all__:
+        assert getattr(ensemble, name).__name__ == name
+
+
+def test_pages_and_notebooks_import_from_no_deeper_module() -> None:
+    deep = re.compile(r"\b(?:from|import) (?:advisor(?!\.tasks import)|ensemble)\.\w+")
+    files = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb")]
+    assert [str(file.relative_to(ROOT)) for file in files if deep.search(file.read_text(encoding="utf-8"))] == []
 
 
 # --- Tables that say what the code says ---
