@@ -320,7 +320,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("", encoding="utf-8")
-    with pytest.raises(UniteError, match=r"cannot be written .* all responses are kept") as caught:
+    with pytest.raises(UniteError, match=r"cannot be written .* the cache keeps all responses") as caught:
         write_run(tmp_path / "run", {}, [])
     assert not isinstance(caught.value, InputError)
 

@@ -39,9 +39,9 @@ def profile(
 
     progress = Progress(quiet=quiet)
     config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
-    with open_session(config, progress) as (cache, session_engine):
-        pool_found = gather(config, Profiler(config, cache, progress, engine=session_engine), progress)
-    ranked = [pool_found.profiles[decision.model] for decision in pool_found.select(config.rules).decisions]
+    with open_session(config, progress) as (cache, run_engine):
+        profiled = gather(config, Profiler(config, cache, progress, engine=run_engine), progress)
+    ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
         opt.print_json({"task": config.dev.name, "signature": str(config.dev.signature), "profiles": numbers})

@@ -67,8 +67,8 @@ def select(
         config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
         folder = out or Path("runs") / folder_name(config.dev.name)
         check_out(folder)
-        with open_session(config, progress) as (cache, session_engine):
-            outcome = run(config, cache, progress, session_engine)
+        with open_session(config, progress) as (cache, run_engine):
+            outcome = run(config, cache, progress, run_engine)
     result = result_of(outcome)
     write_run(folder, result, samples_of(outcome))
     report = write_report(folder)

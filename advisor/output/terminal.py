@@ -27,7 +27,7 @@ _CANDIDATES = 5
 def print_tables(result: Mapping[str, Any]) -> None:
     """Print the leaderboard with the reasons, and the ensemble next to its members, on standard error."""
     console = Console(stderr=True, highlight=False)
-    console.print(_leaderboard(result))
+    console.print(leaderboard(result))
     for candidate in result["candidates"]:
         console.print(Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}"))
     if groups := next((candidate["groups"] for candidate in result["candidates"] if candidate.get("groups")), None):
@@ -39,16 +39,16 @@ def print_tables(result: Mapping[str, Any]) -> None:
         console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
     if result["search"]:
         console.print()
-        console.print(_searched(result))
+        console.print(searched(result))
     if result["ensemble"]:
         console.print()
-        console.print(_held_out(result["ensemble"], result["alternatives"]))
+        console.print(held_out(result["ensemble"], result["alternatives"]))
 
 
 def print_methods(evaluation: Mapping[str, Any]) -> None:
     """Print methods side by side, on standard output."""
     console = Console(highlight=False)
-    console.print(_methods_table(evaluation))
+    console.print(methods_table(evaluation))
     console.print(
         "p: of no gain over the best single model, corrected for the number of methods (Holm). joint: steps in which "
         "several members decided. entries: probabilities that a step looks at. self-consistency: the majority of the "
@@ -85,7 +85,7 @@ def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
             yield f"  {mark} {100 * candidate.mean:5.1f}%  {text:16} {shares}   (top k of {members})"
 
 
-def _leaderboard(result: Mapping[str, Any]) -> Table:
+def leaderboard(result: Mapping[str, Any]) -> Table:
     """The candidates, best first, with the decisions of the rules."""
     task = result["task"]
     questions = f", {task['n']} {task['split']} questions" if task["n"] else ""
@@ -110,7 +110,7 @@ def _leaderboard(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _searched(result: Mapping[str, Any]) -> Table:
+def searched(result: Mapping[str, Any]) -> Table:
     """The sets that a search decoded on the dev questions, with their predicted accuracy."""
     task = result["task"]
     table = Table(title=_plain(f"Sets on {task['n']} {task['split']} questions"), title_justify="left", box=box.SIMPLE)
@@ -129,7 +129,7 @@ def _searched(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]] = ()) -> Table:
+def held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]] = ()) -> Table:
     """The ensemble on the held-out questions, next to its members and to other uses of their answers."""
     table = _table(f"{ensemble['n']} held-out questions")
     for member in ensemble["members"]:
@@ -142,7 +142,7 @@ def _held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, A
     return table
 
 
-def _methods_table(evaluation: Mapping[str, Any]) -> Table:
+def methods_table(evaluation: Mapping[str, Any]) -> Table:
     """Every member, every method, and self-consistency as the control, on the same questions."""
     best = evaluation["best_single"]
     title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, compared with {best} alone"
