@@ -18,9 +18,9 @@ from pathlib import Path
 
 PACKAGES = ("ensemble", "advisor", "reports")
 ODD_PHRASES = re.compile(
-    r"\b(whoever|nobody|somebody|is none|are none|is no \w+ (here|there)|of (its|their|one's) own|to be had|"
-    r"hire[sd]?|dismiss(es|ed)?|staff|such as are|what is there|there is what)\b",
-    re.IGNORECASE,
+    # "is none" in lower case only: Python's own "is None" is code.
+    r"\b((?i:whoever|nobody|somebody|hire[sd]?|dismiss(?:es|ed)?|to be had|of (?:its|their) own)|is none|are none|"
+    r"is no \w+ (?:here|there)|what is there)\b"
 )
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
