@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from advisor.pool.pool_file import Candidate
-from advisor.profile.loader import Decoding
 from advisor.records import LEVEL, Rules
 from advisor.tasks.values import Task
 from ensemble.models.spec import ChatTemplate
@@ -56,13 +55,14 @@ class RunConfig:
         held_out: The questions that the chosen set is verified on; None to leave it unverified.
         rules: The limits.
         inference: How models are loaded and generate.
-        decoding: How the set decodes.
         seed: Of every draw and resampling.
         cache_dir: Where responses and tables are kept.
         command: The command line, for the record.
         race: Accepted chance that a race changes the selection, between 0 and 1; None to ask everybody everything.
         level: Accepted chance of advising an ensemble that gains nothing, between 0 and 1.
         search: Sets to decode on the dev questions, at least 1; None to take what the rules choose.
+        method: The token-level or span-level method of the set.
+        k: Candidates that each member brings to the union.
     """
 
     candidates: tuple[Candidate, ...]
@@ -70,10 +70,11 @@ class RunConfig:
     held_out: Task | None
     rules: Rules
     inference: InferenceConfig
-    decoding: Decoding
     seed: int
     cache_dir: Path
     command: str
     race: float | None = None
     level: float = LEVEL
     search: int | None = None
+    method: str = "unite"
+    k: int = 10

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 from advisor import checks
 from advisor.config import EngineName, InferenceConfig, RunConfig
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import Decoding, hush
-from advisor.profile.local_engine import LocalEngine
+from advisor.profile.engine import LocalEngine
+from advisor.profile.loader import hush
 from advisor.records import LEVEL, Rules
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -106,7 +106,8 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
         held_out=held_out,
         rules=rules,
         inference=inference,
-        decoding=Decoding(method, k),
+        method=method,
+        k=k,
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),
         command=command,
@@ -117,7 +118,7 @@ def plan_of(  # noqa: PLR0913  # a plan's parts are a command's options
 
 
 @contextmanager
-def opened(plan: RunConfig, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[Store, Engine]]:
+def opened(plan: RunConfig, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[ResponseCache, Engine]]:
     """The store and the engine of a run, opened when its models have been checked: one that is refused writes nothing.
 
     Raises:
@@ -130,7 +131,7 @@ def opened(plan: RunConfig, watcher: Watcher, *, quiet: bool) -> Iterator[tuple[
         # A cluster's workers load their libraries while the models are checked.
         engine = stack.enter_context(_engine(plan, watcher))
         checks.check_pool(plan.candidates, plan.inference.device, plan.inference.chat_template, here=here)
-        store = stack.enter_context(Store(plan.cache_dir, watcher.say))
+        store = stack.enter_context(ResponseCache(plan.cache_dir, watcher.say))
         held_out = plan.held_out.notes if plan.held_out is not None else ()
         for note in dict.fromkeys((*plan.dev.notes, *held_out)):
             watcher.say(note)
@@ -142,10 +143,10 @@ def _engine(plan: RunConfig, watcher: Watcher) -> Iterator[Engine]:
     if plan.inference.engine == "local":
         yield LocalEngine()
         return
-    from advisor.profile.ray_engine import ClusterEngine
+    from advisor.profile.ray_engine import RayEngine
     from ensemble.distributed.ray_cluster import cluster
 
-    with cluster(plan.inference.ray_address), ClusterEngine(plan.cache_dir, watcher.say) as engine:
+    with cluster(plan.inference.ray_address), RayEngine(plan.cache_dir, watcher.say) as engine:
         engine.prepare(plan.candidates, plan.inference.device)
         yield engine
 
@@ -199,7 +200,7 @@ def plan_of_run(  # noqa: PLR0913  # see plan_of
         held_out=evaluated,
         rules=Rules(),
         inference=inference,
-        decoding=Decoding(k=k),
+        k=k,
         seed=seed,
         cache_dir=cache_dir or default_cache_dir(),
         command=command,

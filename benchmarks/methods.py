@@ -26,7 +26,6 @@ from advisor.output.run_folder import write_run
 from advisor.output.terminal import Terminal
 from advisor.pipeline import run
 from advisor.planning import opened, plan_of, plan_of_run
-from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
 from advisor.records import Rules
 from advisor.verify.methods import Evaluator
@@ -98,7 +97,7 @@ def evaluate(plan: RunConfig, out: Path, store: Any, terminal: Terminal) -> Mapp
     options = check_options(learnt(out, names, [candidate.name for candidate in plan.candidates]), names)
     progress(f"benchmarks.methods: {len(names)} methods")
     evaluator = Evaluator(plan, names, options, store, terminal)
-    return evaluation_of(evaluator.run(), plan, evaluator.task, {})
+    return evaluation_of(*evaluator.run(), plan, evaluator.task, {})
 
 
 def of_table(table: Mapping[str, Any]) -> Iterator[Figure]:
@@ -180,7 +179,7 @@ def _plan_of_run(out: Path, cache: Path, limit: int | None) -> RunConfig:
 
 def _members(plan: RunConfig, store: Any, terminal: Terminal) -> Sequence[Member]:
     """The set's members, loaded as the table's were."""
-    profiler = Profiler(plan, store, terminal, KeepingLoader(plan.cache_dir))
+    profiler = Profiler(plan, store, terminal, keep_models=True)
     return profiler.load([candidate.name for candidate in plan.candidates]).members
 
 

@@ -71,7 +71,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         ([*SELECT, "--out", "task.yaml"], "--out task.yaml: task.yaml is a file; give a folder"),
         (
             [*SELECT, "--cache-dir", "task.yaml/cache"],
-            "--cache-dir task.yaml/cache: responses cannot be kept there (Not a directory)",
+            "--cache-dir task.yaml/cache: the folder cannot be written (Not a directory)",
         ),
         (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: there is no such file"),
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),

@@ -23,11 +23,10 @@ import torch
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import Candidate
 from advisor.pool.resources import Needs, devices, needs_of, read_needs, together
-from advisor.profile.engine import Answered, Begun, Ended, Event, Job
+from advisor.profile.engine import Answered, Begun, Ended, Event, Job, LocalEngine
 from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader
-from advisor.profile.local_engine import LocalEngine
-from advisor.profile.ray_engine import ClusterEngine
+from advisor.profile.ray_engine import RayEngine
 from advisor.profile.ray_worker import pack
 from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
@@ -121,7 +120,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def done_by(engine: ClusterEngine, jobs: Sequence[Job]) -> Iterator[Event]:
+def done_by(engine: RayEngine, jobs: Sequence[Job]) -> Iterator[Event]:
     with engine:
         yield from engine.run(jobs)
 
@@ -208,7 +207,7 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     job, other = (job_of(models, name, many, place.cache, ONE_AT_A_TIME) for name in ("alpha", "gamma"))
     watched = Watched()
     killed: set[int] = set()
-    for event in done_by(ClusterEngine(place.cache, watched.said.append), [job, other]):
+    for event in done_by(RayEngine(place.cache, watched.said.append), [job, other]):
         watched.events.append(event)
         if isinstance(event, Answered) and not killed:
             killed = {min(workers(title=b"ray::Worker.work"))}
@@ -240,7 +239,7 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
             time.sleep(0.05)
 
     killer = threading.Thread(target=kill_all)
-    for event in done_by(ClusterEngine(place.cache, watched.said.append), [first, second]):
+    for event in done_by(RayEngine(place.cache, watched.said.append), [first, second]):
         watched.events.append(event)
         if event == Begun("alpha"):
             killer.start()
@@ -260,7 +259,7 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
     few = replace(many, examples=many.examples[:2])
     jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
     pool = [Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
-    with ClusterEngine(place.cache, pytest.fail) as engine:
+    with RayEngine(place.cache, pytest.fail) as engine:
         engine.prepare(pool, "cpu")
         hired = wait_for(workers)
         for job in jobs:

@@ -15,10 +15,10 @@ from advisor.planning import plan_of_run
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.verify.responses import answered, chosen
+from advisor.verify.strategies import answered, chosen
 from ensemble.methods import get_module
 from ensemble.methods._response import ResponseSetup
 
@@ -81,7 +81,7 @@ def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> N
 def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(run: Place) -> None:
     run.task(metric="contains")
     by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "unite,voting")["methods"]}
-    assert "votes are counted where answers are short and fixed" in by_name["voting"]["left_out"]
+    assert "votes are counted only for short, fixed answers" in by_name["voting"]["left_out"]
     assert "votes are counted" in by_name["self-consistency"]["left_out"]
 
 
@@ -111,11 +111,11 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
         cache_dir=None,
         command="",
     )
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Terminal(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
-        greedy = profiler.alone([name], task)[name].profile
-        drawn = [profiler.drawn(name, task, 1.0, seed).profile for seed in (0, 1, 0)]
+        greedy = profiler.alone([name], task)[name]
+        drawn = [profiler.drawn(name, task, 1.0, seed) for seed in (0, 1, 0)]
     texts = [tuple(answer.text for answer in one.answers) for one in (greedy, *drawn)]
     assert texts[1] == texts[3]
     assert len({*texts}) == 3
@@ -134,7 +134,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_loading", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     again = evaluate(run, "--methods", "unite,gac,voting")
     assert (again["members"], again["methods"]) == (first["members"], first["methods"])
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.choose.rules import TOLERANCE, gap, length_ratio, select
-from advisor.records import Rules, Selection, Standing
+from advisor.choose.rules import select
+from advisor.records import TOLERANCE, Rules, Selection, Standing, gap, length_ratio
 from ensemble.errors import UniteError
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"

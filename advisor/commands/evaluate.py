@@ -77,9 +77,9 @@ def evaluate(
 
     with opened(plan, terminal, quiet=quiet) as (store, _):
         evaluator = Evaluator(plan, names, options, store, terminal)
-        evaluation = evaluator.run()
+        profiles, results = evaluator.run()
     made = provenance.of_run(plan.command, plan.seed, plan.inference, plan.candidates, evaluator.identities)
-    result = evaluation_of(evaluation, plan, evaluator.task, made)
+    result = evaluation_of(profiles, results, plan, evaluator.task, made)
     replace(run / "evaluation.json", f"{json.dumps(result, indent=2, allow_nan=False)}\n")
     write_report(run)
     if as_json:

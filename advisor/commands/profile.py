@@ -51,11 +51,11 @@ def profile(
         cache_dir=cache_dir,
         command=command_line(),
     )
-    from advisor.choose.gathering import gather
+    from advisor.choose.race import profile_candidates
     from advisor.profile.profiler import Profiler
 
     with opened(plan, terminal, quiet=quiet) as (store, at):
-        found = gather(plan, Profiler(plan, store, terminal, engine=at), terminal)
+        found = profile_candidates(plan, Profiler(plan, store, terminal, engine=at), terminal)
     ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]

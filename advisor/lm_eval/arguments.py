@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 from advisor.checks import check_loading, check_method, check_models
 from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
-from advisor.profile.loader import Decoding
 from ensemble.errors import InputError
 from ensemble.methods import NoOptions, get_module, make_options
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
@@ -20,22 +19,9 @@ NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_tem
 _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What is to be loaded.
-
-    Attributes:
-        models: The primary first.
-        decoding: How they decode together.
-    """
-
-    models: tuple[ModelSpec, ...]
-    decoding: Decoding
-
-
 def chosen(
     run: object, models: object, *, device: object, dtype: object, chat_template: object, given: Mapping[str, Any]
-) -> Loaded:
+) -> EnsembleSpec:
     """The models of a run folder, or some given by hand, and how they decode.
 
     Args:
@@ -59,7 +45,7 @@ def chosen(
     )
     members = _placed(found.members, device, fresh=run is None)
     check_models(members)
-    return Loaded(members, _decoding(found, len(members), given))
+    return _decoding(found, members, given)
 
 
 def _listed(name: str, value: object) -> list[str]:
@@ -86,7 +72,7 @@ def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tupl
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
-def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> Decoding:
+def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Mapping[str, Any]) -> EnsembleSpec:
     method = str(given.get("method", found.method))
     k = given.get("k", found.k)
     if not isinstance(k, int):
@@ -99,4 +85,6 @@ def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> De
         raise InputError(f"--model_args: the model has no argument '{unknown}'; it has {', '.join(NAMES)}{own}")
     make_options(method, {name: value for name, value in options.items() if name != "weights"})
     # One alone writes as itself, and its probabilities are those of its whole vocabulary.
-    return Decoding("average", 1) if members == 1 else Decoding(method, k, options)
+    if len(members) == 1:
+        return EnsembleSpec(members, "average", 1)
+    return EnsembleSpec(members, method, k, options=options)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from advisor.output.result_json import read_result
 from advisor.pool.pool_file import Candidate
-from advisor.profile.loader import Decoding, FreshLoader, SpreadLoader
+from advisor.profile.loader import load_ensemble
 from advisor.servers.address import PREFIX, Remote, not_here, remote_of
 from ensemble.api import Ensemble
 from ensemble.errors import InputError
@@ -30,9 +30,7 @@ def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
         spec: The set.
         engine: ``local`` for this process; ``ray`` for the cluster that this process has joined.
     """
-    loader = SpreadLoader if engine == "ray" else FreshLoader
-    weights = {} if spec.weights is None else {"weights": spec.weights}
-    return loader(default_cache_dir())(spec.members, Decoding(spec.method, spec.k, {**spec.options, **weights}))
+    return load_ensemble(spec, default_cache_dir(), engine=engine)
 
 
 def chosen_by_run(run: Path) -> EnsembleSpec:

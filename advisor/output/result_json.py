@@ -13,45 +13,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.choose.search import Try
+from advisor.choose.search import SearchedSet
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
-from advisor.profile.sheet import Cost
-from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
-from advisor.statistics import Comparison, Interval
+from advisor.records import Answer, Cost, Decision, Profile, Rules, Selection, Standing
+from advisor.statistics import Interval
 from advisor.tasks.values import Task
 from advisor.verify.advice import Advice, Margin
-from advisor.verify.strategies import Alternative
+from advisor.verify.held_out import Verified
+from advisor.verify.strategies import MethodResult
 
 SCHEMA_VERSION = 1
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The chosen set on held-out questions.
-
-    Attributes:
-        task: The held-out questions.
-        ensemble: The set's answers together.
-        members: Each member's answers alone, in the set's order.
-        single: The best single model's, which a search may have found no place for in the set.
-        comparison: The one held against the others.
-        intervals: Of each member's accuracy, in points.
-        cost: What the ensemble's responses took.
-        member_costs: What each member's took.
-    """
-
-    task: Task
-    ensemble: Profile
-    members: tuple[Profile, ...]
-    single: Profile
-    comparison: Comparison
-    intervals: tuple[Interval, ...]
-    cost: Cost
-    member_costs: tuple[Cost, ...]
-    method: str
-    k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +46,6 @@ class Outcome:
         margins: How close each decision was, by name.
         race: The level of the race; None where everybody was asked everything.
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
-        costs: What each candidate's responses took, by name.
         verified: The set on held-out questions; None where it was not run.
         held_out: The held-out questions; None where nobody was asked them.
         alone: Answers to them of single models: the set's members, and who it is held against.
@@ -94,13 +66,12 @@ class Outcome:
     dropped: tuple[Profile, ...] = ()
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
-    costs: Mapping[str, Cost] = field(default_factory=dict)
     race: float | None = None
-    tried: tuple[Try, ...] | None = None
+    tried: tuple[SearchedSet, ...] | None = None
     verified: Verified | None = None
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[MethodResult, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -124,7 +95,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
     """The contents of ``result.json``."""
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
-    standings |= {p.model: Standing(p.model, p.accuracy, p.mean_length) for p in outcome.dropped}
+    standings |= {profile.model: profile.standing for profile in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
@@ -139,7 +110,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
-        "alternatives": [one.as_dict() for one in outcome.alternatives],
+        "alternatives": [_alternative(result, len(outcome.alternatives)) for result in outcome.alternatives],
         "advice": asdict(outcome.advice),
         "provenance": dict(outcome.provenance),
     }
@@ -179,7 +150,7 @@ def read_result(run: Path) -> dict[str, Any]:
 
 def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
     model = decision.model
-    margin, cost = outcome.margins.get(model), outcome.costs.get(model)
+    margin = outcome.margins.get(model)
     doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
     return {
         "model": model,
@@ -195,7 +166,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "fragile": margin.text if margin is not None and doubtful else None,
         "gap_ci": _list(margin.gap_ci) if margin else None,
         "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
-        **_cost(cost),
+        **_cost(profile.cost if profile else None),
     }
 
 
@@ -262,7 +233,7 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
         "truncated": verified.ensemble.truncated,
         "errors": verified.ensemble.errors,
         **_details(verified.ensemble, verified.task),
-        **_cost(verified.cost),
+        **_cost(verified.ensemble.cost),
         "members": [
             {
                 "model": member.model,
@@ -272,10 +243,31 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
                 "truncated": member.truncated,
                 "errors": member.errors,
                 **_details(member, verified.task),
-                **_cost(cost),
+                **_cost(member.cost),
             }
-            for member, interval, cost in zip(verified.members, verified.intervals, verified.member_costs, strict=True)
+            for member, interval in zip(verified.members, verified.intervals, strict=True)
         ],
+    }
+
+
+def _alternative(result: MethodResult, looked_at: int) -> dict[str, Any]:
+    if result.comparison is None:
+        raise TypeError(f"{result.method}: an alternative without a comparison")
+    comparison = result.comparison
+    return {
+        "method": result.method,
+        "members": list(result.members),
+        "n": comparison.n,
+        "accuracy": comparison.accuracy,
+        "accuracy_ci": list(comparison.accuracy_ci),
+        "best_single": comparison.best_single_accuracy,
+        "best_single_model": comparison.best_single,
+        "delta": comparison.delta,
+        "delta_ci": list(comparison.delta_ci),
+        "p_value": result.p_adjusted,
+        "looked_at": looked_at,
+        "gained": comparison.gained,
+        "lost": comparison.lost,
     }
 
 

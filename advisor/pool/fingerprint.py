@@ -8,7 +8,7 @@ from typing import Any
 
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import Candidate
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.servers.address import Remote, not_here
 from advisor.servers.identity import RemoteIdentity, identify_remote
 from ensemble.errors import InputError
@@ -55,7 +55,7 @@ class Identity:
         }
 
 
-def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> Identity | RemoteIdentity:
+def identify(candidate: Candidate, inference: InferenceConfig, store: ResponseCache) -> Identity | RemoteIdentity:
     """Find out what decides a candidate's responses, reading no weights but to hash them.
 
     Raises:
@@ -71,7 +71,7 @@ def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> 
 
 
 def _identify_local(
-    candidate: Candidate, checkpoint: Checkpoint, template: str, inference: InferenceConfig, store: Store
+    candidate: Candidate, checkpoint: Checkpoint, template: str, inference: InferenceConfig, store: ResponseCache
 ) -> Identity:
     try:
         config = check(checkpoint)

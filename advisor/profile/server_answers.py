@@ -38,7 +38,7 @@ Ask = Callable[[Server, Example], Response]
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """A model behind a server; see :class:`advisor.profile.sheet.Answerer`.
+    """A model behind a server; its ``answer`` is an :data:`advisor.profile.job.AnswerFunction`.
 
     Attributes:
         name: Whose responses they are.
