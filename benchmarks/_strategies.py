@@ -186,7 +186,7 @@ def run_race(values: Floats, rules: Rules) -> tuple[Race, list[int]]:
         race.record({model: values[model, places.start : places.stop].tolist() for model in race.running})
     asked = [questions] * models
     for drop in race.drops:
-        asked[drop.model] = drop.asked
+        asked[drop.model] = drop.questions
     return race, asked
 
 

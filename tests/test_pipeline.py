@@ -438,7 +438,7 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
     member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "m"))
     none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
     never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
-    for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):
+    for example, answer in zip(task.examples, found["alpha"].answers, strict=True):
         prompt = member.encode_prompt(example.prompt)
         expected = []
         for option in example.choices:

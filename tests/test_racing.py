@@ -46,7 +46,7 @@ def race(scores: Floats, rules: Rules, level: float = LEVEL, order: np.ndarray |
 
 def asked(raced: Race, scores: Floats) -> tuple[int, ...]:
     """The number of questions that each candidate answered."""
-    dropped = {drop.model: drop.asked for drop in raced.drops}
+    dropped = {drop.model: drop.questions for drop in raced.drops}
     return tuple(dropped.get(model, scores.shape[1]) for model in range(len(scores)))
 
 

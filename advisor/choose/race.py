@@ -183,7 +183,7 @@ def _reason(drop: Drop, total: int, rules: Rules, level: float) -> str:
     bound = int(10 * drop.bound) / 10
     more = f"at least {bound:.1f} points" if bound > rules.max_gap else "more than that"
     return (
-        f"dropped from the race after {drop.asked} of {total} questions: its gap to the best of them was "
+        f"dropped from the race after {drop.questions} of {total} questions: its gap to the best of them was "
         f"{drop.gap:.1f} points, over the limit of {rules.max_gap:g}, and on all questions it is {more}, with "
         f"{100 * (1 - level):g}% confidence"
     )
@@ -195,13 +195,13 @@ class Drop:
 
     Attributes:
         model: Its number.
-        asked: The questions that it answered.
+        questions: How many questions it answered.
         gap: Its gap to the best candidate on these questions, in points.
         bound: A lower bound of its gap on all questions, in points, at the confidence of the race.
     """
 
     model: int
-    asked: int
+    questions: int
     gap: float
     bound: float
 
