@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.profile.loader import Decoding
 from advisor.records import LEVEL, TRIES, Rules
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import list_methods
+from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
@@ -80,7 +79,6 @@ class RunConfig:
         held_out: The questions that the chosen set is verified on; None to skip that.
         rules: The limits.
         inference: How models are loaded and generate.
-        decoding: How the set decodes.
         seed: The seed of every draw and resampling, at least 0.
         cache_dir: The folder of responses and tables.
         command: The command line, for the record.
@@ -88,6 +86,8 @@ class RunConfig:
             question.
         level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
         search: Sets to decode on the dev questions, at least 2; None to take the set that the rules choose.
+        method: The token-level or span-level method of the set.
+        k: Candidates that each member brings to the union, at least 1.
     """
 
     candidates: tuple[PoolEntry, ...]
@@ -95,16 +95,17 @@ class RunConfig:
     held_out: Task | None
     rules: Rules
     inference: InferenceConfig
-    decoding: Decoding
     seed: int
     cache_dir: Path
     command: str
     race: float | None = None
     level: float = LEVEL
     search: int | None = None
+    method: str = DEFAULT
+    k: int = 10
 
     def __post_init__(self) -> None:
-        check_method(self.decoding.method, self.decoding.k)
+        check_method(self.method, self.k)
         check_seed(self.seed)
         _check_levels(self.race, self.level, self.search)
 
@@ -126,12 +127,12 @@ class RunConfig:
         check_task_is_given(options)
         inference = InferenceConfig.from_options(options)
         rules = Rules(**_given(options, "max_gap", "max_length_ratio", "max_models"))
-        decoding = Decoding(**_given(options, "method", "k"))
+        method, k = options.get("method") or DEFAULT, options.get("k", 10)
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
         search = _value_of_switch(options, "search", "tries", TRIES)
         # Checked before the task is loaded as well, because that may take a download.
-        check_method(decoding.method, decoding.k)
+        check_method(method, k)
         check_seed(seed)
         _check_levels(race, level, search)
         candidates = read_pool(options["pool"])
@@ -150,13 +151,14 @@ class RunConfig:
             held_out=held_out,
             rules=rules,
             inference=inference,
-            decoding=decoding,
             seed=seed,
             cache_dir=options.get("cache_dir") or default_cache_dir(),
             command=command,
             race=race,
             level=level,
             search=search,
+            method=method,
+            k=k,
         )
 
 

@@ -23,14 +23,13 @@ from advisor.output import provenance
 from advisor.output.chosen_set import candidates_of_run
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
-from advisor.profile.loader import Decoding
 from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import list_methods, make_options
+from ensemble.methods import DEFAULT, list_methods, make_options
 
 
 def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
@@ -59,8 +58,8 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         make_options(method, values)
     with open_session(config, progress) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
-        evaluation = evaluator.run()
-    return evaluation_of(evaluation, config, evaluator.task, provenance.of_run(config, evaluator.identities))
+        profiles, results = evaluator.run()
+    return evaluation_of(profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities))
 
 
 def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -80,8 +79,8 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         check_choice("--methods", method, list_methods())
     _check_unique("--methods", methods)
     _check_unique("--members", members)
-    decoding, seed = Decoding(k=options.get("k", 10)), options.get("seed") or 0
-    check_method(decoding.method, decoding.k)
+    k, seed = options.get("k", 10), options.get("seed") or 0
+    check_method(DEFAULT, k)
     check_seed(seed)
     candidates = candidates_of_run(run, members)
     if len(candidates) < 2:
@@ -101,10 +100,10 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         held_out=evaluated,
         rules=Rules(),
         inference=inference,
-        decoding=decoding,
         seed=seed,
         cache_dir=options.get("cache_dir") or default_cache_dir(),
         command=command,
+        k=k,
     )
 
 

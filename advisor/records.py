@@ -1,10 +1,10 @@
-"""The values that the stages of the pipeline pass on: answers, profiles, rules and what the rules decided."""
+"""The values that the stages of the pipeline exchange: answers, profiles, the rules' limits and their decisions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble.errors import InputError
@@ -14,9 +14,11 @@ Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
 
 LEVEL = 0.05
-"""Chance of a false alarm that is accepted by default; intervals have the confidence 1 - LEVEL."""
+"""The accepted probability of a false alarm by default; intervals have the confidence 1 - LEVEL."""
 TRIES = 4
 """Sets that a search decodes by default, the one that the rules choose included."""
+TOLERANCE = 1e-9
+"""How far a figure may exceed a limit and still count as within it, in the figure's own unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,12 @@ class Answer:
 
     Attributes:
         id: The question's id within its task.
-        text: The response, untrusted text.
-        extracted: What the metric read from it, None where it found nothing.
+        text: The response. It is untrusted text.
+        extracted: The part of the response that the metric scores; None if it found nothing.
         score: Between 0 and 1.
-        finish_reason: Why generation ended; ``length`` means it was cut off, ``error`` that there is no response.
-        error: One line of what went wrong, where ``finish_reason`` is ``error``.
-        options: Of a choice task: the log-probability of each option, None where it cannot be written.
+        finish_reason: Why generation ended. ``length``: it was cut off. ``error``: the model gave no response.
+        error: The reason in one line, if ``finish_reason`` is ``error``.
+        options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.
     """
 
@@ -50,11 +52,49 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """The resources that a profile's responses took when they were computed.
+
+    Attributes:
+        seconds: Time of all responses together.
+        tokens: Generated tokens.
+        steps: Decoding steps, with those that chose EOS; see :class:`ensemble.decode.decoder.Counts`.
+        combined: Steps in which several members took part.
+        handled: Vocabulary entries whose probabilities were read, summed over all steps.
+        peak_memory: Bytes, see :func:`advisor.profile.generate.peak_memory`; None if it is not known.
+    """
+
+    seconds: float
+    tokens: int
+    steps: int = 0
+    combined: int = 0
+    handled: int = 0
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The input of the rules: a candidate's accuracy in points and its mean length in characters, if it is known."""
+
+    model: str
+    accuracy: float
+    mean_length: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
-    """One candidate on one split: its answers, in the order of the split's questions."""
+    """The answers of one model or set to one split.
+
+    Attributes:
+        model: The name of the model or of the method.
+        answers: In the order of the split's questions.
+        cost: The resources that the answers took.
+    """
 
     model: str
     answers: tuple[Answer, ...]
+    # Measured times differ from run to run; two profiles with the same answers are equal.
+    cost: Cost = field(default=Cost(0.0, 0), compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -63,17 +103,22 @@ class Profile:
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the responses, in characters; questions without one do not count. 0 where there is none."""
+        """Mean length of the responses in characters, without failed questions; 0 if all questions failed."""
         return _mean([answer.length for answer in self.answers if answer.error is None] or [0])
 
     @property
+    def standing(self) -> Standing:
+        """The profile's figures that the rules read."""
+        return Standing(self.model, self.accuracy, self.mean_length)
+
+    @property
     def errors(self) -> int:
-        """Questions that could not be answered: they count as wrong, and have no length."""
+        """Questions without a response. They count as wrong, and not for the mean length."""
         return sum(answer.error is not None for answer in self.answers)
 
     @property
     def groups(self) -> dict[str, tuple[int, float]]:
-        """Questions and accuracy (in points) of each part of the task, in the order of their names."""
+        """Number of questions and accuracy (in points) of each part of the task, sorted by the part's name."""
         scores: dict[str, list[float]] = {}
         for answer in self.answers:
             if answer.group is not None:
@@ -87,22 +132,13 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the rules look at: a candidate's accuracy in points and its mean length in characters, where known."""
-
-    model: str
-    accuracy: float
-    mean_length: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """The limits of section 4.1, both inclusive.
 
     Attributes:
-        max_gap: Points of accuracy that a candidate may be behind the primary, 0 to 100.
-        max_length_ratio: Longer mean length over shorter mean length, at least 1.
-        max_models: Members in the set, the primary included, at least 1.
+        max_gap: The largest gap between the accuracies of a candidate and the primary, in points, 0 to 100.
+        max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
+        max_models: The most members in the set, with the primary, at least 1.
     """
 
     max_gap: float = 10.0
@@ -122,7 +158,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one candidate, and why, as a sentence with the figures."""
+    """The status of one candidate, and the reason as a sentence with the figures."""
 
     model: str
     status: Status
@@ -131,10 +167,45 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rules' outcome: a decision for each candidate, best first, and the chosen set, the primary first."""
+    """The result of the rules: a decision for each candidate, best first, and the chosen set, the primary first."""
 
     decisions: tuple[Decision, ...]
     selected: tuple[str, ...]
+
+
+def gap(a: float, b: float) -> float:
+    """Distance of two accuracies, in absolute points: the paper calls 73.46 against 59.67 a gap of 15%.
+
+    Args:
+        a: Accuracy in points, 0 to 100.
+        b: Accuracy in points, 0 to 100.
+    """
+    return abs(a - b)
+
+
+def length_ratio(a: float | None, b: float | None) -> float | None:
+    """Longer mean length over shorter mean length, at least 1 (section 4.1).
+
+    Args:
+        a: Mean length in characters, at least 0; None if it is not known.
+        b: The same of the other model.
+
+    Returns:
+        1 if both are 0, infinity if only one is 0, None if one is not known.
+    """
+    if a is None or b is None:
+        return None
+    shorter, longer = min(a, b), max(a, b)
+    if shorter == 0:
+        return 1.0 if longer == 0 else math.inf
+    return longer / shorter
+
+
+def within(value: float, limit: float) -> bool:
+    """Whether a gap or a length ratio is within its limit, which is inclusive."""
+    # In floating point 20.1 - 10.1 is 10.000000000000002, and rounding must not reject. Accuracies on n questions are
+    # 100 / n points apart, so the tolerance accepts no figure that is really above the limit.
+    return value <= limit + TOLERANCE
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
-"""The store: every response, kept the moment it exists, so that nothing is computed twice.
+"""The response cache: an SQLite file with every response, so that no response is computed twice.
 
-An SQLite file. A response is filed under a hash of all that decides it: the members' files, the numeric type, the
-prompt and the settings. Scores are not kept; they are computed from the responses.
+The key of a response is a hash of everything that determines it: the members' files, the numeric type, the prompt and
+the settings. Scores are not stored; they are computed from the responses.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) 
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
 _VERSION = 1
-"""Of the schema, and of what the keys are made of."""
-_AT_A_TIME = 500
-"""Keys in one query; SQLite allows 999 in old builds."""
+"""The version of the schema and of the keys."""
+_KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a model, or an ensemble, wrote after a prompt.
+    """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON.
 
     Attributes:
         text: Untrusted text.
-        tokens: How many the primary emitted.
-        finish_reason: Why it ended.
-        seconds: Its share of the time that its batch took.
-        error: One line of what went wrong, where there is no response.
-        settled: Whether asking again would bring the same; what is not is never kept.
-        options: Of a choice task: the log-probability of each option, None where it cannot be written.
-        steps: Choices that were made; see :class:`ensemble.decode.decoder.Counts`.
-        combined: Steps in which several members decided.
-        handled: Entries whose probabilities were looked at, over all steps.
+        tokens: Generated tokens of the primary.
+        finish_reason: Why generation ended.
+        seconds: The response's share of its batch's time.
+        error: The reason in one line, if the question failed.
+        settled: Whether another attempt gives the same; a response that is not settled is never stored.
+        options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
+        steps: Decoding steps; see :class:`ensemble.decode.decoder.Counts`.
+        combined: Steps in which several members took part.
+        handled: Vocabulary entries whose probabilities were read, summed over all steps.
     """
 
     text: str
@@ -61,18 +60,18 @@ class Response:
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """The key of a response: SHA-256 of all that decides it."""
+    """The key of a response: SHA-256 of everything that determines it."""
     return hashlib.sha256(json.dumps(question, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
-class Store:
-    """An open store; a context manager that closes it.
+class ResponseCache:
+    """An open response cache; a context manager that closes it.
 
-    A damaged file is set aside under another name, and a new one begun.
+    A damaged file is renamed, and a new file is started.
 
     Args:
-        folder: Where its file is, and is made if need be.
-        say: Called with what the user should know, a sentence each.
+        folder: The folder of its file; it is created if it does not exist.
+        say: Called with each message for the user.
 
     Raises:
         InputError: The folder cannot be written.
@@ -85,35 +84,35 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = self._open()
         except (OSError, sqlite3.Error) as error:
-            reason = getattr(error, "strerror", None) or error  # a system's own words, without its number
+            reason = getattr(error, "strerror", None) or error  # the system's message without its number
             raise InputError(
-                f"--cache-dir {folder}: responses cannot be kept there ({reason}); give a folder that can be written"
+                f"--cache-dir {folder}: the folder cannot be written ({reason}); give a folder that can be written"
             ) from None
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> ResponseCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._connection.close()
 
     def get(self, keys: Iterable[str]) -> dict[str, Response]:
-        """The responses that are there, by key."""
+        """The stored responses, by key."""
         wanted = list(keys)
         found: dict[str, Response] = {}
-        for start in range(0, len(wanted), _AT_A_TIME):
-            part = wanted[start : start + _AT_A_TIME]
+        for start in range(0, len(wanted), _KEYS_PER_QUERY):
+            part = wanted[start : start + _KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             rows = self._execute(f"SELECT key, value FROM responses WHERE key IN ({marks})", part)
             found.update({key: response for key, value in rows if (response := _read(value)) is not None})
         return found
 
     def put(self, key: str, response: Response) -> None:
-        """Keep a response: when this returns, the death of this process no longer loses it."""
-        # Replaced, not ignored: what is there may be a row that could not be read.
+        """ResponseCache a response. After this call, the end of this process does not lose it."""
+        # REPLACE, not IGNORE: the existing row may be one that could not be read.
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
 
     def value(self, key: str) -> Any:
-        """What was measured and kept under a key, as JSON has it; None where there is nothing that can be read."""
+        """The stored measurement of a key, as JSON; None if it does not exist or cannot be read."""
         rows = self._execute("SELECT value FROM measured WHERE key = ?", (key,))
         try:
             return json.loads(rows[0][0]) if rows else None
@@ -121,13 +120,13 @@ class Store:
             return None
 
     def keep(self, key: str, value: Any) -> None:
-        """Keep something that was measured of a model, in a form that JSON holds."""
+        """ResponseCache a measurement of a model, a value that JSON can represent."""
         self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
     def sha256(self, path: Path) -> str:
-        """The hash of a file's contents, computed again only where its size or its time of change is another."""
+        """The hash of a file's contents. It is computed again only if the size or the time of change differs."""
         status = path.stat()
-        # The time of change can be set back by whoever copies a file; that of the change of its entry cannot.
+        # A copy may keep the old modification time (mtime); the time of its directory entry (ctime) is always new.
         place = (str(path), status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
         rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
         if rows:
@@ -144,12 +143,12 @@ class Store:
                 if not _is_damage(error):
                     raise
                 self._connection.close()
-                self._connection = self._begin_anew(error)
+                self._connection = self._replace_damaged(error)
                 return _transact(self._connection, sql, values)
         except (OSError, sqlite3.Error) as error:
             raise UniteError(
-                f"the store {self._path} cannot be read and written ({error}); free the disk or mend the folder, and "
-                "the same command goes on from there"
+                f"the response cache {self._path} cannot be read and written ({error}); free disk space or repair the "
+                "folder, then run the same command again: it continues from the stored responses"
             ) from error
 
     def _open(self) -> sqlite3.Connection:
@@ -159,24 +158,27 @@ class Store:
             if not _is_damage(error):
                 raise
         try:
-            # Another run may have begun anew in the meantime, and its store is not to be set aside.
+            # Another run may have replaced the file in the meantime; its new file must not be renamed.
             return _connect(self._path)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise
-            return self._begin_anew(error)
+            return self._replace_damaged(error)
 
-    def _begin_anew(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _replace_damaged(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
         aside = self._path.with_name(f"{self._path.stem}.damaged-{time.time_ns()}{self._path.suffix}")
         for ending in ("", "-wal", "-shm"):
             if Path(f"{self._path}{ending}").exists():
                 Path(f"{self._path}{ending}").rename(f"{aside}{ending}")
-        self._say(f"the store {self._path} is damaged ({damage}); it was set aside as {aside.name}, a new one begun")
+        self._say(
+            f"the response cache {self._path} is damaged ({damage}); it was renamed to {aside.name}, a new one is used"
+        )
         return _connect(self._path)
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is at fault; a lock, a full disk or a missing right is one of the derived errors."""
+    """Whether the file itself is damaged."""
+    # A lock, a full disk or a missing permission raises a subclass of DatabaseError.
     return type(error) is sqlite3.DatabaseError
 
 
@@ -186,7 +188,7 @@ def _transact(connection: sqlite3.Connection, sql: str, values: Sequence[object]
 
 
 def _read(value: str) -> Response | None:
-    """A response as it was kept; None where it cannot be read."""
+    """A stored response; None if it cannot be read."""
     try:
         kept = json.loads(value)
         return Response(**{**kept, "options": tuple(kept["options"])})
@@ -197,13 +199,13 @@ def _read(value: str) -> Response | None:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
     try:
-        # Write-ahead logging lets another run read and write at the same time; a response survives the death of this
-        # process at any moment, and all but the last ones a power cut.
+        # With write-ahead logging another run can read and write at the same time. A response survives a crash of this
+        # process at any moment; a power cut loses only the last ones.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"it has the form {version}, and this version of advisor reads {_VERSION}")
+            raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
         connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
         connection.execute("SELECT count(*) FROM files").fetchone()
     except BaseException:

@@ -1,7 +1,7 @@
-"""How sure the figures are: intervals, and the test of the ensemble against the best single model.
+"""Uncertainty of the figures: intervals, and the test of the ensemble against the best single model.
 
-Everything is paired: two models are compared on the same questions, because most of the noise is which questions were
-drawn, and that is the same for both. Not covered: whether these questions stand for the ones the user will ask.
+All comparisons are paired: two models are compared on the same questions, because most of the noise comes from the
+choice of the questions, which is then the same for both. The figures hold for questions like these, not for others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 RESAMPLES = 10_000  # the 250th from each end bounds 95%: a bound moves little from seed to seed
-CHUNK = 2**22  # resampling counts that are held at once: 32 MB
+CHUNK = 2**22  # the most resampling counts in memory at the same time: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Comparison:
         best_single_accuracy: In points.
         delta: The ensemble's accuracy minus the best single one, in points; above 0 is a gain.
         delta_ci: Its interval, in points.
-        delta_method: How the interval was made.
+        delta_method: The method of the interval.
         p_value: Two-sided, of no difference.
-        test: How the p-value was made.
+        test: The test of the p-value.
         gained: Questions on which the ensemble scores more than the best single model.
         lost: Questions on which it scores less.
-        discordance: Mean squared difference of the scores, 0 to 1: where scores are 0 or 1, the share of questions that
+        discordance: Mean squared difference of the scores, 0 to 1; for scores of 0 and 1, the share of questions that
             were gained or lost.
         level: 1 minus the confidence of the intervals.
     """
@@ -67,22 +67,22 @@ class Comparison:
 
 
 def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level: float = LEVEL) -> Comparison:
-    """Hold the ensemble against its best member, question by question.
+    """Compare the ensemble with its best member, question by question.
 
-    The best member is picked by its accuracy on these same questions, not by the one on dev. Its luck there counts in
-    its favour, so that a gain of the ensemble is rather understated than overstated.
+    The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
+    counts in its favour, so a gain of the ensemble is understated rather than overstated.
 
     Args:
         ensemble: The ensemble's answers on held-out questions.
         members: The members' answers on the same questions, in the set's order, which breaks ties.
-        seed: Of the resampling, which only scores other than 0 and 1 need.
+        seed: The seed of the resampling, which only graded scores need.
         level: 1 minus the confidence of the intervals, between 0 and 1.
 
     Raises:
-        UniteError: There is no member or no question, or a member was asked other questions.
+        UniteError: There is no member or no question, or a member answered other questions.
     """
     if not members:
-        raise UniteError(f"{ensemble.model}: there is no member to compare the ensemble with")
+        raise UniteError(f"{ensemble.model}: no member to compare the ensemble with")
     for member in members:
         check_same_questions(ensemble, member)
     if not ensemble.answers:
@@ -115,7 +115,8 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level:
 def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> Interval:
     """Interval of one model's accuracy, in points.
 
-    Wilson's where scores are 0 or 1: it stays inside 0 to 100 and has a width even at 0 and 100. Bootstrap otherwise.
+    Wilson's interval for scores of 0 and 1: it stays within 0 to 100, and has a width even at 0 and 100. Bootstrap for
+    graded scores.
 
     Args:
         profile: The model's answers, at least one.
@@ -142,23 +143,23 @@ def paired_intervals(
 
     Returns:
         For each candidate, the interval of the primary's accuracy minus its own, in points, and the interval of the
-        length ratio: the mean length that is longer here over the shorter, so that it may reach below 1.
+        length ratio: the mean length that is longer in the sample over the other, so that it may reach below 1.
 
     Raises:
-        UniteError: A candidate was asked other questions than the primary.
+        UniteError: A candidate answered other questions than the primary.
     """
     for other in others:
         check_same_questions(primary, other)
-    everyone = (primary, *others)
-    measured = [f(profile) for f in (scores, _lengths, _answered) for profile in everyone]
+    profiles = (primary, *others)
+    measured = [f(profile) for f in (scores, _lengths, _answered) for profile in profiles]
     accuracy, length, answered = np.split(resampled_means(np.column_stack(measured), seed), 3, axis=1)
     accuracy *= 100
-    # Questions without a response have no length. Where a resample holds nothing else, its length is taken for 0.
+    # Questions without a response have no length. If a resample has only such questions, its length counts as 0.
     length = np.divide(length, answered, out=np.zeros_like(length), where=answered > 0)
     intervals = []
     for column, other in enumerate(others, start=1):
-        # Which of the two is the longer one is settled once: a ratio that is turned round in some resamples never goes
-        # below 1, and the interval of two models that answer equally long would miss their ratio.
+        # The longer one of the sample stays the numerator in all resamples. Otherwise the ratio is never below 1, and
+        # the interval of two models with equally long answers misses their ratio.
         longer, shorter = (column, 0) if other.mean_length > primary.mean_length else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])
         intervals.append((_percentiles(accuracy[:, 0] - accuracy[:, column], level), _percentiles(ratios, level)))
@@ -185,7 +186,7 @@ def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -
 
 
 def mean_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Percentile bootstrap of a mean, in the values' unit: for scores between 0 and 1, which have no closed form."""
+    """Percentile bootstrap of a mean, in the values' unit: for graded scores, which have no closed form."""
     return _percentiles(resampled_means(values[:, None], seed)[:, 0], level)
 
 
@@ -193,12 +194,12 @@ def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
     """Interval of the difference of two accuracies on the same questions, in points.
 
     Wald's with one more question gained and one more lost (Bonett and Price 2012, Journal of Educational and Behavioral
-    Statistics 37(4)). The bootstrap is as good on many questions, but on few it covers too seldom, and where no
-    question was gained or lost it claims to be sure of a difference of 0. Where the exact McNemar test is significant
-    at `level`, this interval lies on one side of 0.
+    Statistics 37(4)). The bootstrap is as good on many questions. On few questions it covers too seldom, and if no
+    question was gained or lost, it gives an interval of width 0. If the exact McNemar test is significant at `level`,
+    this interval lies on one side of 0.
 
     Args:
-        differences: One a question: 1 gained, -1 lost, 0 neither.
+        differences: One value for each question: 1 gained, -1 lost, 0 neither.
         level: 1 minus the confidence, between 0 and 1.
     """
     n = len(differences) + 2
@@ -209,21 +210,21 @@ def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
 
 
 def mcnemar(differences: Floats) -> float:
-    """Exact two-sided p-value of McNemar's test: of the questions that only one got right, is half a fair share?
+    """Exact two-sided p-value of McNemar's test: whether half of the questions that only one got right is likely.
 
     Args:
-        differences: One a question: 1 gained, -1 lost, 0 neither.
+        differences: One value for each question: 1 gained, -1 lost, 0 neither.
     """
     gained, lost = int((differences == 1).sum()), int((differences == -1).sum())
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def sign_flip(differences: Floats, seed: int = 0) -> float:
-    """Two-sided p-value for graded scores: how often are differences as large when each one's sign is a coin's?
+    """Two-sided p-value for graded scores: how often random signs give differences as large.
 
     Args:
-        differences: One a question, between -1 and 1.
-        seed: Of the flips, which are drawn where there are too many to try them all.
+        differences: One value for each question, between -1 and 1.
+        seed: The seed of the signs, which are sampled if there are too many to try them all.
     """
     flips = stats.permutation_test(
         (differences,),
@@ -237,10 +238,10 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values after Holm's correction for how many there are: all at once are wrong as seldom as one alone was.
+    """P-values after Holm's correction: the level then holds for all comparisons together.
 
     Args:
-        p_values: One for each comparison that was made, in any order.
+        p_values: One for each comparison, in any order.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted = [0.0] * len(p_values)
@@ -252,20 +253,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def questions_needed(delta: float, discordance: float, level: float = LEVEL, power: float = 0.8) -> int | None:
-    """How many questions it takes, in all, to tell a difference like the observed one, if it is really that large.
+    """The number of questions, in all, that show a difference like the observed one, if it is really that large.
 
-    Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference for the share of
-    discordant questions it is the one for graded scores too. Never fewer than it takes for the exact test to reach the
-    level at all.
+    Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference as the share of
+    discordant questions, it also holds for graded scores. The number is never below the fewest questions with which the
+    exact test can reach the level.
 
     Args:
         delta: The difference, in points, -100 to 100.
         discordance: Mean squared difference of the scores, 0 to 1.
-        level: Chance of a false alarm, two-sided, between 0 and 1.
-        power: Chance to tell the difference, between 0 and 1.
+        level: The probability of a false alarm, two-sided, between 0 and 1.
+        power: The probability to show the difference, between 0 and 1.
 
     Returns:
-        The number, or None where no difference was observed: no number of questions tells nothing from nothing.
+        The number; None if no difference was observed.
     """
     share = abs(delta) / 100
     if share < 1e-9:
@@ -279,17 +280,17 @@ def questions_needed(delta: float, discordance: float, level: float = LEVEL, pow
 
 def check_same_questions(a: Profile, b: Profile) -> None:
     """Raise UniteError, naming both models, unless they answered the same questions in the same order."""
-    asked, other = [answer.id for answer in a.answers], [answer.id for answer in b.answers]
-    if asked != other:
-        where = next((i for i, pair in enumerate(zip(asked, other, strict=False)) if pair[0] != pair[1]), None)
-        what = f"{len(asked)} and {len(other)} of them" if where is None else f"{asked[where]} and {other[where]}"
+    ids, others = [answer.id for answer in a.answers], [answer.id for answer in b.answers]
+    if ids != others:
+        where = next((i for i, pair in enumerate(zip(ids, others, strict=False)) if pair[0] != pair[1]), None)
+        what = f"{len(ids)} and {len(others)} of them" if where is None else f"{ids[where]} and {others[where]}"
         raise UniteError(
             f"{a.model} and {b.model} answered different questions ({what}): profile both on the same ones"
         )
 
 
 def scores(profile: Profile) -> Floats:
-    """A model's scores, one a question, each between 0 and 1."""
+    """A model's scores, one for each question, each between 0 and 1."""
     return np.array([answer.score for answer in profile.answers], dtype=np.float64)
 
 
@@ -307,13 +308,13 @@ def _answered(profile: Profile) -> Floats:
 
 
 def _ratios(longer: Floats, shorter: Floats) -> Floats:
-    # By the convention of `length_ratio`: two empty ones are equally long, one empty one is infinitely shorter.
+    # As in `length_ratio`: two empty responses have the ratio 1, a single empty one infinity.
     empty = np.where(longer == 0, 1.0, math.inf)
     return np.divide(longer, shorter, out=empty, where=shorter != 0)
 
 
 def _percentiles(samples: Floats, level: float) -> Interval:
-    # Not np.quantile: between two infinite ratios it interpolates to "not a number".
+    # Not np.quantile: its interpolation between two infinite ratios gives NaN.
     ordered = np.sort(samples)
     cut = int(len(ordered) * level / 2)
     return float(ordered[cut]), float(ordered[-1 - cut])

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from advisor.choose.rules import select
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import PoolEntry
-from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile, Rules, Standing
-from advisor.response_cache import Store
+from advisor.records import Answer, Profile, Rules
+from advisor.response_cache import ResponseCache
 from advisor.statistics import Floats, scores
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, progress
@@ -139,16 +138,16 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
     if questions is not None:
         dev, test = (replace(task, examples=task.examples[:questions]) for task in (dev, test))
     plan = _plan(folders, dev, cache_dir)
-    with Store(cache_dir) as store:
-        profiler = Profiler(plan, store, Progress(quiet=True), KeepingLoader(cache_dir))
-        ordered = _by_accuracy([one.profile for one in profiler.alone(list(folders), dev).values()])
-        alone = {name: one.profile for name, one in profiler.alone(ordered, test).items()}
+    with ResponseCache(cache_dir) as store:
+        profiler = Profiler(plan, store, Progress(quiet=True), keep_models=True)
+        ordered = _by_accuracy(list(profiler.alone(list(folders), dev).values()))
+        alone = profiler.alone(ordered, test)
         sets = {}
         wanted = [models for size in range(2, largest + 1) for models in combinations(ordered, size)]
         for number, models in enumerate(wanted, start=1):
             found = profiler.together(models, test)
-            sets[models] = scores(found.profile) == 1
-            progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.profile.accuracy:.1f}")
+            sets[models] = scores(found) == 1
+            progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.accuracy:.1f}")
     signature = replace(test.signature, n=len(test.examples))
     return Outcomes(str(signature), ordered, alone, sets)
 
@@ -164,7 +163,7 @@ def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    standings = [Standing(profile.model, profile.accuracy, profile.mean_length) for profile in profiles]
+    standings = [profile.standing for profile in profiles]
     return tuple(decision.model for decision in select(standings, Rules()).decisions)
 
 

@@ -1,14 +1,26 @@
-"""A plan with nothing but candidates and questions, for what is measured below the command line."""
+"""A config with only candidates and questions, and a profile of one model, for measurements below the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import PoolEntry
-from advisor.profile.loader import Decoding
-from advisor.records import Rules
+from advisor.profile.engine import LocalEngine
+from advisor.profile.generate import answers
+from advisor.profile.job import Job
+from advisor.progress import Progress
+from advisor.records import Profile, Rules
+from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
+from ensemble.errors import MemberError
+from ensemble.models.spec import EnsembleSpec
+
+if TYPE_CHECKING:
+    from ensemble import Ensemble
 
 
 def plain_plan(
@@ -25,8 +37,31 @@ def plain_plan(
         held_out=None,
         rules=Rules(),
         inference=inference or InferenceConfig(),
-        decoding=Decoding(),
         seed=0,
         cache_dir=cache_dir,
         command=command,
     )
+
+
+def profile(
+    name: str, key: Mapping[str, Any], load: Callable[[], Ensemble], task: Task, cache: ResponseCache
+) -> Profile:
+    """The profile of a model, as the engine of this process makes it.
+
+    Args:
+        name: The name of the profile.
+        key: What determines the responses besides the questions.
+        load: Loads the model.
+        task: The questions.
+        cache: The response cache.
+
+    Raises:
+        MemberError: The model failed.
+    """
+    answer = partial(answers, name, load)
+    spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
+    job = Job(name, task, InferenceConfig(), answer, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
+    [finished] = LocalEngine().run([job])
+    if isinstance(finished.result, MemberError):
+        raise finished.result
+    return finished.result

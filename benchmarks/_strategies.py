@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
 
-from advisor.choose.race import race
+from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.choose.search import Try, best_of, promising_sets
+from advisor.choose.search import best_of, promising_sets
 from advisor.records import TRIES, Profile, Rules, Selection, Standing, Verdict
-from advisor.statistics import compare
+from advisor.statistics import Floats, compare
 from advisor.verify.advice import advise
 from benchmarks._outcomes import Outcomes, scores_of
 
@@ -162,20 +162,32 @@ def rules(ground: Ground) -> Choice:
 def search(ground: Ground) -> Choice:
     """The most promising sets, decoded on dev, and the best of them."""
     tried = [
-        Try(one, ground.together(one.models, ground.dev).accuracy)
+        replace(one, accuracy=ground.together(one.models, ground.dev).accuracy)
         for one in promising_sets(ground.profiles(), ground.rules, TRIES)
     ]
     best = best_of(tried)
-    models = _selected(ground, ANYBODY)[:1] if best is None else best.prospect.models
+    models = _selected(ground, ANYBODY)[:1] if best is None else best.models
     return Choice(models, _profiled(ground), len(tried) * len(ground.dev))
 
 
 def raced(ground: Ground) -> Choice:
     """The paper's rules on those that finish a race."""
     profiles = ground.profiles()
-    result = race(scores_of(profiles), ground.rules)
+    result, asked = run_race(scores_of(profiles), ground.rules)
     selected = select(_standings([profiles[model] for model in result.running]), ground.rules).selected
-    return Choice(selected, sum(result.asked))
+    return Choice(selected, sum(asked))
+
+
+def run_race(values: Floats, rules: Rules) -> tuple[Race, list[int]]:
+    """A race on known scores, models by questions in random order, and the questions that each model answered."""
+    models, questions = values.shape
+    race = Race(models, questions, rules.max_gap)
+    while places := race.next_round:
+        race.record({model: values[model, places.start : places.stop].tolist() for model in race.running})
+    asked = [questions] * models
+    for drop in race.drops:
+        asked[drop.model] = drop.questions
+    return race, asked
 
 
 STRATEGIES: Mapping[str, Callable[[Ground], Choice]] = {
@@ -192,7 +204,7 @@ def _selected(ground: Ground, limits: Rules) -> tuple[str, ...]:
 
 
 def _standings(profiles: Sequence[Profile]) -> list[Standing]:
-    return [Standing(one.model, one.accuracy, one.mean_length) for one in profiles]
+    return [profile.standing for profile in profiles]
 
 
 def _profiled(ground: Ground) -> int:

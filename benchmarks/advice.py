@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from scipy import stats
 
-from advisor.choose.race import Raced, race
-from advisor.choose.rules import gap, select, within
+from advisor.choose.race import Race
+from advisor.choose.rules import select
 from advisor.choose.search import promising_sets
-from advisor.records import Profile, Rules, Standing
+from advisor.records import Profile, Rules, gap, within
 from advisor.statistics import Floats
 from benchmarks import _zoo
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
 from benchmarks._simulated import simulate
-from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, try_out
+from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, run_race, try_out
 from ensemble.files import default_cache_dir
 
 POOLS = 2000
@@ -187,16 +187,17 @@ def _races(
     chance = np.random.default_rng(0)
     values: Floats = scores_of(profiles)
     full = _chosen(profiles)
-    races: list[Raced] = []
+    races: list[tuple[Race, list[int]]] = []
     for _ in range(reshuffles):
-        races.append(race(values, Rules(), order=chance.permutation(values.shape[1])))
-    same = [_chosen([profiles[model] for model in one.running]) == full for one in races]
+        races.append(run_race(values[:, chance.permutation(values.shape[1])], Rules()))
+    same = [_chosen([profiles[model] for model in one.running]) == full for one, _ in races]
     yield _share(f"race_same_{name}", same, "at least 0.95", f"{note}: races that end with the set of the full run")
     limit = "at most 0.333" if hopeless else ""
-    yield _mean(f"race_share_{name}", [one.share for one in races], limit, "responses, of those of the full run")
+    shares = [sum(asked) / values.size for _, asked in races]
+    yield _mean(f"race_share_{name}", shares, limit, "responses, of those of the full run")
     if hopeless:
         places = range(len(profiles) - len(hopeless), len(profiles))
-        own = [sum(one.asked[place] for place in places) / (len(places) * max(one.asked)) for one in races]
+        own = [sum(asked[place] for place in places) / (len(places) * max(asked)) for _, asked in races]
         yield _mean(f"race_share_of_{name}", own, limit, "responses of the hopeless half, of those of its full run")
 
 
@@ -205,7 +206,7 @@ def _rules(outcomes: Outcomes) -> Rules:
 
 
 def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    return select([Standing(one.model, one.accuracy, one.mean_length) for one in profiles], Rules()).selected
+    return select([profile.standing for profile in profiles], Rules()).selected
 
 
 def _hopeless(number: int, like: Profile) -> Profile:

@@ -25,13 +25,12 @@ import torch
 from advisor.config import RunConfig
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.pool.resources import Resources
-from advisor.profile.engine import Engine
+from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
-from advisor.profile.local_engine import LocalEngine
 from advisor.profile.profiler import Profiler
-from advisor.profile.ray_engine import ClusterEngine
+from advisor.profile.ray_engine import RayEngine
 from advisor.progress import Progress
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
@@ -95,10 +94,10 @@ class Profiling:
         return self._profile(name, LocalEngine())
 
     def _profile(self, name: str, engine: Engine) -> list[str]:
-        with Store(self.folder / name) as store:
+        with ResponseCache(self.folder / name) as store:
             profiler = Profiler(self.plan, store, Progress(quiet=True), engine=engine)
             found = profiler.alone([candidate.name for candidate in self.plan.candidates], self.plan.dev)
-        return [answer.text for one in found.values() for answer in one.profile.answers]
+        return [answer.text for one in found.values() for answer in one.answers]
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -119,7 +118,7 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
     """Time one process and a cluster, in turns."""
     share, plan = max(threads // WORKERS, 1), profiling.plan
     before = timer.now()
-    with _threads(share), cluster("local"), ClusterEngine(plan.cache_dir, progress) as engine:
+    with _threads(share), cluster("local"), RayEngine(plan.cache_dir, progress) as engine:
         import ray
 
         start, there = timer.now() - before, ("--ray-address", ray.get_runtime_context().gcs_address)

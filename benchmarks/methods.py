@@ -23,7 +23,6 @@ from advisor.output.result_json import result_of, samples_of
 from advisor.output.run_folder import write_run
 from advisor.output.terminal import print_methods
 from advisor.pipeline import run
-from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.session import open_session
@@ -147,7 +146,7 @@ def _share(ensemble: Ensemble, work: Work) -> float:
 
 def _members(plan: RunConfig, store: Any, bars: Progress) -> Sequence[Member]:
     """The set's members, loaded as the table's were."""
-    profiler = Profiler(plan, store, bars, KeepingLoader(plan.cache_dir))
+    profiler = Profiler(plan, store, bars, keep_models=True)
     return profiler.load([candidate.name for candidate in plan.candidates]).members
 
 

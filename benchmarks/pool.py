@@ -32,14 +32,12 @@ from advisor.output.run_folder import write_run
 from advisor.pipeline import run
 from advisor.pool.fingerprint import identify
 from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.profile.generate import Here
-from advisor.profile.sheet import profile
 from advisor.progress import Progress
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
-from benchmarks._plans import plain_plan
+from benchmarks._plans import plain_plan, profile
 from ensemble.decode.decoder import Generation
 from ensemble.decode.settings import Batch, Settings
 from reports import write_report
@@ -153,12 +151,12 @@ def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tup
     (folder / "pool.txt").write_text("".join(f"model-{number}\n" for number in range(size)), encoding="utf-8")
     candidates = read_pool(str(folder / "pool.txt"))
     inference = InferenceConfig()
-    with Store(folder / "cache") as store:
+    with ResponseCache(folder / "cache") as store:
         for candidate in candidates:
             writer = Writer(candidate.name, problems, chance.uniform(0.3, 0.9))
             key = {"members": [identify(candidate, inference.dtype, inference.chat_template, store).key()]}
             make = partial(cast, "Ensemble", writer)
-            profile(candidate.name, key, Here(candidate.name, make), task, inference, store, lambda _: None)
+            profile(candidate.name, key, make, task, store)
     return candidates, task
 
 
@@ -176,7 +174,7 @@ def measure(folder: Path, candidates: tuple[PoolEntry, ...], task: Task, timer: 
     """The whole job on some candidates: seconds in all and of its last part, and the most memory so far."""
     plan = plain_plan(candidates, task, folder / "cache", "python -m benchmarks.pool")
     start = timer.now()
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         outcome = run(plan, store, Progress(quiet=True))
     chosen = timer.now()
     write_run(folder / "run", result_of(outcome), samples_of(outcome))

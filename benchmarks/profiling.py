@@ -30,16 +30,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.config import InferenceConfig
-from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, hush
-from advisor.profile.sheet import profile
-from advisor.response_cache import Store
+from advisor.profile.loader import hush, load_ensemble
+from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary
+from benchmarks._plans import profile
 from ensemble import Ensemble
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 DATA = TOKENIZERS.parent / "data"
 SHOTS = 5
@@ -135,17 +133,15 @@ class Ours:
 
     def __init__(self, folder: Path, task: Task, place: Path) -> None:
         model = ModelSpec(Checkpoint(str(folder)), "model", "cpu", "float32", "never")
-        self.ensemble: Ensemble = FreshLoader(place)([model], Decoding())
+        self.ensemble: Ensemble = load_ensemble(EnsembleSpec((model,)), place)
         self.task, self.place = task, place
         self.tokens, self.texts = 0, [""]
 
     def __call__(self) -> None:
         """Answer and score all questions."""
-        with tempfile.TemporaryDirectory(dir=self.place) as cache, Store(Path(cache)) as store:
-            done, cost = profile(
-                "model", {}, Here("model", lambda: self.ensemble), self.task, InferenceConfig(), store, lambda _: None
-            )
-        self.tokens, self.texts = cost.tokens, [answer.text for answer in done.answers]
+        with tempfile.TemporaryDirectory(dir=self.place) as cache, ResponseCache(Path(cache)) as store:
+            done = profile("model", {}, lambda: self.ensemble, self.task, store)
+        self.tokens, self.texts = done.cost.tokens, [answer.text for answer in done.answers]
 
 
 class Theirs:

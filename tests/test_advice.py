@@ -141,9 +141,7 @@ def test_one_candidate_is_used_alone() -> None:
 
 
 def test_few_questions_are_said_to_tell_little() -> None:
-    assert (
-        "20 questions tell little: a single one of them is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
-    )
+    assert "20 questions tell little: a single question is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
     assert "tell little" not in advise(FITTING, compared(2, 1, 9, 30)).text
 
 

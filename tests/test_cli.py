@@ -180,7 +180,7 @@ def test_a_damaged_store_is_said(place: Place, models: Path) -> None:
     (place.cache / "unite-advisor" / "responses.sqlite").write_bytes(b"no database" * 1000)
     ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml", "--limit", "1")
     assert ran.status == 0
-    assert "is damaged (file is not a database); it was set aside as responses.damaged-" in ran.err
+    assert "is damaged (file is not a database); it was renamed to responses.damaged-" in ran.err
 
 
 def test_lists_are_a_line_each(place: Place) -> None:
@@ -452,7 +452,9 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there(
     assert runs.statuses() == [1]
     kept = answered(place.cache)
     assert 0 < kept < 200
-    assert re.fullmatch(r"advisor: the store \S+ cannot be read and written \(.*\); free the disk .*\n", errors(place))
+    assert re.fullmatch(
+        r"advisor: the response cache \S+ cannot be read and written \(.*\); free disk space .*\n", errors(place)
+    )
     runs.start(place, "run")
     assert runs.statuses() == [0]
     assert outcome(place.folder / "run") == undisturbed

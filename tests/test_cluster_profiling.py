@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,18 +24,19 @@ import torch
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.resources import Resources, combined, devices, read_resources, resources_of
-from advisor.profile.engine import Answered, Begun, Ended, Event, Job
-from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader
-from advisor.profile.local_engine import LocalEngine
-from advisor.profile.ray_engine import ClusterEngine
+from advisor.profile.engine import LocalEngine
+from advisor.profile.generate import answers
+from advisor.profile.job import Job
+from advisor.profile.loader import load_ensemble
+from advisor.profile.ray_engine import RayEngine
 from advisor.profile.ray_worker import pack
+from advisor.progress import Progress
 from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
 from ensemble.distributed.ray_cluster import cluster
 from ensemble.errors import InputError
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -61,32 +63,56 @@ def address() -> Iterator[str]:
         yield ray.get_runtime_context().gcs_address
 
 
-@dataclass(slots=True)
-class Watched:
-    """What an engine said and did."""
+class Watched(Job):
+    """A job that records what an engine does with it.
 
-    events: list[Event] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    Attributes:
+        started: How often it was started.
+        ended: How it ended, each time.
+        on_start: Called when it starts.
+        on_response: Called after each response.
+    """
 
-    def responses(self, job: str) -> dict[int, Response]:
-        """A job's responses, each without the time that it took; none is there twice."""
-        answered = [event for event in self.events if isinstance(event, Answered) and event.job == job]
-        found = {event.number: replace(event.response, seconds=0) for event in answered}
-        assert len(found) == len(answered)
-        return found
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.started = 0
+        self.ended: list[str | None] = []
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_response: Callable[[], None] = lambda: None
+        self._found: list[tuple[int, Response]] = []
 
-    def end(self, job: str) -> Ended:
-        """How a job ended, which it did once, having begun once."""
-        [begun] = [event for event in self.events if isinstance(event, Begun) and event.job == job]
-        [ended] = [event for event in self.events if isinstance(event, Ended) and event.job == job]
-        assert self.events.index(begun) < self.events.index(ended)
-        return ended
+    def start(self) -> None:
+        super().start()
+        self.started += 1
+        self.on_start()
+
+    def add(self, number: int, response: Response) -> None:
+        super().add(number, response)
+        self._found.append((number, replace(response, seconds=0)))
+        self.on_response()
+
+    def finish(self, peak_memory: int | None = None, error: str | None = None) -> None:
+        assert self.started == 1
+        self.ended.append(error)
+        super().finish(peak_memory, error)
+
+    @property
+    def responses(self) -> dict[int, Response]:
+        """Its responses, each without the time that it took; none is there twice."""
+        assert len(dict(self._found)) == len(self._found)
+        return dict(self._found)
+
+    @property
+    def error(self) -> str | None:
+        """Why it ended, which it did once, having begun once."""
+        [error] = self.ended
+        return error
 
 
 def workers(process: int | None = None, title: bytes = b"ray::Worker") -> set[int]:
     """The processes that do the jobs of the joined cluster, which are descendants of this process.
 
-    One that answers questions has the title ``ray::Worker.work``.
+    One that answers questions has the title ``ray::Worker.run``.
     """
     found = set()
     for folder in Path("/proc").iterdir():
@@ -121,16 +147,18 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def done_by(engine: ClusterEngine, jobs: Sequence[Job]) -> Iterator[Event]:
-    with engine:
-        yield from engine.run(jobs)
+def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceConfig | None = None) -> Watched:
+    """A job whose responses are kept nowhere else."""
+    spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name),))
+    answer = partial(answers, name, partial(load_ensemble, spec, cache))
+    store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda _: None)
+    progress = Progress(quiet=True)
+    options = {"key": {}, "cache": store, "progress": progress, "spec": spec, "needs": (Resources(),)}
+    return Watched(name, task, setting or InferenceConfig(), answer, **options)
 
 
-def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceConfig | None = None) -> Job:
-    model = ModelSpec(Checkpoint(str(models / name)), name)
-    here = Here(name, partial(FreshLoader(cache), [model], Decoding()))
-    asked = dict(enumerate(task.examples))
-    return Job(name, here, (model,), (Resources(),), Decoding(), asked, task, setting or InferenceConfig())
+def run_all(engine: RayEngine | LocalEngine, jobs: Sequence[Job]) -> None:
+    assert {job.name for job in engine.run(jobs)} == {job.name for job in jobs}
 
 
 @pytest.fixture
@@ -195,8 +223,8 @@ def test_what_is_sent_does_not_hang_on_the_folder_that_the_command_was_given_in(
 ) -> None:
     monkeypatch.chdir(models)
     job = job_of(Path(), "alpha", many, Path("cache"))
-    parcel = pack(job, job.asked, Path("cache"))
-    assert (parcel.cache_dir, parcel.models[0].checkpoint.location) == (models / "cache", str(models / "alpha"))
+    _, spec, *_, cache_dir = pack(job, [Resources()], job.questions, Path("cache"))
+    assert (cache_dir, spec.members[0].checkpoint.location) == (models / "cache", str(models / "alpha"))
 
 
 # --- A worker that dies ---
@@ -205,22 +233,29 @@ def test_what_is_sent_does_not_hang_on_the_folder_that_the_command_was_given_in(
 def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     place: Place, models: Path, many: Task, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    job, other = (job_of(models, name, many, place.cache, ONE_AT_A_TIME) for name in ("alpha", "gamma"))
-    watched = Watched()
+    jobs, expected = (
+        [job_of(models, name, many, place.cache, ONE_AT_A_TIME) for name in ("alpha", "gamma")] for _ in range(2)
+    )
+    messages: list[str] = []
     killed: set[int] = set()
-    for event in done_by(ClusterEngine(place.cache, watched.said.append), [job, other]):
-        watched.events.append(event)
-        if isinstance(event, Answered) and not killed:
-            killed = {min(workers(title=b"ray::Worker.work"))}
+
+    def kill_one() -> None:
+        if not killed:
+            killed.add(min(workers(title=b"ray::Worker.run")))
             kill(killed)
+
+    for job in jobs:
+        job.on_response = kill_one
+    with RayEngine(place.cache, messages.append) as engine:
+        run_all(engine, jobs)
     assert killed
     assert capfd.readouterr() == ("", "")  # Ray has a lot to say of that
-    [said] = watched.said
-    assert "its worker on" in said and "died" in said and "asked what is left" in said
-    expected = Watched(list(LocalEngine().run([job, other])))
-    for name in ("alpha", "gamma"):
-        assert watched.end(name).error is None
-        assert watched.responses(name) == expected.responses(name)
+    [said] = messages
+    assert "its worker on" in said and "died" in said and "questions that are left" in said
+    run_all(LocalEngine(), expected)
+    for job, same in zip(jobs, expected, strict=True):
+        assert job.error is None
+        assert job.responses == same.responses
 
 
 def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
@@ -230,8 +265,8 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
 
     # There is room for one at a time.
     alone = (Resources(num_cpus=ray.cluster_resources()["CPU"]),)  # type: ignore[no-untyped-call]  # Ray types few
-    first, second = (replace(job_of(models, name, many, place.cache), needs=alone) for name in ("alpha", "gamma"))
-    watched = Watched()
+    first, second = (job_of(models, name, many, place.cache) for name in ("alpha", "gamma"))
+    first.resources = second.resources = alone
     over = threading.Event()
 
     def kill_all() -> None:
@@ -240,18 +275,17 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
             time.sleep(0.05)
 
     killer = threading.Thread(target=kill_all)
-    for event in done_by(ClusterEngine(place.cache, watched.said.append), [first, second]):
-        watched.events.append(event)
-        if event == Begun("alpha"):
-            killer.start()
-        if isinstance(event, Ended) and event.job == "alpha":
-            over.set()
-            killer.join()
-    error = watched.end("alpha").error
+    first.on_start = killer.start
+    with RayEngine(place.cache, lambda _: None) as engine:
+        for job in engine.run([first, second]):
+            if job is first:
+                over.set()
+                killer.join()
+    error = first.error
     assert error is not None and error.startswith("alpha: its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
     assert "\n" not in error
-    assert watched.end("gamma").error is None and len(watched.responses("gamma")) == len(many.examples)
+    assert second.error is None and len(second.responses) == len(many.examples)
 
 
 def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
@@ -260,12 +294,13 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
     few = replace(many, examples=many.examples[:2])
     jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
     pool = [PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
-    with ClusterEngine(place.cache, pytest.fail) as engine:
+    with RayEngine(place.cache, pytest.fail) as engine:
         engine.prepare(pool, "cpu")
-        hired = wait_for(workers)
+        started = wait_for(workers)
         for job in jobs:
-            assert Watched(list(engine.run([job]))).end(job.name).error is None
-            assert workers() == hired
+            run_all(engine, [job])
+            assert job.error is None
+            assert workers() == started
     wait_for(lambda: not workers())
 
 
@@ -363,7 +398,7 @@ def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place
     place.task()
     place.pool(str(models / "alpha"), f"{models / 'beta'} num_cpus=4096")
     line = place.refused(*SELECT, "--engine", "ray")
-    assert "models.txt:2: 4096 cores and 0 GPUs are asked for, and no node of the cluster has as many" in line
+    assert "models.txt:2: 4096 cores and 0 GPUs are requested, but no node of the cluster has as many" in line
 
 
 # --- What a model asks for ---

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
 from advisor.compare.pairs import HOW_TO_READ, Pair, all_pairs, pairs_of_standings
-from advisor.compare.prediction import Reading
+from advisor.compare.prediction import TokenAgreement
 from advisor.compare.text_similarity import pairwise_bleu
 from advisor.compare.tokenizer_overlap import Tokenization
 from advisor.records import Answer, Profile, Standing
@@ -196,7 +196,7 @@ def test_what_was_measured_of_some_candidates_is_in_their_pairs_alone() -> None:
     profiles = [profile(name, ("x", 1.0), text="x y") for name in "abc"]
     one = Tokenization(np.array([1, 2, 3], dtype=np.uint64), np.array([7, 8], dtype=np.uint64))
     other = Tokenization(np.array([2, 3, 4], dtype=np.uint64), np.array([7, 9], dtype=np.uint64))
-    readings = {("a", "c"): Reading(1, 2), ("c", "a"): Reading(1, 1), ("a", "b"): Reading(1, 1)}
+    readings = {("a", "c"): TokenAgreement(1, 2), ("c", "a"): TokenAgreement(1, 1), ("a", "b"): TokenAgreement(1, 1)}
     found = {(each.a, each.b): each for each in all_pairs(profiles, {"a": one, "c": other}, readings)}
     measured = found["a", "c"]
     assert (measured.next_token, measured.words_alike, measured.vocabulary_overlap) == (0.75, 0.5, 0.5)

@@ -14,10 +14,10 @@ from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.verify.responses import chosen, dev_scores
+from advisor.verify.strategies import chosen, dev_scores
 from ensemble.methods import get_module
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> N
 def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(run: Place) -> None:
     run.task(metric="contains")
     by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "unite,voting")["methods"]}
-    assert "votes are counted where answers are short and fixed" in by_name["voting"]["left_out"]
+    assert "votes are counted only for short, fixed answers" in by_name["voting"]["left_out"]
     assert "votes are counted" in by_name["self-consistency"]["left_out"]
 
 
@@ -95,11 +95,11 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
     plan = evaluation_config(run.folder / "run", options, "")
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
-        greedy = profiler.alone([name], task)[name].profile
-        drawn = [profiler.drawn(name, task, 1.0, seed).profile for seed in (0, 1, 0)]
+        greedy = profiler.alone([name], task)[name]
+        drawn = [profiler.drawn(name, task, 1.0, seed) for seed in (0, 1, 0)]
     texts = [tuple(answer.text for answer in one.answers) for one in (greedy, *drawn)]
     assert texts[1] == texts[3]
     assert len({*texts}) == 3

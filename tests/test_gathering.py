@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 
-from advisor.choose.gathering import gather, race_order
+from advisor.choose.race import profile_candidates, race_order
 from advisor.config import RunConfig
 from advisor.output.result_json import result_of, samples_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def plan(place: Place, models: Path) -> RunConfig:
     questions = [{"question": f"What is {n} + {n}?", "answer": "?"} for n in range(2 * QUESTIONS)]
     place.task(questions, metric="exact_match")
     asked = dataclasses.replace(plan, dev=load_task("task.yaml"))
-    with Store(place.cache) as store:
-        answers = Profiler(asked, store, Progress(quiet=True)).alone(["alpha"], asked.dev)["alpha"].profile.answers
+    with ResponseCache(place.cache) as store:
+        answers = Profiler(asked, store, Progress(quiet=True)).alone(["alpha"], asked.dev)["alpha"].answers
     for question, answer in zip(questions, answers, strict=False):
         question["answer"] = answer.text
     place.task(questions, metric="exact_match", max_new_tokens=6)
@@ -56,12 +56,11 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
             said.append(text)
 
     everybody = dataclasses.replace(plan, rules=Rules(max_gap=100))
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(everybody, store, Progress(quiet=True))
-        assert not gather(everybody, profiler, Listener(quiet=True)).reasons
+        assert not profile_candidates(everybody, profiler, Listener(quiet=True)).reasons
     assert said == [
-        "the race has dropped nobody: before all 48 questions were asked, no candidate was surely more than 100 points "
-        "behind"
+        "the race has dropped no candidate: before all 48 questions were answered, no gap was certainly over 100 points"
     ]
 
 

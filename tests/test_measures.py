@@ -18,7 +18,7 @@ from tiny import PROMPTS, SHARED, TEXTS, byte_tokenizer, load_tokenizer, real_to
 
 from advisor.compare import prediction
 from advisor.compare.correctness import kappas
-from advisor.compare.prediction import Reading, Text, agreements, count, read_texts
+from advisor.compare.prediction import TokenAgreement, WrittenText, agreements, count, read_texts
 from advisor.compare.text_similarity import style_distances
 from advisor.compare.tokenizer_overlap import (
     Tokenization,
@@ -183,14 +183,14 @@ def test_real_tokenizers_cut_common_words_as_is_known_of_them() -> None:
 
 def test_tokens_are_compared_as_bytes() -> None:
     written = [b" jam", b"es", b" went"]
-    assert count(written, [b" ja", b"es", b" we"], cut=False) == Reading(3, 3)
-    assert count(written, [b" James", b"e", None], cut=False) == Reading(1, 3)
-    assert count(written, [b"", b"x", b" went home"], cut=False) == Reading(0, 3)
+    assert count(written, [b" ja", b"es", b" we"], cut=False) == TokenAgreement(3, 3)
+    assert count(written, [b" James", b"e", None], cut=False) == TokenAgreement(1, 3)
+    assert count(written, [b"", b"x", b" went home"], cut=False) == TokenAgreement(0, 3)
 
 
 def test_a_token_may_reach_beyond_the_end_only_where_the_text_was_cut() -> None:
-    assert count([b"4", b"2"], [b"42.", b"2."], cut=True) == Reading(2, 2)
-    assert count([b"4", b"2"], [b"42.", b"2."], cut=False) == Reading(0, 2)
+    assert count([b"4", b"2"], [b"42.", b"2."], cut=True) == TokenAgreement(2, 2)
+    assert count([b"4", b"2"], [b"42.", b"2."], cut=False) == TokenAgreement(0, 2)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def member() -> Member:
     return member_of(tiny_model(tokenizer, seed=3), tokenizer, name="reader")
 
 
-def by_whole_passes(member: Member, text: Text) -> Reading:
+def by_whole_passes(member: Member, text: WrittenText) -> TokenAgreement:
     """Each position by a pass of its own over all that is before it."""
     prompt, ids = member.encode_prompt(text.prompt), member.vocabulary.continue_ids(text.text.encode())
     wanted = []
@@ -220,32 +220,36 @@ def test_reading_is_what_a_pass_for_each_position_gives(
     )[0]
     written = member.tokenizer.decode(own, skip_special_tokens=True).removeprefix(PROMPTS[0])
     asked = [
-        Text(PROMPTS[0], written, cut=True),
-        *(Text(prompt, TEXTS[name], cut=False) for prompt in PROMPTS[:3] for name in ("sentence", "chinese", "word")),
-        Text("T", "James", cut=False),
-        Text("T", "the cat", cut=False),
-        Text(PROMPTS[0], "", cut=False),
+        WrittenText(PROMPTS[0], written, cut=True),
+        *(
+            WrittenText(prompt, TEXTS[name], cut=False)
+            for prompt in PROMPTS[:3]
+            for name in ("sentence", "chinese", "word")
+        ),
+        WrittenText("T", "James", cut=False),
+        WrittenText("T", "the cat", cut=False),
+        WrittenText(PROMPTS[0], "", cut=False),
     ]
     found = list(read_texts(member, asked))
     assert found == [by_whole_passes(member, text) for text in asked]
     assert found[0].agreed >= found[0].positions - 1 > 5  # its own text, as it would write it
-    assert found[-1] == Reading(0, 0)
+    assert found[-1] == TokenAgreement(0, 0)
 
 
 def test_what_does_not_fit_the_context_is_left_out() -> None:
     tokenizer = byte_tokenizer()
     small = member_of(tiny_model(tokenizer, positions=20), tokenizer, name="small")
-    assert [one.positions for one in read_texts(small, [Text("a" * 15, "b" * 9, cut=False)])] == [5]
+    assert [one.positions for one in read_texts(small, [WrittenText("a" * 15, "b" * 9, cut=False)])] == [5]
     with pytest.raises(InputError, match="does not fit its context of 20"):
-        list(read_texts(small, [Text("a" * 20, "b", cut=False)]))
+        list(read_texts(small, [WrittenText("a" * 20, "b", cut=False)]))
 
 
 def test_agreement_is_the_mean_of_both_directions_and_needs_both() -> None:
     readings = {
-        ("a", "b"): Reading(3, 4),
-        ("b", "a"): Reading(1, 10),
-        ("a", "c"): Reading(1, 1),
-        ("c", "b"): Reading(0, 0),
+        ("a", "b"): TokenAgreement(3, 4),
+        ("b", "a"): TokenAgreement(1, 10),
+        ("a", "c"): TokenAgreement(1, 1),
+        ("c", "b"): TokenAgreement(0, 0),
     }
     found = agreements("abc", readings)
     assert found[0, 1] == found[1, 0] == pytest.approx((0.75 + 0.1) / 2)

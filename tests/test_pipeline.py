@@ -23,16 +23,16 @@ from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import Decoding, FreshLoader
+from advisor.profile.loader import load_ensemble
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -57,7 +57,6 @@ def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -
         held_out=load_task("task.yaml", "held_out") if verify else None,
         rules=rules,
         inference=InferenceConfig(),
-        decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
         command="advisor select",
@@ -65,23 +64,22 @@ def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -
 
 
 def run(plan: RunConfig) -> Outcome:
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         return pipeline.run(plan, store, Progress(quiet=True))
 
 
 def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
     """Change every ensemble that is loaded; the names of those, joined by +, in order."""
     loaded: list[str] = []
-    load = FreshLoader.__call__
 
-    def spoiled(loader: FreshLoader, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
-        ensemble = load(loader, models, decoding)
-        names = [model.name for model in models]
+    def spoiled(spec: EnsembleSpec, cache_dir: Path, **options: Any) -> Ensemble:
+        ensemble = load_ensemble(spec, cache_dir, **options)
+        names = [model.name for model in spec.members]
         loaded.append("+".join(names))
         change(names, ensemble)
         return ensemble
 
-    monkeypatch.setattr(FreshLoader, "__call__", spoiled)
+    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", spoiled)
     return loaded
 
 
@@ -191,7 +189,7 @@ def test_a_candidate_may_have_the_name_of_the_method(place: Place, models: Path)
     place.pool(f"{models / 'alpha'} name=unite", str(models / "beta"))
     outcome = run(dataclasses.replace(plan, candidates=read_pool("models.txt")))
     assert outcome.verified is not None
-    assert outcome.verified.cost not in outcome.verified.member_costs
+    assert outcome.verified.ensemble.cost not in [member.cost for member in outcome.verified.members]
 
 
 # --- Runs that go on ---
@@ -216,9 +214,9 @@ def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: 
     plan = plan_of(place, models, "alpha", verify=False)
     run(dataclasses.replace(plan, dev=load_task("task.yaml", limit=2)))
     counted: list[int] = []
-    watcher = SimpleNamespace(stage=lambda *_: nullcontext(counted.append), say=lambda _: None)
-    with Store(plan.cache_dir) as store:
-        pipeline.run(plan, store, watcher)
+    progress = SimpleNamespace(stage=lambda *_: nullcontext(counted.append), say=lambda _: None)
+    with ResponseCache(plan.cache_dir) as store:
+        pipeline.run(plan, store, progress)
     assert counted == [2, *[1] * 4]
 
 
@@ -406,7 +404,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
         (f'{{"profiles": [{{"model": "a", "accuracy": 1{"0" * 400}}}]}}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "0 or more"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "0 or more"),
-        ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "'a' is there twice"),
+        ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "'a' is listed twice"),
         ('{"task": 5, "profiles": [{"model": "a", "accuracy": 5}]}', '"task" must be a name'),
     ],
 )
@@ -435,12 +433,12 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
     records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(4)]
     place.task(records, prompt="{{question}}", choices=["{{A}}", "{{B}}"], metric="choice")
     task = load_task("task.yaml")
-    with Store(plan.cache_dir) as store:
+    with ResponseCache(plan.cache_dir) as store:
         found = Profiler(dataclasses.replace(plan, dev=task), store, Progress(quiet=True)).alone(["alpha"], task)
-    member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "alpha"))
+    member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "m"))
     none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
     never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
-    for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):
+    for example, answer in zip(task.examples, found["alpha"].answers, strict=True):
         prompt = member.encode_prompt(example.prompt)
         expected = []
         for option in example.choices:

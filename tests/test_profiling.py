@@ -7,7 +7,9 @@ import functools
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,15 +20,16 @@ from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.pool_file import PoolEntry
 from advisor.profile import generate as answering
-from advisor.profile import sheet as profiling
-from advisor.profile.generate import Here
+from advisor.profile.engine import LocalEngine
+from advisor.profile.generate import answers
+from advisor.profile.job import Job, question_key
 from advisor.records import Profile
-from advisor.response_cache import Response, Store
+from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
-from ensemble.models.spec import Checkpoint, Sides
+from ensemble.models.spec import Checkpoint, EnsembleSpec, Sides
 
 if TYPE_CHECKING:
     from pools import Place
@@ -34,12 +37,13 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 SHORT = InferenceConfig(max_new_tokens=6)
+NO_SPEC = EnsembleSpec(())
 KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "cache") as opened:
+def store(tmp_path: Path) -> Iterator[ResponseCache]:
+    with ResponseCache(tmp_path / "cache") as opened:
         yield opened
 
 
@@ -65,20 +69,34 @@ def never() -> Ensemble:
 
 def profile(
     task: Task,
-    store: Store,
+    store: ResponseCache,
     make: Callable[[], Ensemble],
     *,
     key: dict[str, Any] | None = None,
     setting: InferenceConfig | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    return profiling.profile(
-        "alpha", key or KEY, Here("alpha", make), task, setting or InferenceConfig(), store, advance
-    )[0]
+    """What the engine of this process makes of a job; ``advance`` hears of its progress."""
+    progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(advance), say=lambda _: None)
+    answer = functools.partial(answers, "alpha", make)
+    job = Job(
+        "alpha",
+        task,
+        setting or InferenceConfig(),
+        answer,
+        key=key or KEY,
+        cache=store,
+        progress=progress,
+        spec=NO_SPEC,
+    )
+    [finished] = LocalEngine().run([job])
+    if isinstance(finished.result, MemberError):
+        raise finished.result
+    return finished.result
 
 
 def undisturbed(task: Task, ensemble: Ensemble, tmp_path: Path) -> Profile:
-    with Store(tmp_path / "another") as store:
+    with ResponseCache(tmp_path / "another") as store:
         return profile(task, store, lambda: ensemble)
 
 
@@ -104,7 +122,7 @@ def errors(profile: Profile) -> list[str | None]:
 # --- The store ---
 
 
-def test_answers_come_in_the_order_of_the_questions(task: Task, store: Store, alone: Ensemble) -> None:
+def test_answers_come_in_the_order_of_the_questions(task: Task, store: ResponseCache, alone: Ensemble) -> None:
     found = profile(task, store, lambda: alone)
     assert [answer.id for answer in found.answers] == [example.id for example in task.examples]
     texts = [alone.generate([example.prompt], max_new_tokens=6)[0].text for example in task.examples]
@@ -112,22 +130,20 @@ def test_answers_come_in_the_order_of_the_questions(task: Task, store: Store, al
     assert len(set(texts)) > 1
 
 
-def test_the_second_time_no_model_is_loaded(task: Task, store: Store, alone: Ensemble) -> None:
+def test_the_second_time_no_model_is_loaded(task: Task, store: ResponseCache, alone: Ensemble) -> None:
     first = profile(task, store, lambda: alone)
     assert profile(task, store, never) == first
 
 
-def test_costs_are_those_of_the_first_time(task: Task, store: Store, alone: Ensemble) -> None:
-    first = profiling.profile(
-        "alpha", KEY, Here("alpha", lambda: alone), task, InferenceConfig(), store, lambda _: None
-    )[1]
-    again = profiling.profile("alpha", KEY, Here("alpha", never), task, InferenceConfig(), store, lambda _: None)[1]
+def test_costs_are_those_of_the_first_time(task: Task, store: ResponseCache, alone: Ensemble) -> None:
+    first = profile(task, store, lambda: alone).cost
+    again = profile(task, store, never).cost
     assert again == first
     assert first.seconds > 0
     assert first.tokens > 0
 
 
-def test_another_metric_needs_no_model(place: Place, task: Task, store: Store, alone: Ensemble) -> None:
+def test_another_metric_needs_no_model(place: Place, task: Task, store: ResponseCache, alone: Ensemble) -> None:
     first = profile(task, store, lambda: alone)
     place.task(
         [{"question": f"{'so ' * n}what?", "answer": "x"} for n in (1, 2, 3, 4, 5, 20)] * 2, metric="exact_match"
@@ -138,7 +154,7 @@ def test_another_metric_needs_no_model(place: Place, task: Task, store: Store, a
 
 @pytest.mark.parametrize("stop_after", [1, 3, 5])
 def test_an_interrupted_run_goes_on_where_it_was(
-    task: Task, store: Store, alone: Ensemble, tmp_path: Path, stop_after: int
+    task: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, stop_after: int
 ) -> None:
     done: list[int] = []
 
@@ -156,7 +172,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
 
 def test_an_interrupt_within_the_model_is_no_failure_of_it(
-    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_: torch.Tensor) -> None:
         raise KeyboardInterrupt
@@ -180,7 +196,7 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     ]
     example = task.examples[0]
     key = {"members": [identity.key()]}
-    of_question = profiling.question_key
+    of_question = question_key
     keys = {
         of_question(key, example, task, SHORT),
         of_question(key, example, task, InferenceConfig(max_new_tokens=7)),
@@ -202,7 +218,7 @@ def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
     keys = []
     for sides in (None, Sides(), Sides(target="deu_Latn"), Sides(reads="prompt")):
         key = {"members": [dataclasses.replace(identity, sides=sides).key()]}
-        keys += [profiling.question_key(key, one, task, SHORT) for one in (example, sourced)]
+        keys += [question_key(key, one, task, SHORT) for one in (example, sourced)]
     # A causal model's key is the same with and without.
     assert keys[0] == keys[1] and len(set(keys)) == 7
 
@@ -211,13 +227,13 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
     example = task.examples[0]
     other = dataclasses.replace(example, id="other", reference="other", group="other")
     named = dataclasses.replace(task, name="other", metric="number", extract="x", seed=5)
-    assert profiling.question_key(KEY, example, task, SHORT) == profiling.question_key(KEY, other, named, SHORT)
+    assert question_key(KEY, example, task, SHORT) == question_key(KEY, other, named, SHORT)
 
 
 # --- What a model is ---
 
 
-def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Store, tmp_path: Path) -> None:
+def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: ResponseCache, tmp_path: Path) -> None:
     def identity(folder: Path) -> Fingerprint:
         return identify(PoolEntry("name", Checkpoint(str(folder)), "models.txt:1"), "auto", "auto", store)
 
@@ -233,7 +249,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Stor
     [(None, "auto", "float64"), (None, "float32", "float32"), ("bfloat16", "float32", "bfloat16")],
 )
 def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
-    models: Path, store: Store, own: str | None, of_run: str, found: str
+    models: Path, store: ResponseCache, own: str | None, of_run: str, found: str
 ) -> None:
     candidate = PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
     assert identify(candidate, of_run, "auto", store).dtype == found
@@ -253,7 +269,7 @@ def processor(_: int) -> None:
 @pytest.mark.parametrize(("run_out", "room"), [(fake_cuda, 1), (fake_cuda, 5), (processor, 2)])
 def test_where_memory_runs_out_fewer_prompts_go_at_a_time(
     task: Task,
-    store: Store,
+    store: ResponseCache,
     alone: Ensemble,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,7 +288,7 @@ def test_where_memory_runs_out_fewer_prompts_go_at_a_time(
 
 
 def test_a_prompt_that_is_too_large_on_its_own_is_one_error(
-    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = undisturbed(task, alone, tmp_path)
 
@@ -288,7 +304,7 @@ def test_a_prompt_that_is_too_large_on_its_own_is_one_error(
 
 @pytest.mark.parametrize(("length", "sizes"), [(1, [12]), (20, [3] * 4)])
 def test_so_many_prompts_go_at_a_time_as_there_is_room_for(
-    place: Place, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch, length: int, sizes: list[int]
+    place: Place, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch, length: int, sizes: list[int]
 ) -> None:
     # For each token two layers keep a key and a value of four numbers in float64 (one head of two).
     assert alone.members[0].token_size == 2 * 2 * 4 * 8
@@ -307,7 +323,7 @@ def test_so_many_prompts_go_at_a_time_as_there_is_room_for(
 
 
 def test_a_prompt_that_does_not_fit_is_an_error_and_counted_as_wrong(
-    place: Place, store: Store, alone: Ensemble
+    place: Place, store: ResponseCache, alone: Ensemble
 ) -> None:
     place.task([{"question": "what? " * n, "answer": "e"} for n in (1, 100, 2)] * 2)
     found = profile(load_task("task.yaml"), store, lambda: alone)
@@ -317,14 +333,14 @@ def test_a_prompt_that_does_not_fit_is_an_error_and_counted_as_wrong(
     assert "alpha" not in str(found.answers[1].error)
 
 
-def test_a_prompt_that_does_not_fit_is_not_tried_again(place: Place, store: Store, alone: Ensemble) -> None:
+def test_a_prompt_that_does_not_fit_is_not_tried_again(place: Place, store: ResponseCache, alone: Ensemble) -> None:
     place.task([{"question": "what? " * n, "answer": "e"} for n in (1, 100, 2)] * 2)
     first = profile(load_task("task.yaml"), store, lambda: alone)
     assert profile(load_task("task.yaml"), store, never) == first
 
 
 def test_a_question_that_the_model_fails_on_is_an_error_alone(
-    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = undisturbed(task, alone, tmp_path)
 
@@ -344,7 +360,7 @@ def test_a_question_that_the_model_fails_on_is_an_error_alone(
 
 
 def test_logits_that_are_no_numbers_on_one_question_leave_the_others(
-    task: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = undisturbed(task, alone, tmp_path)
     embed = alone.members[0].model.get_input_embeddings()
@@ -361,7 +377,7 @@ def test_logits_that_are_no_numbers_on_one_question_leave_the_others(
 
 
 def test_a_model_that_fails_on_everything_fails_with_the_reason(
-    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: torch.Tensor) -> None:
         raise ZeroDivisionError("no luck")
@@ -373,7 +389,7 @@ def test_a_model_that_fails_on_everything_fails_with_the_reason(
 
 
 def test_a_model_that_fails_on_everything_is_soon_given_up(
-    place: Place, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: torch.Tensor) -> None:
         raise ZeroDivisionError("no luck")
@@ -382,12 +398,12 @@ def test_a_model_that_fails_on_everything_is_soon_given_up(
     sizes = spoil(monkeypatch, alone, fail)
     with pytest.raises(MemberError, match=r"^alpha: ZeroDivisionError: no luck$"):
         profile(load_task("task.yaml"), store, lambda: alone)
-    assert sizes.count(1) == answering._HOPELESS
+    assert sizes.count(1) == answering._MOST_FAILURES
     assert len(sizes) < 30
 
 
 def test_a_fault_of_the_store_is_not_the_models(
-    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(key: str, response: Response) -> None:
         raise UniteError("the disk is full")
@@ -408,7 +424,9 @@ def test_a_fault_of_the_store_is_not_the_models(
         (MemoryError("no room"), "^alpha: it cannot be run: not enough memory: no room$"),
     ],
 )
-def test_whatever_loading_raises_is_the_models_failure(task: Task, store: Store, error: Exception, says: str) -> None:
+def test_whatever_loading_raises_is_the_models_failure(
+    task: Task, store: ResponseCache, error: Exception, says: str
+) -> None:
     def load() -> Ensemble:
         raise error
 
@@ -426,7 +444,7 @@ def choices(place: Place) -> Task:
     return load_task("task.yaml")
 
 
-def test_the_likeliest_option_is_the_answer(choices: Task, store: Store, alone: Ensemble) -> None:
+def test_the_likeliest_option_is_the_answer(choices: Task, store: ResponseCache, alone: Ensemble) -> None:
     found = profile(choices, store, lambda: alone)
     for example, answer in zip(choices.examples, found.answers, strict=True):
         scores = alone.score(example.prompt, [f" {choice}" for choice in example.choices])
@@ -435,7 +453,7 @@ def test_the_likeliest_option_is_the_answer(choices: Task, store: Store, alone: 
     assert profile(choices, store, never) == found
 
 
-def test_letters_are_scored_where_they_are_the_choices(place: Place, store: Store, alone: Ensemble) -> None:
+def test_letters_are_scored_where_they_are_the_choices(place: Place, store: ResponseCache, alone: Ensemble) -> None:
     records = [{"question": f"{n}?", "answer": "B", "yes": "y", "no": f"no {n}"} for n in range(4)]
     place.task(records, prompt="{{question}}\nA. {{yes}}\nB. {{no}}\nAnswer:", choices=["A", "B"], metric="choice")
     task = load_task("task.yaml")
@@ -445,7 +463,7 @@ def test_letters_are_scored_where_they_are_the_choices(place: Place, store: Stor
 
 
 def test_many_questions_are_chosen_in_few_passes(
-    choices: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    choices: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = spoil(monkeypatch, alone, lambda _: None)
     profile(choices, store, lambda: alone)
@@ -453,7 +471,7 @@ def test_many_questions_are_chosen_in_few_passes(
     assert sizes == [4, 8]
 
 
-def test_an_option_that_cannot_be_written_is_kept_as_such(place: Place, store: Store) -> None:
+def test_an_option_that_cannot_be_written_is_kept_as_such(place: Place, store: ResponseCache) -> None:
     tokenizer = unigram_tokenizer()
     small = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="alpha")])
     records = [{"question": "the", "answer": "A", "A": "the cat", "B": "🙂"}] * 2
@@ -465,14 +483,16 @@ def test_an_option_that_cannot_be_written_is_kept_as_such(place: Place, store: S
     assert profile(task, store, never) == found
 
 
-def test_a_model_without_numbers_chooses_nothing(choices: Task, store: Store, alone: Ensemble) -> None:
+def test_a_model_without_numbers_chooses_nothing(choices: Task, store: ResponseCache, alone: Ensemble) -> None:
     with torch.no_grad():
         alone.members[0].model.get_output_embeddings().weight.fill_(torch.nan)
     with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):
         profile(choices, store, lambda: alone)
 
 
-def test_options_that_do_not_fit_a_context_are_an_error_alone(place: Place, store: Store, alone: Ensemble) -> None:
+def test_options_that_do_not_fit_a_context_are_an_error_alone(
+    place: Place, store: ResponseCache, alone: Ensemble
+) -> None:
     records = [{"question": "?", "answer": "A", "A": "yes", "B": "no " * n} for n in (1, 200, 2)] * 2
     place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
     task = load_task("task.yaml")
@@ -484,7 +504,7 @@ def test_options_that_do_not_fit_a_context_are_an_error_alone(place: Place, stor
 
 @pytest.mark.parametrize("room", [2, 4])
 def test_where_memory_runs_out_fewer_options_go_at_a_time(
-    choices: Task, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+    choices: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     expected = undisturbed(choices, alone, tmp_path)
 
@@ -498,7 +518,7 @@ def test_where_memory_runs_out_fewer_options_go_at_a_time(
 
 
 def test_a_choice_that_the_model_fails_on_is_an_error_alone(
-    choices: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    choices: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (two,) = (ids for ids in alone.encode("2"))
 
@@ -517,7 +537,7 @@ def test_a_choice_that_the_model_fails_on_is_an_error_alone(
 
 @pytest.mark.parametrize("metric", ["contains", "choice"])
 def test_a_question_that_fails_on_its_own_is_asked_once_more(
-    place: Place, store: Store, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
+    place: Place, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
 ) -> None:
     choices = {"choices": ["yes", "no"]} if metric == "choice" else {}
     place.task([{"question": "what?", "answer": "yes"}], metric=metric, **choices)
@@ -535,7 +555,7 @@ def test_a_question_that_fails_on_its_own_is_asked_once_more(
 
 
 def test_a_question_that_fails_twice_is_an_error_and_not_asked_a_third_time(
-    task: Task, store: Store, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    task: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone_and_failed: list[int] = []
 
@@ -552,7 +572,7 @@ def test_a_question_that_fails_twice_is_an_error_and_not_asked_a_third_time(
 # --- Groups ---
 
 
-def test_a_part_of_a_task_has_figures_of_its_own(place: Place, store: Store, alone: Ensemble) -> None:
+def test_a_part_of_a_task_has_figures_of_its_own(place: Place, store: ResponseCache, alone: Ensemble) -> None:
     records = [{"question": f"{n}?", "answer": "e", "subject": "ab"[n % 2]} for n in range(5)]
     place.task(records * 2, group="subject {{subject}}")
     found = profile(load_task("task.yaml"), store, lambda: alone)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.models.load import member_of
@@ -67,10 +67,10 @@ def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.A
     place.task(**keys)
     place.pool(*lines)
     plan = plan_of_pool(place)
-    with Store(place.cache) as store:
+    with ResponseCache(place.cache) as store:
         found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
-    assert all(one.profile.errors == 0 for one in found.values())
-    return {name: one.profile.answers for name, one in found.items()}
+    assert all(one.errors == 0 for one in found.values())
+    return {name: one.answers for name, one in found.items()}
 
 
 @pytest.mark.parametrize(("model", "template"), [("plain", "never"), ("chat", "never"), ("chat", "always")])
@@ -271,7 +271,7 @@ def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) ->
     from advisor.pool.fingerprint import identify
 
     task = load_task("task.yaml")
-    with Store(place.cache) as store:
+    with ResponseCache(place.cache) as store:
         identity = identify(candidate, "auto", "auto", store)
         assert identity.key()["path"] == "/completions"
         assert identity.key()["model"] == "tiny/plain"

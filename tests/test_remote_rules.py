@@ -6,22 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
-from advisor.choose.gathering import Pool
+from advisor.choose.race import ProfiledPool
 from advisor.choose.rules import select
-from advisor.profile.profiler import Profiled
-from advisor.profile.sheet import Cost
 from advisor.records import Answer, Profile, Rules, Selection, Standing
 from advisor.verify.server_advice import behind_server, undecodable
 
 
-def pool(remote: str, **right: int) -> Pool:
+def pool(remote: str, **right: int) -> ProfiledPool:
     """Candidates that are right on so many of 100 questions; those in ``remote`` are behind a server."""
 
-    def profiled(model: str, count: int) -> Profiled:
+    def profiled(model: str, count: int) -> Profile:
         answers = (Answer(f"q{n}", "x", "x", float(n < count), "eos") for n in range(100))
-        return Profiled(Profile(model, tuple(answers)), Cost(1.0, 100))
+        return Profile(model, tuple(answers))
 
-    return Pool({name: profiled(name, count) for name, count in right.items()}, {}, {}, frozenset(remote.split()))
+    return ProfiledPool(
+        {name: profiled(name, count) for name, count in right.items()}, {}, {}, frozenset(remote.split())
+    )
 
 
 def reasons(selection: Selection) -> dict[str, str]:

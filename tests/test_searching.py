@@ -11,12 +11,12 @@ import pytest
 from test_pipeline import LENIENT, plan_of, run, spoil_loading, statuses
 
 from advisor.choose.rules import select
-from advisor.choose.search import Prospect, Try, best_of, promising_sets, put_forward, sentence
+from advisor.choose.search import SearchedSet, best_of, promising_sets, put_forward, sentence
 from advisor.output.result_json import result_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile, Rules, Standing
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble.errors import MemberError, UniteError
 
@@ -45,8 +45,12 @@ def graded(model: str, scores: Sequence[float]) -> Profile:
     return Profile(model, tuple(Answer(f"q{n}", "x", "x", score, "eos") for n, score in enumerate(scores)))
 
 
-def prospect(models: str, predicted: float = 50.0, greedy: bool = False) -> Prospect:
-    return Prospect(tuple(models), predicted, predicted, predicted, greedy)
+def prospect(models: str, predicted: float = 50.0, greedy: bool = False) -> SearchedSet:
+    return SearchedSet(tuple(models), predicted, predicted, predicted, greedy)
+
+
+def decoded(models: str, accuracy: float | None, greedy: bool = False) -> SearchedSet:
+    return dataclasses.replace(prospect(models, greedy=greedy), accuracy=accuracy)
 
 
 # --- What is promising ---
@@ -141,7 +145,7 @@ def test_candidates_that_were_asked_different_questions_are_refused() -> None:
 
 
 def test_the_best_on_dev_is_put_forward_and_the_greedy_set_where_it_is_as_good() -> None:
-    greedy, other = Try(prospect("ab", greedy=True), 70.0), Try(prospect("ac"), 70.0)
+    greedy, other = decoded("ab", 70.0, greedy=True), decoded("ac", 70.0)
     assert best_of([greedy, other]) is greedy
     better = dataclasses.replace(other, accuracy=70.1)
     assert best_of([greedy, better]) is better
@@ -149,7 +153,7 @@ def test_the_best_on_dev_is_put_forward_and_the_greedy_set_where_it_is_as_good()
 
 
 def test_where_no_set_can_be_decoded_none_is_found() -> None:
-    assert best_of([Try(prospect("ab", greedy=True), None)]) is None
+    assert best_of([decoded("ab", None, greedy=True)]) is None
     assert best_of([]) is None
 
 
@@ -175,7 +179,7 @@ def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
 
 
 def test_the_sentence_says_what_was_compared_where() -> None:
-    tried = [Try(prospect("ab", greedy=True), 70.0), Try(prospect("ac"), 71.5), Try(prospect("bc"), None)]
+    tried = [decoded("ab", 70.0, greedy=True), decoded("ac", 71.5), decoded("bc", None)]
     single = dataclasses.replace(STANDINGS[0], accuracy=70.5)
     assert sentence(tried, tried[1], single, 300) == (
         "A search found this set, the best of 2 that were decoded: 71.5 points on the 300 dev questions; the rules' "
@@ -208,17 +212,14 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
 
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), search=4)
-    with Store(place.cache) as store:
+    with ResponseCache(place.cache) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         order = select(
-            [
-                Standing(p.profile.model, p.profile.accuracy, p.profile.mean_length)
-                for p in profiler.alone(["alpha", "beta", "gamma"], plan.dev).values()
-            ],
+            [profile.standing for profile in profiler.alone(["alpha", "beta", "gamma"], plan.dev).values()],
             LENIENT,
         ).selected
         wanted = order[1:]
-        answers = [answer.text for answer in profiler.together(wanted, plan.dev).profile.answers]
+        answers = [answer.text for answer in profiler.together(wanted, plan.dev).answers]
     # Now what this set writes is right.
     questions = [{"question": f"What is {n} + {n}?", "answer": "?"} for n in range(1, 13)]
     for question, answer in zip(questions, answers, strict=False):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.response_cache import Response, Store, key_of
+from advisor.response_cache import Response, ResponseCache, key_of
 from ensemble.errors import InputError, UniteError
 
 RESPONSE = Response(" 4\x00\u2028\U0001f642 \ufffd", 3, "length", 0.25)
@@ -21,8 +21,8 @@ ERROR = Response("", 0, "error", 0.0, "a prompt of 9 tokens does not fit")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as opened:
+def store(tmp_path: Path) -> Iterator[ResponseCache]:
+    with ResponseCache(tmp_path) as opened:
         yield opened
 
 
@@ -37,21 +37,21 @@ def rows(folder: Path) -> int:
 
 
 def test_what_was_put_is_got_back_by_the_next_run(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         store.put("a", RESPONSE)
         store.put("b", ERROR)
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         assert store.get(["b", "c", "a"]) == {"a": RESPONSE, "b": ERROR}
 
 
-def test_more_keys_than_a_query_holds_are_found(store: Store) -> None:
+def test_more_keys_than_a_query_holds_are_found(store: ResponseCache) -> None:
     keys = [f"key-{n}" for n in range(1201)]
     for key in keys[::400]:
         store.put(key, Response(key, 1, "eos", 0.0))
     assert {key: response.text for key, response in store.get(keys).items()} == {key: key for key in keys[::400]}
 
 
-def test_no_keys_find_nothing(store: Store) -> None:
+def test_no_keys_find_nothing(store: ResponseCache) -> None:
     assert store.get([]) == {}
 
 
@@ -65,14 +65,14 @@ def test_a_key_depends_on_every_part_and_not_on_their_order() -> None:
 # --- Hashes of files ---
 
 
-def test_a_hash_is_that_of_the_content(store: Store, tmp_path: Path) -> None:
+def test_a_hash_is_that_of_the_content(store: ResponseCache, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
     assert store.sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_a_hash_is_computed_once_until_the_file_changes(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ResponseCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
@@ -83,7 +83,7 @@ def test_a_hash_is_computed_once_until_the_file_changes(
     assert store.sha256(path) == "computed again"
 
 
-def test_other_content_under_the_old_time_of_change_is_noticed(store: Store, tmp_path: Path) -> None:
+def test_other_content_under_the_old_time_of_change_is_noticed(store: ResponseCache, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
     first, status = store.sha256(path), path.stat()
@@ -98,9 +98,8 @@ def test_other_content_under_the_old_time_of_change_is_noticed(store: Store, tmp
 
 def another_run(folder: Path, work: str) -> subprocess.Popen[str]:
     """Another process with the same store; `work` is what it does with it."""
-    code = (
-        f"from pathlib import Path\nfrom advisor.response_cache import *\nwith Store(Path({str(folder)!r})) as store:\n"
-    )
+    imports = "from pathlib import Path\nfrom advisor.response_cache import *"
+    code = f"{imports}\nwith ResponseCache(Path({str(folder)!r})) as store:\n"
     return subprocess.Popen(
         [sys.executable, "-c", code + textwrap.indent(work, "    ")], stdout=subprocess.PIPE, text=True
     )
@@ -127,7 +126,7 @@ def test_a_run_that_is_killed_has_kept_all_that_it_put(tmp_path: Path) -> None:
         run.kill()
         lines += run.stdout.readlines()
     done = [int(line) for line in lines if line.endswith("\n")]
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         found = store.get([str(n) for n in done])
     assert [found[str(n)].tokens for n in done] == done
 
@@ -139,7 +138,7 @@ def test_a_file_that_is_no_store_is_set_aside_and_said(tmp_path: Path) -> None:
     path = tmp_path / "responses.sqlite"
     path.write_bytes(b"no database at all" * 100)
     said: list[str] = []
-    with Store(tmp_path, said.append) as store:
+    with ResponseCache(tmp_path, said.append) as store:
         store.put("a", RESPONSE)
         assert store.get(["a"]) == {"a": RESPONSE}
     (aside,) = tmp_path.glob("responses.damaged-*.sqlite")
@@ -157,12 +156,12 @@ def damage_pages(path: Path) -> None:
 
 
 def test_damage_that_shows_only_later_is_set_aside_then(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         for n in range(200):
             store.put(str(n), RESPONSE)
     damage_pages(tmp_path / "responses.sqlite")
     said: list[str] = []
-    with Store(tmp_path, said.append) as store:
+    with ResponseCache(tmp_path, said.append) as store:
         store.put("a", RESPONSE)
         assert store.get(["0", "a"]) == {"a": RESPONSE}
     assert len(said) == 1
@@ -170,26 +169,26 @@ def test_damage_that_shows_only_later_is_set_aside_then(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_form_is_set_aside(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         store.put("a", RESPONSE)
     connection = sqlite3.connect(tmp_path / "responses.sqlite")
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     said: list[str] = []
-    with Store(tmp_path, said.append) as store:
+    with ResponseCache(tmp_path, said.append) as store:
         assert store.get(["a"]) == {}
-    assert "form 99" in said[0]
+    assert "format is 99" in said[0]
 
 
 @pytest.mark.parametrize("value", ["{", "[]", "3", '{"text": "a"}', '{"colour": "red"}'])
 def test_a_row_that_cannot_be_read_is_as_good_as_absent(tmp_path: Path, value: str) -> None:
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         store.put("a", RESPONSE)
     connection = sqlite3.connect(tmp_path / "responses.sqlite")
     with connection:
         connection.execute("UPDATE responses SET value = ?", (value,))
     connection.close()
-    with Store(tmp_path) as store:
+    with ResponseCache(tmp_path) as store:
         assert store.get(["a"]) == {}
         store.put("a", RESPONSE)
         assert store.get(["a"]) == {"a": RESPONSE}
@@ -200,18 +199,18 @@ def test_a_row_that_cannot_be_read_is_as_good_as_absent(tmp_path: Path, value: s
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match=r"--cache-dir .*file/cache: responses cannot be kept there"):
-        Store(tmp_path / "file" / "cache")
+    with pytest.raises(InputError, match=r"--cache-dir .*file/cache: the folder cannot be written"):
+        ResponseCache(tmp_path / "file" / "cache")
 
 
 def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     # A folder in the file's place stands for a missing right, which the superuser never lacks.
     (tmp_path / "responses.sqlite").mkdir()
-    with pytest.raises(InputError, match="responses cannot be kept there"):
-        Store(tmp_path)
+    with pytest.raises(InputError, match="the folder cannot be written"):
+        ResponseCache(tmp_path)
 
 
-def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(store: Store, tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(store: ResponseCache, tmp_path: Path) -> None:
     store.put("a", RESPONSE)
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")

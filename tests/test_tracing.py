@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,15 @@ from advisor import pipeline
 from advisor.config import InferenceConfig, RunConfig
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import Decoding, FreshLoader
-from advisor.profile.memory import begin_peak, peak
+from advisor.profile.generate import peak_memory, reset_peak_memory
+from advisor.profile.loader import load_ensemble
 from advisor.records import Answer, Profile, Rules
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from advisor.verify import traces as tracing
 from advisor.verify.traces import MOST_STEPS, choose, describe
 from ensemble import Ensemble
-from ensemble.models.spec import ModelSpec
+from ensemble.models.spec import EnsembleSpec
 from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
@@ -146,7 +146,6 @@ def plan(place: Place, models: Path) -> RunConfig:
         held_out=load_task("task.yaml", "held_out"),
         rules=Rules(100, 1e9, 3),
         inference=InferenceConfig(),
-        decoding=Decoding(),
         seed=0,
         cache_dir=place.cache,
         command="advisor select",
@@ -154,9 +153,9 @@ def plan(place: Place, models: Path) -> RunConfig:
 
 
 def run(plan: RunConfig) -> tuple[Outcome, list[str]]:
-    watcher = Listener()
-    with Store(plan.cache_dir) as store:
-        return pipeline.run(plan, store, watcher), watcher.said
+    progress = Listener()
+    with ResponseCache(plan.cache_dir) as store:
+        return pipeline.run(plan, store, progress), progress.said
 
 
 def traced(outcome: Outcome) -> list[dict[str, Any]]:
@@ -184,17 +183,15 @@ def test_a_second_run_traces_nothing_again(plan: RunConfig, monkeypatch: pytest.
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(FreshLoader, "__call__", refuse)
+    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", refuse)
     again, _ = run(plan)
     assert list(samples_of(again)) == list(samples_of(first))
     assert result_of(again) == result_of(first)
 
 
 def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = FreshLoader.__call__
-
-    def load(loader: FreshLoader, models: Sequence[ModelSpec], decoding: Decoding) -> Ensemble:
-        ensemble = fresh(loader, models, decoding)
+    def load(spec: EnsembleSpec, cache_dir: Path, **options: Any) -> Ensemble:
+        ensemble = load_ensemble(spec, cache_dir, **options)
         generate = ensemble.generate_each
 
         def otherwise(prompts: Any, settings: Any, batch: Any) -> Any:
@@ -205,10 +202,10 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monke
         monkeypatch.setattr(ensemble, "generate_each", otherwise)
         return ensemble
 
-    monkeypatch.setattr(FreshLoader, "__call__", load)
+    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", load)
     outcome, said = run(plan)
     assert traced(outcome) == []
-    assert any("decoded again it came out otherwise" in line for line in said)
+    assert any("the response differs when decoded again; it has no trace" in line for line in said)
 
 
 def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,22 +215,22 @@ def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkey
     monkeypatch.setattr(tracing, "describe", describe)
     outcome, said = run(plan)
     assert outcome.verified is not None and traced(outcome) == []
-    assert "responses could not be followed step by step: kaput" in said
+    assert "the steps of some responses could not be traced: kaput" in said
 
 
 # --- Memory ---
 
 
 def test_the_peak_of_memory_is_that_of_its_time() -> None:
-    begin_peak()
-    before = peak()
+    reset_peak_memory()
+    before = peak_memory()
     if before is None:
         pytest.skip("this system does not tell the highest resident memory")
     big = torch.ones(25_000_000)
-    during = peak()
+    during = peak_memory()
     del big
-    begin_peak()
-    after = peak()
+    reset_peak_memory()
+    after = peak_memory()
     assert during is not None and after is not None
     assert during - before > 80_000_000
     assert during - after > 80_000_000
@@ -241,8 +238,8 @@ def test_the_peak_of_memory_is_that_of_its_time() -> None:
 
 def test_the_peak_of_memory_is_in_the_result(plan: RunConfig) -> None:
     result = result_of(run(plan)[0])
-    begin_peak()
-    if peak() is None:
+    reset_peak_memory()
+    if peak_memory() is None:
         pytest.skip("this system does not tell the highest resident memory")
     everyone = [*result["candidates"], result["ensemble"], *result["ensemble"]["members"]]
     assert all(each["peak_memory"] > 50_000_000 for each in everyone)

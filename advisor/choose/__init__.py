@@ -1,1 +1,1 @@
-"""Which candidates form the set: the rules, the race and the search."""
+"""Which candidates form the set: the rules of the paper, races and the search."""

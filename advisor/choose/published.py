@@ -17,7 +17,7 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"--profiles {path}: there is no such file; give one that holds numbers") from None
+        raise InputError(f"--profiles {path}: the file does not exist; give a JSON file with profiles") from None
     except (OSError, ValueError) as error:
         raise InputError(f"--profiles {path}: cannot be read as JSON ({error})") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
@@ -28,7 +28,7 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     standings = tuple(_standing(entry, f"--profiles {path}: profile {n}") for n, entry in enumerate(entries, start=1))
     names = [standing.model for standing in standings]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--profiles {path}: the model {twice!r} is there twice; give each a name of its own")
+        raise InputError(f"--profiles {path}: the model {twice!r} is listed twice; give each model another name")
     task = data.get("task", "unnamed")
     if not isinstance(task, str):
         raise InputError(f'--profiles {path}: "task" must be a name')
@@ -51,11 +51,11 @@ def _standing(entry: object, place: str) -> Standing:
 
 
 def _number(value: object) -> float | None:
-    """A finite number of JSON as a float; None for anything else."""
+    """A finite JSON number as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         number = float(value)
-    except OverflowError:  # JSON's integers have no end
+    except OverflowError:  # JSON integers have no upper limit
         return None
     return number if math.isfinite(number) else None

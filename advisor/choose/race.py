@@ -1,99 +1,230 @@
-"""Racing: which candidates need no more questions, because they cannot come within the gap of the best.
+"""Profiles the candidates on the dev questions: on all of them, or in a race that drops hopeless candidates early.
 
-All candidates are asked the same questions in the same random order. What is bounded is the outcome of the full run on
-these very questions: a finite population, drawn without replacement, so that evidence grows to certainty at its end.
+In a race all candidates answer the same questions in the same random order. The race makes a
+statement about the result on all these questions, a finite population drawn without replacement, so that the evidence
+becomes certain at its end.
 
-    For a candidate c and each other o, bet against "o is at most the gap ahead of c" with every question's difference
-    of scores. If the claim is true, no bet is expected to win, so that its wealth reaches 1 / level with a chance of at
-    most `level`, however often one looks (Ville). If c fits the final best one, it is at most the gap behind *every*
-    other, all the claims are true, and so the mean of the wealths is such a wealth too: nobody needs to know who will
-    lead.
+    For a candidate c and each other candidate o, the race bets against the claim "o is at most the gap ahead of c",
+    with every question's difference of scores. If the claim is true, the wealth of a bet does not grow on average, so
+    it reaches 1 / level with a probability of at most ``level``, however often one looks (Ville's inequality). If c
+    fits the final best candidate, then it is at most the gap behind *every* other one: all claims are true, and the
+    mean of the wealths keeps the same bound. So the race need not know the final best candidate.
 
 The bets are those of Waudby-Smith and Ramdas (2020, Confidence sequences for sampling without replacement, and 2024,
 Estimating means of bounded random variables by betting), with a mixture of fixed fractions for the size of the bet.
 
-Not covered: the length rule. Lengths have no upper bound, and without one no statement about their mean holds at any
-stopping time; a candidate of another length stays in the race, and the rule is applied to all of its responses.
+A race does not apply the length rule. Lengths have no upper bound, and without a bound no statement about their mean
+holds at every stopping time. The rules check the lengths of all remaining candidates afterwards.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from advisor.choose.rules import TOLERANCE
-from advisor.records import LEVEL, Rules
+from advisor.choose.rules import select
+from advisor.config import RunConfig
+from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
+from advisor.records import LEVEL, TOLERANCE, Decision, Profile, Rules, Selection
 from advisor.statistics import Floats
+from advisor.tasks.task import Task
+from ensemble.errors import UniteError
 
 FIRST_ROUND = 16
-"""Questions of the first round. Each round asks as many as all before it: loading a model again costs little then."""
+"""Questions of the first round. Each round doubles the questions, so that reloading the models costs little."""
+# Fractions of the largest bet without ruin. Large bets win early if the gap is wide, small ones if it is narrow.
 _BETS = (np.arange(10) + 0.5) / 10
-"""Fractions of the largest bet that cannot ruin: large ones win soon where the gap is wide, small ones elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledPool:
+    """The candidates that could be run.
+
+    Attributes:
+        complete: The profiles on all dev questions, by name.
+        dropped: The profiles of candidates that left a race, on fewer questions; not comparable with the others.
+        reasons: Why each of these was dropped, by name, the last one first.
+        remote: The names of the candidates that a server runs. They cannot be decoded with others.
+    """
+
+    complete: Mapping[str, Profile]
+    dropped: Mapping[str, Profile] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    remote: frozenset[str] = frozenset()
+
+    @property
+    def profiles(self) -> dict[str, Profile]:
+        """All profiles, by name."""
+        return {**self.complete, **self.dropped}
+
+    @property
+    def best(self) -> str:
+        """The most accurate candidate, in this process or on a server."""
+        return self._select(Rules()).selected[0]
+
+    def select(self, rules: Rules) -> Selection:
+        """Apply the rules to the candidates that answered all questions.
+
+        The set is chosen among the candidates that can be decoded together. If no two of them fit, it is chosen among
+        all, with those that a server runs.
+        """
+        dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
+        if 0 < len(self.remote) < len(self.complete):
+            selection = self._select(rules, dropped, self.remote)
+            if len(selection.selected) > 1:
+                return selection
+        return self._select(rules, dropped)
+
+    def voters(self, rules: Rules) -> tuple[str, ...]:
+        """The set that the rules choose among all candidates, if a server runs one of its members; else empty."""
+        selected = self._select(rules).selected
+        return selected if len(selected) > 1 and self.remote.intersection(selected) else ()
+
+    def _select(self, rules: Rules, dropped: Sequence[Decision] = (), apart: frozenset[str] = frozenset()) -> Selection:
+        return select([profile.standing for profile in self.complete.values()], rules, dropped, apart)
+
+
+def profile_candidates(config: RunConfig, profiler: Profiler, progress: Progress) -> ProfiledPool:
+    """Profile the candidates that have not failed yet, in a race if the config has one.
+
+    Raises:
+        UniteError: All candidates failed.
+    """
+    while True:
+        names = [candidate.name for candidate in config.candidates if candidate.name not in profiler.failures]
+        if not names:
+            name, reason = next(iter(profiler.failures.items()))
+            raise UniteError(f"none of the {len(profiler.failures)} candidates could be run; {name}: {reason}")
+        # A candidate that a server runs may be far ahead, and the set cannot contain it. So it takes no part in a race.
+        remote = [name for name in names if profiler.is_remote(name)]
+        racing = [name for name in names if name not in remote]
+        if config.race is None or len(racing) < 2:
+            pool: ProfiledPool | None = _pool(profiler.alone(names, config.dev), profiler)
+        else:
+            pool = _run_race(config, config.race, racing, profiler, progress)
+            if pool is not None:
+                complete = {**pool.complete, **profiler.alone(remote, config.dev)}
+                pool = replace(_pool(complete, profiler), dropped=pool.dropped, reasons=pool.reasons)
+        # If a candidate failed, the race is run again without it: another one may have been dropped only because of
+        # it. All responses are stored, so this takes no time.
+        if pool is not None and pool.complete:
+            return pool
+
+
+def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, progress: Progress) -> ProfiledPool:
+    """The pool without the candidates that failed since it was profiled.
+
+    Raises:
+        UniteError: All candidates failed.
+    """
+    left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
+    return _pool(left, profiler) if left and not pool.dropped else profile_candidates(config, profiler, progress)
+
+
+def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:
+    return ProfiledPool(complete, remote=frozenset(name for name in complete if profiler.is_remote(name)))
+
+
+def race_order(task: Task) -> list[int]:
+    """The places of the questions in the order of a race: random by seed and prompts, the same for each pool."""
+
+    def draw(place: int) -> bytes:
+        return hashlib.sha256(f"{task.seed}\n{task.examples[place].prompt}".encode()).digest()
+
+    return sorted(range(len(task.examples)), key=draw)
+
+
+def _run_race(
+    config: RunConfig, level: float, names: Sequence[str], profiler: Profiler, progress: Progress
+) -> ProfiledPool | None:
+    """Profile candidates in rounds; None if one of them fails."""
+    order, total = race_order(config.dev), len(config.dev.examples)
+    race = Race(len(names), total, config.rules.max_gap, level)
+    profiles: dict[str, Profile] = {}
+    reasons: dict[str, str] = {}
+    while places := race.next_round:
+        examples = tuple(config.dev.examples[place] for place in order[: places.stop])
+        running = [names[model] for model in race.running]
+        profiles |= (latest := profiler.alone(running, replace(config.dev, examples=examples)))
+        if len(latest) < len(running):
+            return None
+        new = {
+            model: [answer.score for answer in latest[names[model]].answers[places.start :]] for model in race.running
+        }
+        for drop in race.record(new):
+            reasons = {names[drop.model]: _reason(drop, total, config.rules, level), **reasons}
+            progress.say(f"{names[drop.model]}: {reasons[names[drop.model]]}")
+    if not reasons:
+        progress.say(
+            f"the race has dropped no candidate: before all {total:,} questions were answered, no gap was certainly "
+            f"over {config.rules.max_gap:g} points"
+        )
+    places_of = {example.id: place for place, example in enumerate(config.dev.examples)}
+    profiles = {name: _in_task_order(profiles[name], places_of) for name in names}
+    return ProfiledPool(
+        {name: profile for name, profile in profiles.items() if name not in reasons},
+        {name: profiles[name] for name in reasons},
+        reasons,
+    )
+
+
+def _in_task_order(profile: Profile, places: Mapping[str, int]) -> Profile:
+    return replace(profile, answers=tuple(sorted(profile.answers, key=lambda answer: places[answer.id])))
+
+
+def _reason(drop: Drop, total: int, rules: Rules, level: float) -> str:
+    """Like the rules' own reasons, it contains the word "gap" and names no model."""
+    # Cut, not rounded: a rounded bound could claim more than was shown.
+    bound = int(10 * drop.bound) / 10
+    more = f"at least {bound:.1f} points" if bound > rules.max_gap else "more than that"
+    return (
+        f"dropped from the race after {drop.questions} of {total} questions: its gap to the best of them was "
+        f"{drop.gap:.1f} points, over the limit of {rules.max_gap:g}, and on all questions it is {more}, with "
+        f"{100 * (1 - level):g}% confidence"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A candidate that left the race.
+    """A candidate that left a race.
 
     Attributes:
         model: Its number.
-        asked: Questions that it was asked.
-        gap: Points that it was behind the best on these.
-        bound: Points that it is behind the best on all questions, at least, at the confidence of the race.
+        questions: How many questions it answered.
+        gap: Its gap to the best candidate on these questions, in points.
+        bound: A lower bound of its gap on all questions, in points, at the confidence of the race.
     """
 
     model: int
-    asked: int
+    questions: int
     gap: float
     bound: float
 
 
-@dataclass(frozen=True, slots=True)
-class Raced:
-    """A race that is over.
-
-    Attributes:
-        asked: Questions that each candidate was asked.
-        drops: Who left it, in that order.
-    """
-
-    asked: tuple[int, ...]
-    drops: tuple[Drop, ...]
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Who was asked all questions."""
-        out = {drop.model for drop in self.drops}
-        return tuple(model for model in range(len(self.asked)) if model not in out)
-
-    @property
-    def share(self) -> float:
-        """Responses that were needed, of those of the full run."""
-        return sum(self.asked) / (len(self.asked) * max(self.asked))
-
-
 class Race:
-    """A race that goes on: says whom to ask how many questions, and takes their scores.
+    """A running race: it says which candidates answer which questions next, and takes their scores.
 
     Args:
-        models: How many candidates, at least 1.
-        questions: How many there are, at least 1.
-        max_gap: Points that a member may be behind the best, 0 to 100.
-        level: Accepted chance that anybody is dropped who is within the gap on all questions, between 0 and 1.
+        models: The number of candidates, at least 1.
+        questions: The number of questions, at least 1.
+        max_gap: The largest gap between a member and the best candidate, in points, 0 to 100.
+        level: The accepted probability that a candidate is dropped although it is within the gap on all questions,
+            between 0 and 1.
 
     Attributes:
-        running: Who is still asked.
-        drops: Who is not, in the order that they left.
+        running: The numbers of the candidates in the race.
+        drops: The candidates that left it, in that order.
     """
 
     def __init__(self, models: int, questions: int, max_gap: float, level: float = LEVEL) -> None:
         self._scores = np.full((models, questions), math.nan)
         self._limit = (max_gap + TOLERANCE) / 100
-        # Shared among the candidates, each of whom may be dropped wrongly.
+        # The level is shared among the candidates, because each of them may be dropped wrongly.
         self._threshold = models / level
         self._asked = 0
         self.running: tuple[int, ...] = tuple(range(models))
@@ -101,53 +232,48 @@ class Race:
 
     @property
     def next_round(self) -> range:
-        """Places, in the race's order, of the questions to ask those who run; empty at the end."""
+        """The places, in the order of the race, of the next questions; empty at the end."""
         everything = self._scores.shape[1]
         until = max(FIRST_ROUND, 2 * self._asked)
-        # Nothing is left to be saved where the others are few, or where nobody is left to be dropped.
+        # A further round saves nothing if few questions are left, or if no other candidate can be dropped.
         if 1.5 * until >= everything or len(self.running) < 2:
             until = everything
         return range(self._asked, until)
 
     def record(self, scores: Mapping[int, Sequence[float]]) -> tuple[Drop, ...]:
-        """Take the scores of a round, each between 0 and 1; who is dropped after it.
+        """Take the scores of a round, and return the candidates that it drops.
 
         Args:
-            scores: Of each who runs, on the questions of `next_round` in their order.
+            scores: For each running candidate, its scores, 0 to 1, on the questions of `next_round` in their order.
         """
         places = self.next_round
         for model in self.running:
             self._scores[model, places.start : places.stop] = scores[model]
         self._asked = places.stop
         if self._asked == self._scores.shape[1]:
-            return ()  # the rules decide now
+            return ()  # all questions are answered, so the rules decide
         drops = tuple(self._drop(model) for model in self.running if self._is_out(model, self._limit))
         out = {drop.model for drop in drops}
         self.running = tuple(model for model in self.running if model not in out)
         self.drops += drops
         return drops
 
-    def result(self) -> Raced:
-        """What was asked of whom."""
-        asked = {drop.model: drop.asked for drop in self.drops}
-        return Raced(tuple(asked.get(model, self._asked) for model in range(len(self._scores))), self.drops)
-
     def _is_out(self, model: int, limit: float) -> bool:
-        """Whether a candidate is shown to be further than a limit, 0 to 1, behind some other one."""
+        """Whether the bets refute that a candidate is at most ``limit``, 0 to 1, behind every other one."""
         models, questions = self._scores.shape
         if len(self.running) < 2:
             return False
-        # Of the others only those who still run: wealth that is left out makes the mean smaller, and never too large.
+        # Dropped candidates have no further scores. Without their wealth the mean only becomes smaller, which is safe.
         others = [other for other in self.running if other != model]
         ahead = self._scores[others, : self._asked] - self._scores[model, : self._asked]
-        # Wealth beyond e**600 decides nothing any more, and its sum is still a number.
+        # e**600 is far above every threshold, and a sum of such values does not overflow.
         wealth = np.exp(np.minimum(log_wealth(ahead, limit, questions), 600)).sum(axis=(0, 2))
         return bool(wealth.max() / ((models - 1) * len(_BETS)) >= self._threshold)
 
     def _drop(self, model: int) -> Drop:
         means = self._scores[list(self.running), : self._asked].mean(axis=1)
         gap = float(means.max() - self._scores[model, : self._asked].mean())
-        # Wealth falls as the limit rises, so the largest limit that is still refuted is found by halving.
+        # Wealth falls as the limit rises, so bisection finds the largest limit that is still refuted.
         low, high = self._limit, 1.0
         while high - low > 1e-3:  # a tenth of a point
             middle = (low + high) / 2
@@ -156,40 +282,21 @@ class Race:
 
 
 def log_wealth(differences: Floats, limit: float, questions: int) -> Floats:
-    """Logarithm of what bets against "the mean of all differences is at most `limit`" have won after each question.
+    """Logarithm of the wealth of bets against "the mean of all differences is at most `limit`", after each question.
 
     Args:
-        differences: Claims by questions asked so far, in their random order; each difference between -1 and 1.
+        differences: Claims by questions so far, in their random order; each difference between -1 and 1.
         limit: Between -1 and 1.
-        questions: How many there are in all, at least as many as were asked.
+        questions: The number of all questions, at least as many as so far.
 
     Returns:
-        Claims by questions by bets; infinite from where the claim cannot be true any more, whatever the rest brings.
+        Claims by questions by bets; infinite from the question on that makes the claim impossible.
     """
     asked = np.arange(differences.shape[1])
     after = differences.cumsum(axis=1)
-    # What the rest must have on average if the mean of all is the limit, counted from -1, the least that it can be.
+    # The mean that the rest must have if the mean of all is the limit, counted from -1, its smallest value.
     room = 1 + (questions * limit - (after - differences)) / (questions - asked)
     ratio = (1 + differences) / np.maximum(room, 1e-12)
     won = np.log1p(_BETS * (ratio[..., None] - 1)).cumsum(axis=1)
     impossible = after - (questions - asked - 1) > questions * limit + TOLERANCE
     return np.where(np.logical_or.accumulate(impossible, axis=1)[..., None], math.inf, won)
-
-
-def race(
-    scores: Floats, rules: Rules, level: float = LEVEL, order: Sequence[int] | NDArray[np.int_] | None = None
-) -> Raced:
-    """Run a race on scores that are known already: what it would have asked, and whom it would have dropped.
-
-    Args:
-        scores: Models by questions, each between 0 and 1.
-        rules: The limits, of which the gap matters.
-        level: Accepted chance that anybody is dropped who is within the gap on all questions, between 0 and 1.
-        order: Of the questions; as they are where left out, which must be random then.
-    """
-    asked = scores if order is None else scores[:, np.asarray(order)]
-    models, questions = asked.shape
-    running = Race(models, questions, rules.max_gap, level)
-    while places := running.next_round:
-        running.record({model: asked[model, places.start : places.stop].tolist() for model in running.running})
-    return running.result()

@@ -1,7 +1,7 @@
 """The rules of section 4.1: which candidates fit the best one, in which order.
 
-Not covered: whether the set that they give is worth running. The paper itself says "may be compatible"; `evidence` and
-`advice` look at that.
+The rules do not say whether the set is worth running: the paper says "may be compatible". :mod:`advisor.statistics` and
+:mod:`advisor.verify.advice` decide that on held-out questions.
 """
 
 from __future__ import annotations
@@ -9,15 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from advisor.records import Decision, Rules, Selection, Standing
+from advisor.records import TOLERANCE, Decision, Rules, Selection, Standing, gap, length_ratio, within
 from ensemble.errors import UniteError
-
-TOLERANCE = 1e-9
-"""How far above a limit a figure may be and still be inside, in the figure's own unit.
-
-The limits are inclusive, but in floating point 20.1 - 10.1 is 10.000000000000002, and rounding must not reject.
-Accuracies on n questions lie 100 / n points apart, so the tolerance lets nothing in that is really outside.
-"""
 
 
 def select(
@@ -26,22 +19,23 @@ def select(
     dropped: Sequence[Decision] = (),
     apart: Collection[str] = (),
 ) -> Selection:
-    """Order the candidates and take, greedily, those that fit the first (section 4.1).
+    """Order the candidates and take, greedily, those that fit the first one (section 4.1).
 
     Args:
-        standings: The candidates, in any order; their names differ.
+        standings: The candidates, in any order, with different names.
         rules: The limits, all inclusive.
-        dropped: What a race has decided of others; they come last, and do not count in what follows.
-        apart: Candidates behind a server: they cannot be decoded with others, so the rules choose among the rest.
+        dropped: The decisions about candidates that a race dropped. They come last in the result, and have no other
+            effect.
+        apart: Candidates that a server runs. They cannot be decoded with others, so the rules choose among the rest.
 
     Returns:
-        A decision for each candidate, best first, and the chosen set, the primary first. Candidates that come after the
-        set is full are still held against the rules, so that their reason says whether they would have fitted.
+        A decision for each candidate, best first, and the chosen set, the primary first. If the set is full, the rules
+        are still applied to the later candidates, so that their reason says whether they fit.
 
     Raises:
         UniteError: There is no candidate, or all are apart.
     """
-    together = sorted((one for one in standings if one.model not in apart), key=_rank)
+    together = sorted((standing for standing in standings if standing.model not in apart), key=_rank)
     if not together:
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
     primary = together[0]
@@ -62,55 +56,20 @@ def select(
     for candidate in standings:
         if candidate.model in apart:
             decisions[candidate.model] = Decision(candidate.model, "rejected", _why_apart(candidate, primary, rules))
-    best_first = (decisions[one.model] for one in sorted(standings, key=_rank))
+    best_first = (decisions[standing.model] for standing in sorted(standings, key=_rank))
     return Selection((*best_first, *dropped), tuple(selected))
 
 
-def gap(a: float, b: float) -> float:
-    """Distance of two accuracies, in absolute points: the paper calls 73.46 against 59.67 a gap of 15%.
-
-    Args:
-        a: Accuracy in points, 0 to 100.
-        b: Accuracy in points, 0 to 100.
-    """
-    return abs(a - b)
-
-
-def length_ratio(a: float | None, b: float | None) -> float | None:
-    """Longer mean length over shorter mean length, at least 1 (section 4.1).
-
-    Args:
-        a: Mean length in characters, at least 0, or None where it is not known.
-        b: The same of the other model.
-
-    Returns:
-        1 where both are 0, infinity where one of them is, None where one is not known.
-    """
-    if a is None or b is None:
-        return None
-    shorter, longer = min(a, b), max(a, b)
-    if shorter == 0:
-        return 1.0 if longer == 0 else math.inf
-    return longer / shorter
-
-
-def within(value: float, limit: float) -> bool:
-    """Whether a gap or a length ratio is inside its limit, the limit included, up to `TOLERANCE`."""
-    return value <= limit + TOLERANCE
-
-
 def _rank(standing: Standing) -> tuple[float, float, str]:
-    # Rounded, so that the order does not hang on the sixteenth digit either. An unknown length comes after the known.
+    # Rounded, so that rounding errors do not decide the order. An unknown length comes after all known ones.
     length = math.inf if standing.mean_length is None else round(standing.mean_length, 9)
     return -round(standing.accuracy, 9), length, standing.model
 
 
 def _broken_rules(candidate: Standing, primary: Standing, rules: Rules) -> list[str]:
-    """A clause for each rule that rejects the candidate.
-
-    Only the gap rule's clause says "gap", and only the length rule's "length": readers look for these words. That is
-    why neither names a model, whose name may contain them.
-    """
+    """A clause for each rule that rejects the candidate."""
+    # Programs that read result.json look for the words "gap" and "length", so each occurs only in its own rule's
+    # clause. No clause names a model, because a name may contain these words.
     broken = []
     distance = gap(candidate.accuracy, primary.accuracy)
     if not within(distance, rules.max_gap):
@@ -144,7 +103,7 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
 
 
 def _why_apart(candidate: Standing, primary: Standing, rules: Rules) -> str:
-    """Why a candidate behind a server is not in the set, and what the rules alone would have said."""
+    """Why a candidate that a server runs is not in the set, and whether it fits by the rules."""
     server = "it is behind a server and cannot be decoded token by token with others"
     ahead = candidate.accuracy - primary.accuracy
     if ahead > TOLERANCE:
@@ -161,7 +120,7 @@ def _why_primary(primary: Standing, candidates: int, those: str = "") -> str:
 
 
 def _tie(ordered: Sequence[Standing], index: int) -> str:
-    """What put a candidate before the next one where their accuracies are the same, as a clause; else nothing."""
+    """If the next candidate has the same accuracy: a clause that says what decided their order; else nothing."""
     if index + 1 == len(ordered):
         return ""
     this, following = _rank(ordered[index]), _rank(ordered[index + 1])
@@ -175,7 +134,7 @@ def _tie(ordered: Sequence[Standing], index: int) -> str:
 
 
 def _figure(value: float, limit: float) -> str:
-    """The value with two decimals, or as many more as tell it from the limit: "10.004, over 10" and not "10.00"."""
+    """The value with two decimals, or with more if it would look equal to the limit: 10.004 over a limit of 10."""
     for decimals in range(2, 10):
         text = f"{value:.{decimals}f}"
         if float(text) != limit:

@@ -1,27 +1,27 @@
-"""Searching: which sets beside the greedy one deserve to be decoded, and which of them to put forward.
+"""The search: it predicts which sets besides the greedy one are promising, and compares those that were decoded on dev.
 
-There are too many sets to decode them all, so each is given a cheap prediction from its members' own answers:
+There are too many sets to decode them all, so each one gets a cheap prediction from its members' own answers:
 
     question    a        b        c        vote   oracle   predicted
     1           right    right    "12"     1      1        1
     2           right    "12"     "15"     1/3    1        2/3
     3           right    "12"     "12"     0      1        1/2
 
-The vote counts heads: of the answers that most members gave one is drawn, so that ties are shared. The oracle takes the
-best answer that anybody gave. A set that decodes together lies between the two, since of models that disagree the right
-one is surer more often than not, and cannot often go beyond the oracle; the prediction is the mean of both. (In the
-`samples.jsonl` of `make demo`, of 500 held-out questions its set of three gets 93% right where two members do, 64% in a
-case like question 2 and 43% in one like question 3.) Where scores are graded no two answers are the same, and the vote
-is the members' mean.
+The vote takes the most frequent answer; of several, each has the same probability. The oracle takes the best answer of
+any member. The accuracy of a set that decodes together lies between the two: if models disagree, the right one is more
+often the more certain one, and the set can seldom exceed the oracle. The prediction is the mean of both. (In the
+`samples.jsonl` of `make demo`, of 500 held-out questions its set of three gets 93% right if two members do, 64% in a
+case like question 2 and 43% in one like question 3.) For graded scores no two answers are equal, and the vote is the
+members' mean.
 
-Not covered: sets of more than three, but for the greedy one.
+Except for the greedy set, the search looks at sets of at most three models.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,20 +31,23 @@ from advisor.choose.rules import select
 from advisor.records import TRIES, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 
-AMONG = 24
-"""The best so many of the candidates that fit are combined: 2,300 pairs and triples, predicted within a second."""
+MOST_COMBINED = 24
+"""How many of the best fitting candidates are combined: 2,300 pairs and triples, predicted within a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """A set that may be worth decoding.
+class SearchedSet:
+    """A set of the search, and how it did on the dev questions.
 
     Attributes:
         models: In order of accuracy, the primary first.
-        predicted: Mean of `vote` and `oracle`.
-        vote: Accuracy of a vote among its members, in points, ties shared.
-        oracle: Accuracy if the best of its members' answers were always taken, in points.
-        greedy: Whether it is the one that the rules choose.
+        predicted: The mean of `vote` and `oracle`.
+        vote: The accuracy of a vote among its members, in points.
+        oracle: The accuracy if the best of its members' answers is always taken, in points.
+        greedy: Whether it is the set that the rules choose.
+        accuracy: Its accuracy when decoded, in points; None if it was not decoded.
+        seconds: The time of its responses.
+        error: Why it could not be decoded.
     """
 
     models: tuple[str, ...]
@@ -52,59 +55,48 @@ class Prospect:
     vote: float
     oracle: float
     greedy: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """A set that was decoded on the dev questions.
-
-    Attributes:
-        prospect: The set.
-        accuracy: Its accuracy there, in points; None where it could not be run.
-        seconds: What its responses took.
-        error: Why it could not be run.
-    """
-
-    prospect: Prospect
-    accuracy: float | None
+    accuracy: float | None = None
     seconds: float | None = None
     error: str | None = None
 
     def as_dict(self, selection: Selection) -> dict[str, Any]:
-        """The set as JSON has it.
+        """The set for JSON.
 
         Args:
-            selection: What was put forward.
+            selection: The chosen set.
         """
         return {
-            **asdict(self.prospect),
-            "models": list(self.prospect.models),
+            "models": list(self.models),
+            "predicted": self.predicted,
+            "vote": self.vote,
+            "oracle": self.oracle,
+            "greedy": self.greedy,
             "dev_accuracy": self.accuracy,
             "seconds": self.seconds,
             "error": self.error,
-            "put_forward": self.prospect.models == selection.selected,
+            "put_forward": self.models == selection.selected,
         }
 
 
-def promising_sets(profiles: Sequence[Profile], rules: Rules, tries: int = TRIES) -> tuple[Prospect, ...]:
-    """The greedy set, and of the pairs and triples of candidates that fit those with the best prediction.
+def promising_sets(profiles: Sequence[Profile], rules: Rules, tries: int = TRIES) -> tuple[SearchedSet, ...]:
+    """The greedy set, and the pairs and triples with the best prediction.
 
-    A pair or triple is considered where all its members fit the best candidate by the rules, and fit its own primary.
+    All members of a pair or triple fit the best candidate by the rules, and the set's own primary.
 
     Args:
         profiles: The candidates' answers to the same questions, at least one, in any order.
         rules: The limits.
-        tries: Sets to return at the most, at least 1.
+        tries: The most sets to return, at least 1.
 
     Returns:
-        The greedy set, then the others, most promising first. Nothing where only one candidate fits or may be taken.
+        The greedy set, then the others, the most promising one first. Empty if the rules allow no set of two.
 
     Raises:
-        UniteError: Two candidates were asked different questions.
+        UniteError: Two candidates answered different questions.
     """
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
-    standings = {p.model: Standing(p.model, p.accuracy, p.mean_length) for p in profiles}
+    standings = {profile.model: profile.standing for profile in profiles}
     fitting = select(list(standings.values()), replace(rules, max_models=len(profiles))).selected
     greedy = fitting[: rules.max_models]
     if len(greedy) < 2:
@@ -112,64 +104,63 @@ def promising_sets(profiles: Sequence[Profile], rules: Rules, tries: int = TRIES
     graded, coded = _coded(profiles)
     rows = {profile.model: row for row, profile in enumerate(profiles)}
 
-    def prospect(models: tuple[str, ...]) -> Prospect:
+    def predict(models: tuple[str, ...]) -> SearchedSet:
         members = [rows[model] for model in models]
         vote, oracle = _vote(graded[members], coded[members]), 100 * float(graded[members].max(axis=0).mean())
-        return Prospect(models, (vote + oracle) / 2, vote, oracle, models == greedy)
+        return SearchedSet(models, (vote + oracle) / 2, vote, oracle, models == greedy)
 
-    others = [prospect(models) for models in _sets(fitting[:AMONG], standings, rules) if models != greedy]
-    # Python's sort is stable: of two equal ones the pair comes before the triple, the more accurate before the less.
-    others.sort(key=lambda one: -round(one.predicted, 9))
-    return (prospect(greedy), *others)[:tries]
+    others = [predict(models) for models in _sets(fitting[:MOST_COMBINED], standings, rules) if models != greedy]
+    # The sort is stable, so of equal predictions pairs come before triples, and more accurate models before others.
+    others.sort(key=lambda searched: -round(searched.predicted, 9))
+    return (predict(greedy), *others)[:tries]
 
 
-def best_of(tried: Sequence[Try]) -> Try | None:
-    """Which of the sets to put forward: the one that did best on dev; None where none could be decoded.
+def best_of(tried: Sequence[SearchedSet]) -> SearchedSet | None:
+    """The set that did best on dev; None if none could be decoded.
 
     Args:
-        tried: The sets, the greedy one first; it is put forward where another is only as good.
+        tried: The sets, the greedy one first, which wins ties.
     """
-    decoded = [(round(one.accuracy, 9), one) for one in tried if one.accuracy is not None]
+    decoded = [(round(searched.accuracy, 9), searched) for searched in tried if searched.accuracy is not None]
     return max(decoded, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def put_forward(greedy: Selection, found: Prospect, standings: Sequence[Standing], rules: Rules) -> Selection:
-    """The selection with the set that a search found in place of the greedy one.
+def put_forward(greedy: Selection, best: SearchedSet, standings: Sequence[Standing], rules: Rules) -> Selection:
+    """The selection with the best set of the search instead of the greedy one.
 
     Args:
-        greedy: What the rules decided.
-        found: The set.
-        standings: What the rules looked at.
+        greedy: The selection of the rules.
+        best: The set.
+        standings: The input of the rules.
         rules: The limits.
     """
-    if found.models == greedy.selected:
+    if best.models == greedy.selected:
         return greedy
-    inside = {
-        one.model: one for one in select([one for one in standings if one.model in found.models], rules).decisions
-    }
-    return Selection(tuple(_decision(one, greedy, inside) for one in greedy.decisions), found.models)
+    members = select([standing for standing in standings if standing.model in best.models], rules).decisions
+    inside = {decision.model: decision for decision in members}
+    return Selection(tuple(_decision(decision, greedy, inside) for decision in greedy.decisions), best.models)
 
 
-def sentence(tried: Sequence[Try], found: Try, single: Standing, questions: int) -> str:
-    """What was searched, for the advice.
+def sentence(tried: Sequence[SearchedSet], best: SearchedSet, single: Standing, questions: int) -> str:
+    """What the search found, as a sentence for the advice.
 
     Args:
         tried: The sets that were decoded on dev, the greedy one first.
-        found: The one that was put forward.
+        best: The best of them.
         single: The best candidate alone.
-        questions: Dev questions.
+        questions: The number of dev questions.
     """
-    count = sum(one.accuracy is not None for one in tried)
-    scored = f"{found.accuracy:.1f} points on the {questions:,} dev questions"
-    if found.prospect.greedy:
-        best = "the only set that was decoded" if count == 1 else f"the best of the {count} sets decoded in a search"
-        said = f"The rules' own choice was {best}: {scored}"
+    count = sum(searched.accuracy is not None for searched in tried)
+    scored = f"{best.accuracy:.1f} points on the {questions:,} dev questions"
+    if best.greedy:
+        rank = "the only set that was decoded" if count == 1 else f"the best of the {count} sets decoded in a search"
+        text = f"The rules' own choice was {rank}: {scored}"
     else:
-        rules = f"the rules' own choice, {_join(tried[0].prospect.models)}, {_points(tried[0].accuracy)}"
-        said = f"A search found this set, the best of {count} that were decoded: {scored}; {rules}"
-    # Only the held-out questions decide: on dev the best candidate is the luckiest one.
-    beaten = "" if (found.accuracy or 0.0) > single.accuracy else f"; {single.model} alone scores {single.accuracy:.1f}"
-    return f"{said}{beaten}."
+        rules = f"the rules' own choice, {_join(tried[0].models)}, {_points(tried[0].accuracy)}"
+        text = f"A search found this set, the best of {count} that were decoded: {scored}; {rules}"
+    # The best candidate on dev may only be the luckiest one, so this decides nothing; the held-out questions do.
+    beaten = "" if (best.accuracy or 0.0) > single.accuracy else f"; {single.model} alone scores {single.accuracy:.1f}"
+    return f"{text}{beaten}."
 
 
 def _sets(fitting: Sequence[str], standings: dict[str, Standing], rules: Rules) -> Iterator[tuple[str, ...]]:
@@ -181,14 +172,14 @@ def _sets(fitting: Sequence[str], standings: dict[str, Standing], rules: Rules) 
 
 
 def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int64]]:
-    """Scores, and a number for each answer, the same for the same one: models by questions."""
+    """Scores, and a number for each answer, which is the same for equal answers: models by questions."""
     graded = np.stack([scores(profile) for profile in profiles])
     coded = np.arange(graded.size).reshape(graded.shape)
     if is_binary(graded):
         known: dict[tuple[int, str | None], int] = {}
         for row, profile in enumerate(profiles):
             for question, answer in enumerate(profile.answers):
-                # All right answers are one, however they are spelt; where nothing was extracted, it is like no other.
+                # All right answers count as the same one, however they are spelled. A missing answer equals no other.
                 if answer.score == 1 or answer.extracted is not None:
                     text = None if answer.score == 1 else answer.extracted
                     coded[row, question] = known.setdefault((question, text), int(coded[row, question]))
@@ -196,14 +187,14 @@ def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def _vote(graded: Floats, coded: NDArray[np.int64]) -> float:
-    """Accuracy of a vote, in points: of the answers with the most votes one is drawn."""
+    """Accuracy of a vote in points; of several answers with the most votes, each has the same probability."""
     votes = (coded[:, None, :] == coded[None, :, :]).sum(axis=1)
     winning = votes == votes.max(axis=0)
     return 100 * float(((winning * graded).sum(axis=0) / winning.sum(axis=0)).mean())
 
 
 def _decision(decision: Decision, greedy: Selection, inside: dict[str, Decision]) -> Decision:
-    """What becomes of a candidate when the set consists of those inside, and no longer of those of the greedy one."""
+    """The decision about a candidate if the set has the members ``inside`` instead of those of the greedy set."""
     own = inside.get(decision.model)
     if own is None:
         if decision.status == "rejected":

@@ -31,7 +31,7 @@ def profile(
     debug: opt.Debug = False,
 ) -> None:
     """Only profile: fill the cache and print the leaderboard. --json has the form that --profiles reads."""
-    from advisor.choose.gathering import gather
+    from advisor.choose.race import profile_candidates
     from advisor.config import RunConfig
     from advisor.profile.profiler import Profiler
     from advisor.progress import Progress
@@ -40,7 +40,7 @@ def profile(
     progress = Progress(quiet=quiet)
     config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
     with open_session(config, progress) as (cache, run_engine):
-        profiled = gather(config, Profiler(config, cache, progress, engine=run_engine), progress)
+        profiled = profile_candidates(config, Profiler(config, cache, progress, engine=run_engine), progress)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]

@@ -1,4 +1,4 @@
-"""What the likelihoods of options tell besides which of them is the likeliest. Nothing here asks a model again."""
+"""Figures from the likelihoods of options: calibration, and accuracy by the likelihood of a byte."""
 
 from __future__ import annotations
 
@@ -11,54 +11,53 @@ from scipy.special import softmax
 from advisor.records import Profile
 from advisor.tasks.task import Task
 
-BINS = 15
-"""As many as Guo et al. take."""
+BINS = 15  # as in Guo et al. (2017)
 
 
 def chance_of(task: Task) -> float | None:
-    """What guessing among the options would score on a choice task, in points; None for other tasks."""
+    """The expected accuracy of guessing on a choice task, in points; None for other tasks."""
     if task.metric != "choice":
         return None
     return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
 
 
 def calibration_error(profile: Profile, bins: int = BINS) -> float | None:
-    """Expected calibration error: how far a model's confidence in its choice is from how often it is right, 0 to 1.
+    """Expected calibration error: the distance between a model's confidence in its choices and its accuracy, 0 to 1.
 
     Confidence is the probability of the likeliest option, the softmax of the options' log-probabilities. Questions are
-    put into bins of equal width by it; the error is the mean over the bins, weighted by their questions, of the
-    distance between accuracy and mean confidence (Naeini et al. 2015; equation 3 of Guo et al. 2017, "On Calibration of
-    Modern Neural Networks"). On few questions chance alone makes it larger than 0.
+    put into bins of equal width by their confidence. The error is the mean over the bins, weighted by their questions,
+    of the distance between accuracy and mean confidence (Naeini et al. 2015; equation 3 of Guo et al. 2017, "On
+    Calibration of Modern Neural Networks"). On few questions, chance alone makes it larger than 0.
 
     Args:
-        profile: Answers; those without likelihoods do not count.
+        profile: The answers; those without likelihoods do not count.
         bins: At least 1.
 
     Returns:
-        The error; None where no answer has likelihoods.
+        The error; None if no answer has likelihoods.
     """
     answers = [answer for answer in profile.answers if answer.options]
     if not answers:
         return None
     confidence = np.array([softmax(_values(answer.options)).max() for answer in answers])
     right = np.array([answer.score for answer in answers])
-    # A confidence on a border belongs to the bin below it, as in the paper: the intervals are open at their lower end.
+    # A confidence on a border belongs to the lower bin, as in the paper: its intervals are open at their lower end.
     of_bin = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     gaps = np.bincount(of_bin, weights=right - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(answers))
 
 
 def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
-    """Accuracy in points if each option's log-probability were divided by its bytes, as ``acc_bytes`` of lm-eval.
+    """Accuracy in points if each option's log-probability is divided by its bytes, like ``acc_bytes`` of lm-eval.
 
-    The plain sum favours short options. (lm-eval's ``acc_norm`` divides by characters.)
+    The sum alone favours short options. (lm-eval's ``acc_norm`` divides by characters.)
 
     Args:
-        profile: Answers to questions of the task; one without likelihoods is wrong.
+        profile: Answers to questions of the task; an answer without likelihoods counts as wrong.
         task: A choice task.
 
     Returns:
-        The accuracy; None where no answer has likelihoods.
+        The accuracy; None if no answer has likelihoods.
     """
     if not any(answer.options for answer in profile.answers):
         return None

@@ -1,4 +1,4 @@
-"""What two candidates have in common in being right and wrong."""
+"""How alike two candidates' right and wrong answers are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from advisor.statistics import Floats
 
 
 def kappas(graded: Floats) -> Floats:
-    """Cohen's kappa of being right, of all pairs: agreement beyond what their accuracies alone would bring.
+    """Cohen's kappa of the correctness of all pairs: agreement beyond what follows from their accuracies.
 
     Args:
         graded: Models by questions, 0 or 1.
 
     Returns:
-        Models by models, -1 to 1; NaN where both are right on every question or both on none: they agree by chance
-        alone then.
+        Models by models, -1 to 1; NaN if both are right on every question or both on none: then
+        chance alone agrees fully.
     """
     questions = graded.shape[1]
-    # Counts, and not shares, as whole numbers are exact: a chance of 1 is found by comparing.
+    # Counts instead of shares: whole numbers are exact, so that comparing finds a chance agreement of 1.
     right = graded.sum(axis=1)
     wrong = questions - right
     agreed = questions * (graded @ graded.T + (1 - graded) @ (1 - graded).T)
@@ -32,7 +32,7 @@ def kappas(graded: Floats) -> Floats:
 
 
 def same_wrong_answers(profiles: Sequence[Profile]) -> Floats:
-    """The share of questions on which two give the same wrong answer; to give none is no answer in common.
+    """The share of questions on which two give the same wrong answer. Missing answers are not equal.
 
     Args:
         profiles: Answers to the same questions.

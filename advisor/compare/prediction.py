@@ -1,7 +1,8 @@
-"""Whether a model would have gone on as another one wrote: its greedy next tokens along the other's response.
+"""Whether a model would continue as another one wrote: its greedy next tokens along the other's response.
 
-An ensemble feeds every member what all of them wrote together. Members that foresee each other's text agree on most
-tokens, and the union is left with the few on which they do not; members that do not are each led out of their own way.
+Each member of an ensemble reads the text that all of them wrote together. Members that predict each other's text agree
+on most tokens, so the union decides only the few others. Otherwise each member has to continue text that it would not
+write.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from ensemble.runtime.rows import Rows
 
 _LOGITS = 2**26
-"""Logits that are held at once: 256 MB in single precision."""
+"""The most logits in memory at the same time: 256 MB in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A response of another model.
+class WrittenText:
+    """A response that another model wrote.
 
     Attributes:
-        prompt: What it answers.
+        prompt: The prompt.
         text: The response.
-        cut: Whether it was cut off, by a stop string or by the limit, so that a token may have gone on behind its end.
+        cut: Whether a stop string or the limit cut it off, so that its last token may be longer than the text.
     """
 
     prompt: str | Sourced
@@ -41,31 +42,31 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How often a model would have written what it read.
+class TokenAgreement:
+    """How often a model's greedy next token is the one that the text has.
 
     Attributes:
-        agreed: Positions at which it would have.
-        positions: All of them: one before each token of the text, as the reader cuts it.
+        agreed: The positions with the same token.
+        positions: All positions: one before each token of the text in the reader's tokenization.
     """
 
     agreed: int
     positions: int
 
-    def __add__(self, other: Reading) -> Reading:
-        """Of two texts together."""
-        return Reading(self.agreed + other.agreed, self.positions + other.positions)
+    def __add__(self, other: TokenAgreement) -> TokenAgreement:
+        """The agreement on two texts together."""
+        return TokenAgreement(self.agreed + other.agreed, self.positions + other.positions)
 
 
-def count(written: Sequence[bytes], wanted: Sequence[bytes | None], *, cut: bool) -> Reading:
-    """Count the positions at which the wanted token is what the text goes on with.
+def count(written: Sequence[bytes], wanted: Sequence[bytes | None], *, cut: bool) -> TokenAgreement:
+    """Count the positions at which the text continues with the reader's greedy token.
 
-    Tokens are compared as bytes: where the reader wants " ja", and the text goes on with " jam", it is right.
+    Tokens are compared as bytes: if the reader's token is " ja" and the text continues with " jam", they agree.
 
     Args:
         written: The text, in the reader's tokens.
-        wanted: The reader's greedy token before each of them; None where it is a special one.
-        cut: See :class:`Text`; a token that is wanted may reach beyond the end then.
+        wanted: The reader's greedy token before each of them; None for a special token.
+        cut: See :class:`WrittenText`; the greedy token may then reach beyond the end of the text.
     """
     rest = b"".join(written)
     agreed = 0
@@ -73,18 +74,18 @@ def count(written: Sequence[bytes], wanted: Sequence[bytes | None], *, cut: bool
         if token:
             agreed += rest.startswith(token) or (cut and token.startswith(rest))
         rest = rest[len(own) :]
-    return Reading(agreed, len(written))
+    return TokenAgreement(agreed, len(written))
 
 
-def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
-    """Read other models' responses, each behind its prompt as the member encodes it.
+def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAgreement]:
+    """Read other models' responses, each after its prompt as the member encodes it.
 
-    A prompt that follows itself, or one with the same beginning, is not computed again, so texts of the same prompt
-    belong together. Each response takes one pass over it.
+    The common beginning of a prompt and the one before it is not computed again, so texts of the same prompt should
+    follow each other. Each response takes one forward pass.
 
     Args:
         member: The reader.
-        texts: What it reads; what does not fit its context is left out, so that there may be no position at all.
+        texts: The responses. Tokens that do not fit the context are left out, so a response may have no position.
 
     Raises:
         InputError: A prompt does not fit the context.
@@ -102,9 +103,9 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
         room = None if most is None else most - len(prompt)
         ids = vocabulary.continue_ids(text.text.encode())[:room]
         if not ids:
-            yield Reading(0, 0)
+            yield TokenAgreement(0, 0)
             continue
-        # The first position is behind the prompt's last token; what the model wants behind the last id is not asked.
+        # The first position is after the prompt's last token. The token after the last id is not needed.
         context, first = [*prompt, *ids[:-1]], len(prompt) - 1
         keep = min(common_length(held, context), first)
         if not keep:
@@ -115,34 +116,34 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
         yield count(pieces, [vocabulary.token_bytes(index) for index in wanted], cut=text.cut)
 
 
-def agreements(models: Sequence[str], readings: Mapping[tuple[str, str], Reading]) -> Floats:
-    """Mean of both directions of each pair: the share of positions at which the reader would have written the same.
+def agreements(models: Sequence[str], counts: Mapping[tuple[str, str], TokenAgreement]) -> Floats:
+    """The share of positions with the same token, as the mean of both directions of each pair.
 
     Args:
         models: Names.
-        readings: By reader and writer.
+        counts: By reader and writer.
 
     Returns:
-        Models by models, 0 to 1; NaN where a direction is not known, or has no position.
+        Models by models, 0 to 1; NaN if a direction is not known, or has no position.
     """
     shares = np.full((len(models), len(models)), np.nan)
     for (i, reader), (j, writer) in ((a, b) for a in enumerate(models) for b in enumerate(models)):
-        reading = readings.get((reader, writer))
-        if reading is not None and reading.positions:
-            shares[i, j] = reading.agreed / reading.positions
+        agreement = counts.get((reader, writer))
+        if agreement is not None and agreement.positions:
+            shares[i, j] = agreement.agreed / agreement.positions
     both: Floats = (shares + shares.T) / 2
     return both
 
 
 def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int) -> list[int]:
-    """The likeliest next token at each place of a context from ``first`` on, some places at a time.
+    """The likeliest next token at each place of a context from ``first`` on.
 
     Args:
-        rows: One row, which begins with the first ``keep`` ids of the context, or none.
+        rows: One row with the first ``keep`` ids of the context, or no row.
         keep: At most ``first``.
         context: Ids.
-        first: The place behind which the first token is asked for.
-        most: Places whose logits are held at once.
+        first: The place after which the first token is wanted.
+        most: The most places whose logits are in memory at the same time.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""How alike two tokenizers are: which tokens they have in common, and which words they cut into the same pieces.
+"""How alike two tokenizers are: their common tokens, and the words that both split into the same tokens.
 
-Section 3.2 of the paper found that the size of a vocabulary matters little. What the union of candidates does feel is
-where tokens end: a token of one member that the other spells in pieces is one that both want only in part.
+Section 3.2 of the paper found that the size of a vocabulary matters little. But the ends of tokens matter for the union
+of candidates: if one member has a token that another member splits, the two support it only in part.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """What a tokenizer does, as hashes of 64 bits, which a hundred candidates keep in little room.
+    """A tokenizer's tokens and its splits of some words, as hashes of 64 bits: small enough for hundreds of candidates.
 
     Attributes:
-        tokens: Of every byte string that is a token, in ascending order.
-        words: Of each word's pieces, in the order of the words; 0 where the tokenizer cannot express the word.
+        tokens: The hashes of all tokens as byte strings, in ascending order.
+        words: The hash of each word's tokens, in the order of the words; 0 if the tokenizer cannot express the word.
     """
 
     tokens: Hashes
     words: Hashes
 
     def as_dict(self) -> dict[str, str]:
-        """In a form that JSON holds."""
+        """The values for JSON."""
         return {"tokens": _encode(self.tokens), "words": _encode(self.words)}
 
     @classmethod
     def from_dict(cls, values: dict[str, str]) -> Tokenization:
-        """Back from that form.
+        """The tokenization of such values.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: It is not of that form.
+            ValueError, KeyError, TypeError, AttributeError: The values have another form.
         """
         return cls(_decode(values["tokens"]), _decode(values["words"]))
 
 
 def common_words(texts: Iterable[str], most: int = MOST_WORDS) -> tuple[str, ...]:
-    """The commonest words and numbers of some texts, the first ones among equals; case counts."""
+    """The most frequent words and numbers of some texts, with their case; of equally frequent ones, the first."""
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     return tuple(word for word, _ in counts.most_common(most))
 
 
 def tokenization_of(vocabulary: Vocabulary, words: Sequence[str]) -> Tokenization:
-    """What a tokenizer does with its tokens, and with words that follow a space.
+    """The tokenization of a vocabulary, with words that follow a space.
 
     Args:
         vocabulary: The tokenizer's tokens as bytes.
-        words: Without spaces.
+        words: Words without spaces.
     """
     tokens = np.array([_hash(data) for data in vocabulary.representatives], dtype=np.uint64)
     cut = vocabulary.continue_batch([f" {word}".encode() for word in words])
@@ -80,8 +80,8 @@ def vocabulary_overlaps(tokenizations: Sequence[Tokenization]) -> Floats:
     Returns:
         Models by models, 0 to 1.
     """
-    # Many models are made from few, and share a vocabulary.
-    distinct = list({one.tokens.tobytes(): one.tokens for one in tokenizations}.values())
+    # Many models share a vocabulary, so each distinct one is compared once.
+    distinct = list({tokenization.tokens.tobytes(): tokenization.tokens for tokenization in tokenizations}.values())
     places = {tokens.tobytes(): place for place, tokens in enumerate(distinct)}
     sizes = np.array([len(tokens) for tokens in distinct])
     columns = np.unique(np.concatenate(distinct), return_inverse=True)[1]
@@ -90,27 +90,27 @@ def vocabulary_overlaps(tokenizations: Sequence[Tokenization]) -> Floats:
     shared = (has @ has.T).toarray()
     either = sizes[:, None] + sizes - shared
     overlaps: Floats = np.divide(shared, either, out=np.full(shared.shape, np.nan), where=either > 0)
-    own = [places[one.tokens.tobytes()] for one in tokenizations]
+    own = [places[tokenization.tokens.tobytes()] for tokenization in tokenizations]
     return overlaps[np.ix_(own, own)]
 
 
 def words_alike(tokenizations: Sequence[Tokenization]) -> Floats:
-    """The share of words that two tokenizers cut into the same pieces.
+    """The share of words that two tokenizers split into the same tokens.
 
     Args:
         tokenizations: All of the same words.
 
     Returns:
-        Models by models, 0 to 1; NaN where there is no word.
+        Models by models, 0 to 1; NaN if there are no words.
     """
-    words = np.stack([one.words for one in tokenizations])
+    words = np.stack([tokenization.words for tokenization in tokenizations])
     if not words.shape[1]:
         return np.full((len(words), len(words)), np.nan)
     return np.stack([((words == own) & (own != 0)).mean(axis=1) for own in words])
 
 
 def _hash(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1  # 0 marks a missing word
 
 
 def _encode(hashes: Hashes) -> str:

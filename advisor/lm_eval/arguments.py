@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from advisor.config import check_loading, check_method
 from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
 from advisor.pool.checks import check_models
-from advisor.profile.loader import Decoding
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
@@ -21,23 +19,10 @@ NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_tem
 _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
-@dataclass(frozen=True, slots=True)
-class HarnessModels:
-    """The models that ``--model_args`` names.
-
-    Attributes:
-        models: The primary first.
-        decoding: How they decode together.
-    """
-
-    models: tuple[ModelSpec, ...]
-    decoding: Decoding
-
-
 def chosen(
     run: object, models: object, *, device: object, dtype: object, chat_template: object, given: Mapping[str, Any]
-) -> HarnessModels:
-    """The models of a run folder, or models given by hand, and how they decode.
+) -> EnsembleSpec:
+    """The models of a run folder, or some given by hand, and how they decode.
 
     Args:
         run: A run folder, or None.
@@ -60,7 +45,7 @@ def chosen(
     )
     members = _placed(found.members, device, fresh=run is None)
     check_models(members)
-    return HarnessModels(members, _decoding(found, len(members), given))
+    return _decoding(found, members, given)
 
 
 def _listed(name: str, value: object) -> list[str]:
@@ -89,7 +74,7 @@ def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tupl
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
-def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> Decoding:
+def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Mapping[str, Any]) -> EnsembleSpec:
     method = str(given.get("method", found.method))
     k = given.get("k", found.k)
     if not isinstance(k, int):
@@ -101,5 +86,7 @@ def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> De
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
     make_options(method, {name: value for name, value in options.items() if name != "weights"})
-    # One model has nothing to combine; "average" keeps the probabilities of its whole vocabulary.
-    return Decoding("average", 1) if members == 1 else Decoding(method, k, options)
+    # One alone writes as itself, and its probabilities are those of its whole vocabulary.
+    if len(members) == 1:
+        return EnsembleSpec(members, "average", 1)
+    return EnsembleSpec(members, method, k, options=options)

@@ -17,7 +17,7 @@ from advisor.config import check_seed
 from advisor.lm_eval.arguments import chosen
 from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows
-from advisor.profile.loader import FreshLoader, hush
+from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
@@ -79,7 +79,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         self._max_rows = _MAX_ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
         self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, given=options)
         hush()
-        self.ensemble: Ensemble = FreshLoader(default_cache_dir())(self.loaded.models, self.loaded.decoding)
+        self.ensemble: Ensemble = load_ensemble(self.loaded, default_cache_dir())
         self._device = self.ensemble.members[0].device
         self._warned: set[str] = set()
         for member in self.ensemble.members:
@@ -196,8 +196,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return "unite"
 
     def get_model_info(self) -> dict[str, Any]:
-        """The model's entry in lm-eval's results."""
-        decoding = self.loaded.decoding
+        """What lm-eval writes into its results of the model."""
+        decoding = self.loaded
         members = [
             {
                 "name": model.name,
@@ -206,9 +206,9 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 "dtype": str(member.model.dtype).removeprefix("torch."),
                 "device": str(member.device),
             }
-            for model, member in zip(self.loaded.models, self.ensemble.members, strict=True)
+            for model, member in zip(self.loaded.members, self.ensemble.members, strict=True)
         ]
-        return {"members": members, **decoding.key()}
+        return {"members": members, "method": decoding.method, "k": decoding.k, **decoding.options}
 
     def _questions(self, prompt: PromptIds, numbers: list[int], texts: list[str]) -> list[tuple[list[int], Question]]:
         """A context's continuations as one question; as one question each, where the context is too long for all."""

@@ -10,7 +10,7 @@ from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_models
 from advisor.pool.pool_file import PoolEntry
-from advisor.profile.loader import Decoding, FreshLoader, SpreadLoader, hush
+from advisor.profile.loader import hush, load_ensemble
 from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
@@ -72,9 +72,7 @@ def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
         spec: The set.
         engine: ``local`` for this process; ``ray`` for the cluster that this process has joined.
     """
-    loader = SpreadLoader if engine == "ray" else FreshLoader
-    weights = {} if spec.weights is None else {"weights": spec.weights}
-    return loader(default_cache_dir())(spec.members, Decoding(spec.method, spec.k, {**spec.options, **weights}))
+    return load_ensemble(spec, default_cache_dir(), engine=engine)
 
 
 def chosen_by_run(run: Path) -> EnsembleSpec:

@@ -13,16 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.choose.search import Try
+from advisor.choose.search import SearchedSet
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
-from advisor.profile.sheet import Cost
-from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.records import Answer, Cost, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Interval
 from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
 from advisor.verify.held_out import Verified
-from advisor.verify.strategies import Alternative
+from advisor.verify.strategies import MethodResult
 from ensemble.errors import InputError
 
 SCHEMA_VERSION = 1
@@ -46,15 +45,14 @@ class Outcome:
         dropped: The answers of candidates that left a race, to the questions before they left.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: The level of the race; None without a race.
-        tried: The sets that a search decoded on the dev questions, the one of the rules first; None without a search.
-        costs: Time and memory of each candidate's responses, by name.
-        verified: The set on held-out questions; None if it was not run on them.
-        held_out: The held-out questions; None if no model was run on them.
-        alone: Answers to them of single models: the members of the set, and the models that it is compared with.
-        alternatives: Other uses of the members' answers, the best first.
-        traces: The steps of some responses of the set, by the question's number; see :mod:`advisor.verify.traces`.
-        provenance: What is needed to repeat the run.
+        race: The level of the race; None where everybody was asked everything.
+        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
+        verified: The set on held-out questions; None where it was not run.
+        held_out: The held-out questions; None where nobody was asked them.
+        alone: Answers to them of single models: the set's members, and who it is held against.
+        alternatives: What else could be done with its members, the best first.
+        traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
+        provenance: How the run can be made again.
     """
 
     task_info: Mapping[str, Any]
@@ -69,13 +67,12 @@ class Outcome:
     dropped: tuple[Profile, ...] = ()
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
-    costs: Mapping[str, Cost] = field(default_factory=dict)
     race: float | None = None
-    tried: tuple[Try, ...] | None = None
+    tried: tuple[SearchedSet, ...] | None = None
     verified: Verified | None = None
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[MethodResult, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -99,7 +96,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
     """The contents of ``result.json``."""
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
-    standings |= {p.model: Standing(p.model, p.accuracy, p.mean_length) for p in outcome.dropped}
+    standings |= {profile.model: profile.standing for profile in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
@@ -114,7 +111,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
-        "alternatives": [one.as_dict() for one in outcome.alternatives],
+        "alternatives": [_alternative(result, len(outcome.alternatives)) for result in outcome.alternatives],
         "advice": asdict(outcome.advice),
         "provenance": dict(outcome.provenance),
     }
@@ -152,7 +149,7 @@ def read_result(run: Path) -> dict[str, Any]:
 
 def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
     model = decision.model
-    margin, cost = outcome.margins.get(model), outcome.costs.get(model)
+    margin = outcome.margins.get(model)
     doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
     return {
         "model": model,
@@ -168,7 +165,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "fragile": margin.text if margin is not None and doubtful else None,
         "gap_ci": _list(margin.gap_ci) if margin else None,
         "length_ratio_ci": _list(margin.length_ratio_ci) if margin else None,
-        **_cost(cost),
+        **_cost(profile.cost if profile else None),
     }
 
 
@@ -235,7 +232,7 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
         "truncated": verified.ensemble.truncated,
         "errors": verified.ensemble.errors,
         **_details(verified.ensemble, verified.task),
-        **_cost(verified.cost),
+        **_cost(verified.ensemble.cost),
         "members": [
             {
                 "model": member.model,
@@ -245,10 +242,31 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
                 "truncated": member.truncated,
                 "errors": member.errors,
                 **_details(member, verified.task),
-                **_cost(cost),
+                **_cost(member.cost),
             }
-            for member, interval, cost in zip(verified.members, verified.intervals, verified.member_costs, strict=True)
+            for member, interval in zip(verified.members, verified.intervals, strict=True)
         ],
+    }
+
+
+def _alternative(result: MethodResult, looked_at: int) -> dict[str, Any]:
+    if result.comparison is None:
+        raise TypeError(f"{result.method}: an alternative without a comparison")
+    comparison = result.comparison
+    return {
+        "method": result.method,
+        "members": list(result.members),
+        "n": comparison.n,
+        "accuracy": comparison.accuracy,
+        "accuracy_ci": list(comparison.accuracy_ci),
+        "best_single": comparison.best_single_accuracy,
+        "best_single_model": comparison.best_single,
+        "delta": comparison.delta,
+        "delta_ci": list(comparison.delta_ci),
+        "p_value": result.p_adjusted,
+        "looked_at": looked_at,
+        "gained": comparison.gained,
+        "lost": comparison.lost,
     }
 
 

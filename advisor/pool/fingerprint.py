@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.pool.pool_file import PoolEntry
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.servers.address import ServerAddress, why_not_decodable
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
@@ -55,7 +55,7 @@ class Fingerprint:
         }
 
 
-def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: Store) -> Fingerprint | ServerIdentity:
+def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: ResponseCache) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
     Args:

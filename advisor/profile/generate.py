@@ -1,23 +1,23 @@
-"""A model's, or an ensemble's, responses to questions, whatever happens on the way.
+"""Generates the responses of a model or an ensemble to questions, and measures the memory that this takes.
 
-Prompts that are too long, memory that runs out, code that raises, logits that are no numbers: a question that cannot be
-answered gets an error in place of a response, and the others go on.
+A question that fails gets an error as its response, and the other questions continue. Handled failures: a prompt that
+is too long, memory that runs out, code that raises, logits that are not numbers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from advisor.config import InferenceConfig
-from advisor.profile.memory import begin_peak, peak
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError, UniteError
@@ -28,67 +28,40 @@ if TYPE_CHECKING:
     from ensemble.score.choices import Question
 
 Prompt: TypeAlias = list[list[int]]
-"""A prompt's ids in every member."""
-Answer: TypeAlias = Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]]
-"""Answers questions as they were encoded, so many at a time."""
+"""The token ids of a prompt for each member."""
 _LOG = logging.getLogger(__name__)
 _BATCH = 64
-"""Rows at a time at the most where the run leaves it open: as many as there is room for, and half of them when memory
-runs out after all."""
-_HOPELESS = 8
-"""Questions that fail on their own, while none has been answered, before a model is given up."""
+"""The largest batch if the run sets no size. The batch is smaller if memory is short, and is halved if it runs out."""
+_MOST_FAILURES = 8
+"""Questions that fail alone, with none answered, before the model is given up."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class Here:
-    """Models in this process; see :class:`advisor.profile.sheet.Answerer`.
-
-    Attributes:
-        name: Whose responses they are.
-        make: Loads them.
-        peak_memory: See the protocol.
-    """
-
-    name: str
-    make: Callable[[], Ensemble]
-    peak_memory: int | None = None
-
-    def answer(
-        self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
-    ) -> Iterator[tuple[int, Response]]:
-        """See the protocol."""
-        begin_peak()
-        yield from answers(self.name, self.make, asked, task, inference)
-        self.peak_memory = peak()
-        # Only here nothing refers to the models any more.
-        free_memory()
+_PROCESS = Path("/proc/self")
 
 
 def answers(
     name: str,
-    make: Callable[[], Ensemble],
-    asked: Mapping[int, Example],
+    load: Callable[[], Ensemble],
+    questions: Mapping[int, Example],
     task: Task,
     inference: InferenceConfig,
 ) -> Iterator[tuple[int, Response]]:
-    """Load what answers, and answer. Whatever goes wrong in that is its own failure, and stops nobody else.
+    """Load a model or an ensemble, and answer questions with it.
 
     Args:
-        name: Whose responses they are.
-        make: Loads it.
-        asked: The questions, by number.
-        task: What they belong to.
+        name: The name for messages.
+        load: Loads the models.
+        questions: The questions by number.
+        task: The task of the questions.
         inference: How to generate.
 
     Yields:
-        Number and response of each question, as they are finished; one that cannot be answered has an error instead.
+        The number and the response of each question when it is finished; a failed question has an error.
 
     Raises:
-        MemberError: It cannot be loaded, or fails on whatever it is asked.
+        MemberError: The models cannot be loaded, or fail on every question.
     """
     try:
-        yield from _respond(name, make(), asked, task, inference)
+        yield from _answer_all(name, load(), questions, task, inference)
     except MemberError:
         raise
     except InputError as error:
@@ -98,8 +71,42 @@ def answers(
         raise MemberError(f"{name}: it cannot be run: {_reason(error)}") from error
 
 
+def reset_peak_memory() -> None:
+    """Start a new measurement of the peak memory."""
+    import torch
+
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(device)
+    # Writing 5 resets the peak of the resident memory. It fails on other systems than Linux; see peak_memory.
+    with contextlib.suppress(OSError):
+        (_PROCESS / "clear_refs").write_text("5")
+
+
+def peak_memory() -> int | None:
+    """The peak memory since :func:`reset_peak_memory`, in bytes.
+
+    Returns:
+        If GPUs were used, the memory that torch allocated on all of them; else the resident memory of the whole
+        process with its libraries. None if the system does not report it.
+    """
+    import torch
+
+    on_devices = sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
+    return on_devices or _resident_peak()
+
+
+def _resident_peak() -> int | None:
+    try:
+        # Without the permission to reset the peak, the reported one may be that of an earlier model.
+        (_PROCESS / "clear_refs").open("w").close()
+        match = re.search(r"^VmHWM:\s+(\d+) kB$", (_PROCESS / "status").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None
+
+
 def free_memory() -> None:
-    """Give back what a model held, before the next one is loaded."""
+    """Free the memory of deleted models, before the next ones are loaded."""
     import torch
 
     gc.collect()
@@ -107,45 +114,55 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _respond(
-    name: str, ensemble: Ensemble, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
+def _answer_all(
+    name: str, ensemble: Ensemble, questions: Mapping[int, Example], task: Task, inference: InferenceConfig
 ) -> Iterator[tuple[int, Response]]:
-    encode: Callable[[Example], Any]
-    answer: Answer
+    def encode(example: Example) -> Prompt | Question:
+        if task.metric != "choice":
+            return ensemble.encode(example.model_input)
+        return ensemble.encode_options(example.model_input, [f"{task.delimiter}{choice}" for choice in example.choices])
+
+    # A batch has prompts only, or questions with options only, as the task says.
+    answer: Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]]
     if task.metric == "choice":
-        encode, answer = partial(_encode_choice, ensemble, task.delimiter), partial(_choices, ensemble, asked)
+        answer = partial(_choose_options, ensemble, questions)
     else:
-        encode, answer = partial(_encode, ensemble), partial(_texts, ensemble, task, inference)
-    encoded: dict[int, Any] = {}
-    for n, example in asked.items():
+        answer = partial(_generate_texts, ensemble, task, inference)
+    encoded: dict[int, Prompt | Question] = {}
+    for n, example in questions.items():
         try:
             encoded[n] = encode(example)
-        except Exception as error:  # noqa: BLE001  # of a chat template, say
+        except Exception as error:  # noqa: BLE001  # for example of a chat template
             yield n, _failure(name, error)
     if encoded:
-        longest = max(_tokens(one, inference.limit(task)) for one in encoded.values())
-        room = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
-        yield from _in_batches(name, encoded, answer, inference.batch_size or room)
+        longest = max(_tokens(question, inference.limit(task)) for question in encoded.values())
+        rows = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
+        yield from _in_batches(name, encoded, answer, inference.batch_size or rows)
 
 
 def _tokens(encoded: Prompt | Question, limit: int) -> int:
-    """Tokens of the longest row that a question takes, in any member."""
+    """The number of tokens of a question's longest row in any member, with the response."""
     if isinstance(encoded, list):
         return max(map(len, encoded)) + limit
     return max(map(len, encoded.prompts)) + encoded.longest()
 
 
-def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int) -> Iterator[tuple[int, Response]]:
-    """Answer in batches.
+def _in_batches(
+    name: str,
+    encoded: Mapping[int, Any],
+    answer: Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]],
+    size: int,
+) -> Iterator[tuple[int, Response]]:
+    """Answer questions in batches.
 
-    Where memory runs out, fewer are answered at a time. Where something else fails, what was asked together is asked
-    again in halves, until the question that it fails on stands alone; that one is asked once more, behind all others.
+    If memory runs out, the batches become smaller. If something else fails, the batch is split in halves until the
+    failing question is alone; that question gets one more attempt after all others.
     """
     answered = failed = 0
-    groups = [list(encoded)]
-    again: set[int] = set()
-    while groups:
-        left = dict.fromkeys(groups.pop())
+    batches = [list(encoded)]
+    retried: set[int] = set()
+    while batches:
+        left = dict.fromkeys(batches.pop())
         failure = None
         try:
             for n, response in answer({n: encoded[n] for n in left}, size):
@@ -156,38 +173,30 @@ def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int
             failure, memory = _failure(name, error), _is_out_of_memory(error)
         if failure is None or not left:
             continue
-        # Only here, behind the handler, nothing refers to the failed batch any more.
         numbers = list(left)
+        # After the handler, no traceback refers to the failed batch any more.
         if memory:
             free_memory()
         if memory and min(size, len(numbers)) > 1:
             size = min(size, len(numbers)) // 2
-            groups.append(numbers)
+            batches.append(numbers)
         elif len(numbers) > 1:
             middle = len(numbers) // 2
-            groups += [numbers[middle:], numbers[:middle]]
-        elif failure.settled or numbers[0] in again:
+            batches += [numbers[middle:], numbers[:middle]]
+        elif failure.settled or numbers[0] in retried:
             yield numbers[0], failure
         else:
             failed += 1
-            if failed == _HOPELESS and not answered:
+            if failed == _MOST_FAILURES and not answered:
                 raise MemberError(f"{name}: {failure.error}")
-            again.add(numbers[0])
-            groups.insert(0, numbers)
+            retried.add(numbers[0])
+            batches.insert(0, numbers)
 
 
-def _encode(ensemble: Ensemble, example: Example) -> Prompt:
-    return ensemble.encode(example.model_input)
-
-
-def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Question:
-    return ensemble.encode_options(example.model_input, [f"{delimiter}{choice}" for choice in example.choices])
-
-
-def _texts(
+def _generate_texts(
     ensemble: Ensemble, task: Task, inference: InferenceConfig, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
-    """Generate, so many prompts at a time."""
+    """Generate the responses of prompts, ``size`` rows at a time."""
     from ensemble.decode.settings import Batch, Settings
 
     settings = Settings(inference.limit(task), task.stop, inference.temperature, seed=inference.seed)
@@ -208,31 +217,32 @@ def _texts(
         )
 
 
-def _choices(
-    ensemble: Ensemble, asked: Mapping[int, Example], encoded: Mapping[int, Question], size: int
+def _choose_options(
+    ensemble: Ensemble, questions: Mapping[int, Example], encoded: Mapping[int, Question], size: int
 ) -> Iterator[tuple[int, Response]]:
-    """Choose the likeliest of each question's options, so many rows at a time."""
+    """Choose the likeliest option of each question, ``size`` rows at a time."""
     numbers = list(encoded)
     last = time.perf_counter()
-    for place, found in ensemble.score_each(list(encoded.values()), size):
+    for place, options in ensemble.score_each(list(encoded.values()), size):
         now = time.perf_counter()
-        n, scores = numbers[place], [score.value for score in found]
+        n, scores = numbers[place], [score.value for score in options]
         if any(math.isnan(score) for score in scores):
             raise MemberError("its logits are not numbers (NaN)")
         if max(scores) == -math.inf:
-            raise InputError("none of the options can be written in its tokens")
-        likeliest = asked[n].choices[max(range(len(scores)), key=scores.__getitem__)]
-        # JSON has no infinity.
-        kept = tuple(None if score == -math.inf else score for score in scores)
-        yield n, Response(likeliest, 0, "eos", now - last, options=kept)
+            raise InputError("its tokenizer cannot express any of the options")
+        likeliest = questions[n].choices[max(range(len(scores)), key=scores.__getitem__)]
+        # The response is stored as JSON, which has no infinity.
+        finite = tuple(None if score == -math.inf else score for score in scores)
+        yield n, Response(likeliest, 0, "eos", now - last, options=finite)
         last = now
 
 
 def _failure(name: str, error: Exception) -> Response:
-    """No response, and why. What cannot be asked cannot be asked tomorrow either; all else another try may answer."""
     _LOG.debug("%s cannot answer", name, exc_info=error)
-    # The name stands beside it anyway, and in another pool it is another one.
-    return Response("", 0, "error", 0.0, _reason(error).removeprefix(f"{name}: "), isinstance(error, InputError))
+    # The name is shown with the reason anyway, and in another pool the same model may have another name.
+    reason = _reason(error).removeprefix(f"{name}: ")
+    # Bad input fails again in the next run; anything else may succeed then, so it is not stored.
+    return Response("", 0, "error", 0.0, reason, settled=isinstance(error, InputError))
 
 
 def _reason(error: Exception) -> str:
@@ -245,6 +255,6 @@ def _reason(error: Exception) -> str:
 def _is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    # Only CUDA's has a class of its own; a processor's and other accelerators' are told by their words.
+    # Only CUDA has an error class for this; on other devices the message tells.
     known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return known or (isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None)

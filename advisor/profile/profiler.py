@@ -1,256 +1,241 @@
-"""The models of a run at work: each candidate alone, one in memory at a time, and sets of them together.
+"""Profiles the models of a run: each candidate alone, one in memory at a time, and sets of them together.
 
-A candidate that fails is noted, and the others go on.
+If a candidate fails, the failure is recorded and the others continue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
-from advisor.profile.engine import Answered, Begun, Ended, Engine, Job
-from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, Loader
-from advisor.profile.local_engine import LocalEngine
+from advisor.profile.engine import Engine, LocalEngine
+from advisor.profile.generate import answers
+from advisor.profile.job import Job, question_key
+from advisor.profile.loader import load_ensemble
 from advisor.profile.server_answers import ServerAnswerer
-from advisor.profile.sheet import Advance, Answerer, Cost, Sheet, question_key
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
-from ensemble.models.spec import ModelSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
+    from ensemble.models.member import Member
 
-
-@dataclass(frozen=True, slots=True)
-class Profiled:
-    """Graded answers, and what they took."""
-
-    profile: Profile
-    cost: Cost
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Who is asked what, and how.
-
-    Attributes:
-        name: Whose answers they are: one candidate's, a method's.
-        members: The candidates that answer, the primary first.
-        key: What else decides the responses.
-    """
-
-    name: str
-    members: Sequence[str]
-    key: Mapping[str, Any]
-    task: Task
-    decoding: Decoding
-    inference: InferenceConfig
-
-    @property
-    def stage(self) -> str:
-        """What is said while they answer."""
-        who = self.name if len(self.members) == 1 else f"{self.name} of {', '.join(self.members)}"
-        return f"{who} on {self.task.split}"
+# The method "average" gives the probabilities of the whole vocabulary, which sampling and the likelihoods of options
+# need; all other single models only need their likeliest token. Its k is unused, but part of existing cache keys.
+_WHOLE_VOCABULARY = EnsembleSpec((), "average", k=10)
 
 
 class Profiler:
     """Profiles candidates and sets of them.
 
     Args:
-        plan: What the run does.
-        store: Where responses are looked up and kept.
-        watcher: Who is told how far it is.
-        loader: Where its models come from; fresh from their folders where None, so that few are in memory at a time.
-        engine: Where they answer; in this process where None.
+        config: The run.
+        cache: The response cache.
+        progress: Shows progress and messages.
+        engine: Runs the jobs; None for this process.
+        keep_models: Whether loaded models stay in memory, for a run that needs all of them together anyway.
 
     Attributes:
-        identities: What decides each candidate's responses, by name.
-        failures: Why candidates could not be run, by name.
+        identities: What determines each candidate's responses, by name.
+        failures: The reason of each candidate that failed, by name.
 
     Raises:
-        InputError: A candidate cannot be used; before any of them is run.
+        InputError: A candidate cannot be used. No candidate has been run then.
     """
 
     def __init__(
         self,
-        plan: RunConfig,
-        store: Store,
-        watcher: Progress,
-        loader: Loader | None = None,
+        config: RunConfig,
+        cache: ResponseCache,
+        progress: Progress,
+        *,
         engine: Engine | None = None,
+        keep_models: bool = False,
     ) -> None:
-        self._plan = plan
-        self._store = store
-        self._watcher = watcher
-        self._loader = loader or FreshLoader(plan.cache_dir)
+        self._config = config
+        self._cache = cache
+        self._progress = progress
         self._engine = engine or LocalEngine()
-        self._candidates = {candidate.name: candidate for candidate in plan.candidates}
+        self._loaded: dict[str, Member] | None = {} if keep_models else None
+        self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
-            name: identify(one, plan.inference.dtype, plan.inference.chat_template, store)
-            for name, one in self._candidates.items()
+            name: identify(candidate, config.inference.dtype, config.inference.chat_template, cache)
+            for name, candidate in self._candidates.items()
         }
         self.failures: dict[str, str] = {}
 
-    def alone(self, names: Sequence[str], task: Task) -> dict[str, Profiled]:
-        """Each candidate's answers, by name, without those that failed.
+    def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
+        """Profile candidates, each alone.
 
-        One alone is an ensemble of one, which decodes exactly as the model itself does.
+        Returns:
+            The profiles by name, without the candidates that failed.
         """
-        asked = [self._candidate(name, task) for name in names]
-        results = self._ask(asked)
-        # In the order of the names, not in that in which the candidates were done.
+        results: dict[str, Profile | MemberError] = {}
+        for job in self._run(self._candidate_job(name, task) for name in names):
+            results[job.name] = job.result
+            if isinstance(job.result, MemberError):
+                self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
+        # In the order of the names: jobs that run at the same time finish in any order.
         for name in names:
             if isinstance(failure := results[name], MemberError):
-                self.failures[name] = str(failure).removeprefix(f"{name}: ")
-        return {name: result for name in names if isinstance(result := results[name], Profiled)}
+                self.failures[name] = _without_name(name, failure)
+        return {name: result for name in names if isinstance(result := results[name], Profile)}
 
-    def together(self, names: Sequence[str], task: Task, decoding: Decoding | None = None) -> Profiled:
-        """The answers of a set, the primary first.
+    def together(
+        self, names: Sequence[str], task: Task, method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Profile:
+        """Profile a set.
 
         Args:
-            names: The set.
+            names: The members, the primary first.
             task: The questions.
-            decoding: How it decodes; as the plan says where None.
+            method: The method; None for the run's own.
+            options: The method's options.
 
         Raises:
-            MemberError: It cannot be run.
+            MemberError: The set failed.
         """
-        decoding = decoding or self._plan.decoding
-        return self._profile(_Asked(decoding.method, names, decoding.key(), task, decoding, self._plan.inference))
+        decoding = self._decoding(method, options)
+        stage = f"{decoding.method} of {', '.join(names)}"
+        return self._run_one(self._job(decoding.method, names, task, decoding, stage=stage))
 
-    def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profiled:
-        """One candidate's answers, drawn from its whole vocabulary instead of greedy.
+    def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
+        """Profile a candidate with sampling from its whole vocabulary.
 
         Raises:
-            MemberError: It cannot be run.
+            MemberError: The candidate failed.
         """
-        inference = replace(self._plan.inference, temperature=temperature, seed=seed)
-        whole = Decoding("average")
-        return self._profile(_Asked(f"{name}, drawn", [name], whole.key(), task, whole, inference))
+        inference = replace(self._config.inference, temperature=temperature, seed=seed)
+        return self._run_one(self._job(f"{name}, drawn", [name], task, _WHOLE_VOCABULARY, inference))
 
-    def is_stored(self, names: Sequence[str], task: Task, decoding: Decoding) -> bool:
-        """Whether all answers of a set are there already, so that no model has to be loaded."""
-        key = self._key(names, decoding.key())
-        keys = [question_key(key, example, task, self._plan.inference) for example in task.examples]
-        return len(self._store.get(keys)) == len(set(keys))
+    def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
+        """Whether the cache has all responses of a set, so that no model has to be loaded."""
+        key = self._key(names, self._decoding(method, options))
+        keys = [question_key(key, example, task, self._config.inference) for example in task.examples]
+        return len(self._cache.get(keys)) == len(set(keys))
 
     def is_remote(self, name: str) -> bool:
-        """Whether a candidate is behind a server: it answers, and cannot be loaded."""
+        """Whether a server runs the candidate, so that it cannot be loaded here."""
         return isinstance(self.identities[name], ServerIdentity)
 
     def model(self, name: str) -> ModelSpec:
-        """A candidate as it is to be loaded.
+        """The spec of a candidate.
 
         Raises:
-            InputError: It is behind a server.
+            InputError: A server runs it.
         """
-        run = self._plan.inference
-        return model_of(self._candidates[name], self.identities[name], run.device, run.dtype, run.chat_template)
-
-    def load(self, names: Sequence[str], decoding: Decoding | None = None) -> Ensemble:
-        """Load candidates, the primary first; they decode as the plan says where that is left open.
-
-        Raises:
-            InputError: One of them is behind a server, or they do not fit the method.
-        """
-        return self._loader([self.model(name) for name in names], decoding or self._plan.decoding)
-
-    def _candidate(self, name: str, task: Task) -> _Asked:
-        """A candidate that is asked alone."""
-        if task.metric == "choice" and not self.is_remote(name):
-            # The likeliest token is all that writing needs; how likely an option is hangs on the whole vocabulary.
-            whole = Decoding("average")
-            return _Asked(name, [name], whole.key(), task, whole, self._plan.inference)
-        return _Asked(name, [name], {}, task, self._plan.decoding, self._plan.inference)
-
-    def _profile(self, asked: _Asked) -> Profiled:
-        result = self._ask([asked])[asked.name]
-        if isinstance(result, MemberError):
-            raise result
-        return result
-
-    def _ask(self, asked: Sequence[_Asked]) -> dict[str, Profiled | MemberError]:
-        """The answers of some, each with a name of its own; or why there are none."""
-        by_name = {one.name: one for one in asked}
-        sheets: dict[str, Sheet] = {}
-        advance: dict[str, Advance] = {}
-        found: dict[str, Profiled | MemberError] = {}
-        with ExitStack() as stages, closing(self._engine.run(self._jobs(asked, sheets))) as events:
-            stage = {name: stages.enter_context(ExitStack()) for name in by_name}
-            for event in events:
-                name = event.job
-                one, sheet = by_name[name], sheets[name]
-                if isinstance(event, Begun):
-                    advance[name] = stage[name].enter_context(self._watcher.stage(one.stage, len(one.task.examples)))
-                    advance[name](sheet.stored)
-                elif isinstance(event, Answered):
-                    sheet.take(event.number, event.response)
-                    advance[name](1)
-                else:
-                    found[name] = result = _closed(sheet, event)
-                    stage[name].close()
-                    self._say(one, result)
-        return found
-
-    def _jobs(self, asked: Sequence[_Asked], sheets: dict[str, Sheet]) -> Iterator[Job]:
-        """What is left of each when it is its turn: by then another may have answered the same."""
-        for one in asked:
-            key = self._key(one.members, one.key)
-            sheets[one.name] = sheet = Sheet(one.name, key, one.task, one.inference, self._store)
-            yield self._job(one, sheet)
-
-    def _job(self, one: _Asked, sheet: Sheet) -> Job:
-        return Job(
-            name=one.name,
-            answerer=self._answerer(one.name, one.members, one.decoding),
-            models=() if any(map(self.is_remote, one.members)) else tuple(map(self.model, one.members)),
-            needs=tuple(self._candidates[member].resources for member in one.members),
-            decoding=one.decoding,
-            asked=sheet.missing,
-            task=one.task,
-            inference=one.inference,
+        inference = self._config.inference
+        return model_of(
+            self._candidates[name],
+            self.identities[name],
+            inference.device,
+            inference.dtype,
+            inference.chat_template,
         )
 
-    def _answerer(self, name: str, members: Sequence[str], decoding: Decoding) -> Answerer:
-        """Who answers for some members in this process."""
+    def load(
+        self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Ensemble:
+        """Load candidates as an ensemble; see :meth:`together` for the arguments.
+
+        Raises:
+            InputError: A server runs one of them, or they do not fit the method.
+            MemberError: One of them failed while it was loaded.
+        """
+        return self._load(replace(self._decoding(method, options), members=tuple(map(self.model, names))))
+
+    def _load(self, spec: EnsembleSpec) -> Ensemble:
+        return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
+
+    def _decoding(self, method: str | None, options: Mapping[str, Any] | None) -> EnsembleSpec:
+        """How a set decodes, without its members."""
+        return EnsembleSpec((), method or self._config.method, self._config.k, options=options or {})
+
+    def _candidate_job(self, name: str, task: Task) -> Job:
+        likelihoods = task.metric == "choice" and not self.is_remote(name)
+        return self._job(name, [name], task, _WHOLE_VOCABULARY if likelihoods else None)
+
+    def _job(
+        self,
+        name: str,
+        members: Sequence[str],
+        task: Task,
+        decoding: EnsembleSpec | None,
+        inference: InferenceConfig | None = None,
+        stage: str = "",
+    ) -> Job:
+        """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
         identity = self.identities[members[0]]
+        key = self._key(members, decoding)
         if len(members) == 1 and isinstance(identity, ServerIdentity):
-            return ServerAnswerer(name, identity.address, chat=identity.chat)
-        return Here(name, partial(self.load, members, decoding))
+            answer, spec = ServerAnswerer(name, identity.address, chat=identity.chat).answer, None
+        else:
+            models = tuple(map(self.model, members))
+            spec = replace(decoding or self._decoding(None, None), members=models)
+            answer = partial(answers, name, partial(self._load, spec))
+        return Job(
+            name,
+            task,
+            inference or self._config.inference,
+            answer,
+            key=key,
+            cache=self._cache,
+            progress=self._progress,
+            stage=f"{stage or name} on {task.split}",
+            spec=spec,
+            resources=[self._candidates[member].resources for member in members],
+        )
 
-    def _key(self, members: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:
-        """What decides the responses of some members together."""
-        return {"members": [self.identities[member].key() for member in members], **key}
+    def _key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
+        """What determines the responses of some members, besides the questions."""
+        key: dict[str, Any] = {"members": [self.identities[member].key() for member in members]}
+        return key if decoding is None else key | decoding_key(decoding)
 
-    def _say(self, one: _Asked, result: Profiled | MemberError) -> None:
-        """Take note of what failed; of a set, or of draws, that is for who asked."""
-        if isinstance(result, MemberError):
-            if list(one.members) == [one.name]:
-                self._watcher.say(f"{one.name}: {str(result).removeprefix(f'{one.name}: ')}")
-            return
-        profile = result.profile
+    def _run_one(self, job: Job) -> Profile:
+        [finished] = self._run([job])
+        if isinstance(finished.result, MemberError):
+            raise finished.result
+        return finished.result
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Run jobs, and yield each when it is finished."""
+        with ExitStack() as displays:
+
+            def watched() -> Iterator[Job]:
+                for job in jobs:
+                    # An interrupted job leaves no progress bar behind.
+                    displays.callback(job.close)
+                    yield job
+
+            with closing(self._engine.run(watched())) as finished:
+                for job in finished:
+                    if isinstance(job.result, Profile):
+                        self._say_errors(job.result)
+                    yield job
+
+    def _say_errors(self, profile: Profile) -> None:
         errors = [answer.error for answer in profile.answers if answer.error is not None]
         if errors:
-            self._watcher.say(
+            self._progress.say(
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
             )
 
 
-def _closed(sheet: Sheet, end: Ended) -> Profiled | MemberError:
-    if end.error is not None:
-        return MemberError(end.error)
-    try:
-        return Profiled(*sheet.close(end.peak_memory))
-    except MemberError as error:
-        return MemberError(str(error))
+def decoding_key(spec: EnsembleSpec) -> dict[str, Any]:
+    """How a set decodes, as part of a response's key."""
+    return {"method": spec.method, "k": spec.k, **spec.options}
+
+
+def _without_name(name: str, error: MemberError) -> str:
+    return str(error).removeprefix(f"{name}: ")

@@ -1,24 +1,27 @@
-"""A Ray cluster: jobs side by side, each on the cores and GPUs that its models ask for.
+"""Runs jobs on a Ray cluster at the same time, each with the cores and GPUs that its models request.
 
-A worker is an actor of Ray, which places it, and starts it again where it dies, on another node if need be. It does one
-job after the other of those that ask for the same, stage after stage, so that libraries are loaded once. Responses are
-streamed here as they are finished, and kept here; a worker that was started again is asked only what is left.
+A worker is a Ray actor. Ray places it on a node, and restarts it after a crash, if necessary on another node. A worker
+runs all jobs with the same requested resources, one after the other, so that it loads its libraries once. It streams
+each response to this process, which stores it; a restarted worker gets only the questions without a response.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from advisor.pool.resources import Resources, combined, resources_of
-from advisor.profile.engine import Answered, Begun, Ended, Event, Job
-from advisor.profile.local_engine import LocalEngine
-from advisor.profile.ray_pool import RESTARTS, Staff, dismiss, hire, too_much
-from advisor.profile.ray_worker import Place, Worker, pack
+from advisor.profile.engine import LocalEngine
+from advisor.profile.job import Job
+from advisor.profile.ray_worker import Reply, Worker, pack
+from advisor.response_cache import Response
 from advisor.servers.address import ServerAddress
 from ensemble.errors import InputError
 from ensemble.models.spec import first_line
@@ -30,23 +33,25 @@ if TYPE_CHECKING:
     from advisor.pool.pool_file import PoolEntry
     from advisor.tasks.task import Example
 
+RESTARTS = 2
+"""How often Ray restarts a worker that crashes on the same job."""
+# Ray and the operating system report a worker that was killed to free memory in different words.
 _MEMORY = re.compile(r"running low on memory|memory usage threshold|memory pressure", re.IGNORECASE)
-"""How Ray says that it ended a worker for the sake of its node's memory. That of others may be meant in other words."""
-_WAY_OUT = "ask for more with num_cpus or num_gpus, so that fewer share a node, or take a smaller --batch-size"
+_MORE_MEMORY = "ask for more with num_cpus or num_gpus, so that fewer share a node, or take a smaller --batch-size"
 
 
 @dataclass(slots=True, eq=False)
-class _Hand:
-    """A worker, as the driver sees it.
+class _WorkerState:
+    """A worker as this process sees it.
 
     Attributes:
-        needs: What it asks of a node.
+        needs: The resources that it requests from a node.
         actor: Its handle.
-        queue: The jobs that it can do.
-        job: What it is doing; None where it does nothing.
-        left: The questions of that without a response.
-        place: Where it was the last time; None until it is there.
-        deaths: How often it has died.
+        queue: The jobs that it can run, shared with the other workers of the same resources.
+        job: The running job, if any.
+        left: The job's questions without a response.
+        location: Its last known node and process; None until it is ready for the first time.
+        deaths: How often it has crashed.
     """
 
     needs: Resources
@@ -54,209 +59,302 @@ class _Hand:
     queue: deque[Job]
     job: Job | None = None
     left: dict[int, Example] = field(default_factory=dict)
-    place: Place | None = None
+    location: str | None = None
     deaths: int = 0
 
 
-class ClusterEngine:
-    """See :class:`advisor.profile.engine.Engine`; the cluster has been joined (:mod:`ensemble.distributed`).
+class RayEngine:
+    """See :class:`advisor.profile.engine.Engine`. This process has joined the cluster (:mod:`ensemble.distributed`).
 
-    Its workers stay until it is closed, which the end of a ``with`` block does.
+    Workers live until the ``with`` block of the engine ends.
 
     Args:
-        cache_dir: Where workers keep the tables of joint vocabularies, each on its node.
-        say: Called with what the user should know, a sentence each.
+        cache_dir: The folder of the joint vocabularies' tables, on each node.
+        say: Called with each message for the user.
     """
 
     def __init__(self, cache_dir: Path, say: Callable[[str], None]) -> None:
         self._cache_dir = cache_dir
         self._say = say
-        self._staff = Staff()
+        self._pool = WorkerPool()
 
-    def __enter__(self) -> ClusterEngine:
+    def __enter__(self) -> RayEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._staff.close()
+        self._pool.close()
 
     def prepare(self, candidates: Sequence[PoolEntry], device: str) -> None:
-        """Make sure that a node of the cluster has what a candidate asks for, for each of them, and start workers.
+        """Check that a node of the cluster has the resources of each candidate, and start workers.
 
         Args:
             candidates: The pool.
-            device: For candidates that name none.
+            device: The device of candidates that name none.
 
         Raises:
-            InputError: None has; names the candidate's line in the pool file.
+            InputError: No node has the resources of a candidate; names its line in the pool file.
         """
-        asked = []
+        requests = []
         for candidate in candidates:
             if isinstance(candidate.checkpoint, ServerAddress):
                 continue
-            asked.append(resources_of(candidate.resources, candidate.device or device, candidate.place))
-            if reason := too_much(asked[-1]):
+            requests.append(resources_of(candidate.resources, candidate.device or device, candidate.place))
+            if reason := missing_resources(requests[-1]):
                 raise InputError(f"{candidate.place}: {reason}")
-        self._staff.prepare(asked)
+        self._pool.prepare(requests)
 
-    def run(self, jobs: Iterable[Job]) -> Generator[Event, None, None]:
-        """See the protocol."""
+    def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
+        """See :meth:`advisor.profile.engine.Engine.run`."""
         queues: dict[Resources, deque[Job]] = {}
-        here = []
-        for given in jobs:
-            if not given.asked or not given.models:
-                here.append(given)
+        local = []
+        for job in jobs:
+            if not job.questions or job.spec is None:
+                local.append(job)
                 continue
-            places = zip(given.needs, given.models, strict=True)
-            job = replace(given, needs=tuple(resources_of(one, model.device, model.name) for one, model in places))
-            needs = combined(job.needs)
-            if reason := too_much(needs):
-                yield from (Begun(job.name), Ended(job.name, error=f"{job.name}: {reason}"))
+            needs = combined(_needs_of_models(job))
+            if reason := missing_resources(needs):
+                job.start()
+                job.finish(error=f"{job.name}: {reason}")
+                yield job
             else:
                 queues.setdefault(needs, deque()).append(job)
-        workers = self._staff.take({needs: len(queue) for needs, queue in queues.items()})
-        hands = [_Hand(needs, actor, queues[needs]) for needs, actor in workers]
-        awaited: dict[Any, _Hand] = {_call(hand): hand for hand in hands}
+        taken = self._pool.take({needs: len(queue) for needs, queue in queues.items()})
+        workers = [_WorkerState(needs, actor, queues[needs]) for needs, actor in taken]
+        pending: dict[Any, _WorkerState] = {_request_location(worker): worker for worker in workers}
         try:
-            yield from self._oversee(awaited)
+            yield from self._run_queues(pending)
         finally:
-            # Some are left where the run was stopped.
-            for hand in awaited.values():
-                dismiss(hand.actor)
-        yield from LocalEngine().run(here)
+            # Workers are still pending only if the run was interrupted.
+            for worker in pending.values():
+                stop_worker(worker.actor)
+        yield from LocalEngine().run(local)
 
-    def _oversee(self, awaited: dict[Any, _Hand]) -> Iterator[Event]:
-        """Give the workers jobs, and pass on what they say, until all is done.
+    def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:
+        """Give jobs to workers and handle their replies, until all queues are empty.
 
         Args:
-            awaited: Of each worker the one thing that is awaited: that it is there, or the next that it says. Those
-                that have nothing more to do are taken out.
+            pending: The workers by the one reply that each of them owes: its location, or the next one of its job.
+                Workers without a further job are removed.
         """
         import ray
 
-        while awaited:
-            [ready], _ = ray.wait(list(awaited), num_returns=1)
-            hand = awaited[ready]
-            following = yield from self._hear(hand, ready)
-            del awaited[ready]
+        while pending:
+            [ready], _ = ray.wait(list(pending), num_returns=1)
+            worker = pending[ready]
+            following = yield from self._handle_reply(worker, ready)
+            # Only now: if the run is interrupted while a reply is handled, the worker must still be stopped.
+            del pending[ready]
             if following is not None:
-                awaited[following] = hand
-                continue
-            if hand.deaths:
-                dismiss(hand.actor)
-                if hand.queue:
-                    other = _Hand(hand.needs, hire(hand.needs), hand.queue)
-                    awaited[_call(other)] = other
+                pending[following] = worker
+            elif worker.deaths:
+                stop_worker(worker.actor)
+                if worker.queue:
+                    new = _WorkerState(worker.needs, start_worker(worker.needs), worker.queue)
+                    pending[_request_location(new)] = new
             else:
-                self._release([hand, *_late(awaited)], awaited)
+                self._release([worker, *_unneeded(pending)], pending)
 
-    def _release(self, idle: Sequence[_Hand], awaited: Mapping[Any, _Hand]) -> None:
-        """Keep workers for what comes next, unless others wait for their places."""
-        wanted = any(other.place is None or other.deaths for other in awaited.values())
-        for hand in idle:
-            if wanted:
-                dismiss(hand.actor)
+    def _release(self, idle: Sequence[_WorkerState], pending: Mapping[Any, _WorkerState]) -> None:
+        """Keep idle workers for the next stage, unless other workers wait for their resources."""
+        waiting = any(other.location is None or other.deaths for other in pending.values())
+        for worker in idle:
+            if waiting:
+                stop_worker(worker.actor)
             else:
-                self._staff.keep(hand.needs, hand.actor)
+                self._pool.keep(worker.needs, worker.actor)
 
-    def _hear(self, hand: _Hand, ready: Any) -> Generator[Event, None, Any]:
-        """Pass on what a worker says, and give it something to do where it has nothing.
+    def _handle_reply(self, worker: _WorkerState, ready: Any) -> Generator[Job, None, Any]:
+        """Handle one reply of a worker, and give it a job if it has none.
 
         Returns:
-            What to await of it; None where it has nothing to do.
+            The next reply to wait for; None if the worker has no further job.
         """
         import ray
 
         try:
             if isinstance(ready, ray.ObjectRef):
-                hand.place = ray.get(ready)
+                worker.location = ray.get(ready)
             else:
-                event = ray.get(next(ready))
-                if isinstance(event, Answered):
-                    del hand.left[event.number]
-                    yield event
-                if not isinstance(event, Ended):
+                reply: Reply = ray.get(next(ready))
+                if isinstance(reply[1], Response) and worker.job is not None and reply[0] is not None:
+                    del worker.left[reply[0]]
+                    worker.job.add(reply[0], reply[1])
                     return ready
-                yield self._end(hand, event)
+                yield from _finish(worker, *cast("tuple[int | None, str | None]", reply))
         except ray.exceptions.RayError as error:
+            # A worker without restarts left does not report its location any more; a RayTaskError is a bug in its code.
             if isinstance(ready, ray.ObjectRef) or isinstance(error, ray.exceptions.RayTaskError):
-                yield from self._give_up(hand, error)
+                yield from self._fail(worker, error)
                 return None
-            self._note(hand, error)
-            return _call(hand)
-        yield from self._employ(hand)
-        return self._ask(hand)
+            self._record_death(worker, error)
+            return _request_location(worker)
+        if worker.job is not None and not worker.left:
+            # It crashed between its last response and the end of the job.
+            yield from _finish(worker)
+        # A worker that has crashed gets no other job, so that each model has all restarts.
+        if worker.job is None and worker.queue and not worker.deaths:
+            _start_job(worker)
+        return self._send(worker)
 
-    def _employ(self, hand: _Hand) -> Iterator[Event]:
-        """Give a worker that is there something to do, if there is anything."""
-        if hand.job is not None and not hand.left:
-            # It died between its last response and its end.
-            yield self._end(hand, Ended(hand.job.name))
-        # One that has died begins with no other model: each has all its restarts.
-        if hand.job is None and hand.queue and not hand.deaths:
-            hand.job = hand.queue.popleft()
-            hand.left = dict(hand.job.asked)
-            yield Begun(hand.job.name)
-
-    def _ask(self, hand: _Hand) -> ObjectRefGenerator[Event] | None:
-        if hand.job is None:
+    def _send(self, worker: _WorkerState) -> ObjectRefGenerator[Reply] | None:
+        if worker.job is None:
             return None
-        work = hand.actor.work.options(num_returns="streaming")
-        stream: ObjectRefGenerator[Event] = work.remote(pack(hand.job, hand.left, self._cache_dir))
-        return stream
+        run = worker.actor.run.options(num_returns="streaming")
+        needs = _needs_of_models(worker.job)
+        replies: ObjectRefGenerator[Reply] = run.remote(pack(worker.job, needs, worker.left, self._cache_dir))
+        return replies
 
-    def _end(self, hand: _Hand, event: Ended) -> Ended:
-        hand.job = None
-        return event
-
-    def _note(self, hand: _Hand, error: Exception) -> None:
-        """A worker has died, and Ray starts it again, as often as it may."""
-        hand.deaths += 1
-        # It may be started on another node, where they have what it needs.
-        self._staff.close()
-        if hand.job is not None:
+    def _record_death(self, worker: _WorkerState, error: Exception) -> None:
+        """Count a crash. Ray restarts the worker up to RESTARTS times."""
+        worker.deaths += 1
+        # Ray may restart it on another node, where idle workers hold the resources that it needs.
+        self._pool.close()
+        if worker.job is not None:
             self._say(
-                f"{hand.job.name}: its worker{_where(hand)} died ({_reason(error)}); it is started again and asked "
-                f"what is left, {len(hand.left)} of {len(hand.job.asked)} questions"
+                f"{worker.job.name}: its worker{_on_node(worker)} died ({_reason(error)}); it is started again for "
+                f"the {len(worker.left)} of {len(worker.job.questions)} questions that are left"
             )
 
-    def _give_up(self, hand: _Hand, error: Exception) -> Iterator[Event]:
-        """A worker will not come back, or its code is broken: so much for what it was doing, or would have done."""
-        if hand.job is None and hand.queue:
-            hand.job = hand.queue.popleft()
-            yield Begun(hand.job.name)
-        if hand.job is not None:
-            times = f"died{_where(hand)}, and again after {RESTARTS} restarts" if hand.deaths else "failed"
-            kept = len(hand.job.asked) - len(hand.left) if hand.left else 0
-            text = f"{hand.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
-            yield self._end(hand, Ended(hand.job.name, error=text))
-        hand.deaths += 1
+    def _fail(self, worker: _WorkerState, error: Exception) -> Iterator[Job]:
+        """End the job of a worker that does not come back or whose code is broken; without a job, its next one."""
+        if worker.job is None and worker.queue:
+            _start_job(worker)
+        if worker.job is not None:
+            times = f"died{_on_node(worker)}, and again after {RESTARTS} restarts" if worker.deaths else "failed"
+            kept = len(worker.job.questions) - len(worker.left) if worker.left else 0
+            text = f"{worker.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
+            yield from _finish(worker, error=text)
+        worker.deaths += 1
 
 
-def _late(awaited: dict[Any, _Hand]) -> list[_Hand]:
-    """Take out the workers that are not there yet, and for whom nothing is left."""
-    late = {asked: hand for asked, hand in awaited.items() if hand.place is None and not hand.queue}
-    for asked in late:
-        del awaited[asked]
+class WorkerPool:
+    """Idle workers of the joined cluster, by the resources that they request.
+
+    A worker's start takes seconds, because it loads torch and transformers. So workers start before the first job, and
+    are kept between the stages of a run.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[Resources, list[ActorHandle[Worker]]] = {}
+
+    def prepare(self, requests: Iterable[Resources]) -> None:
+        """Start a worker for each model, as many as the cluster holds at the same time."""
+        for needs, models in Counter(requests).items():
+            self._idle[needs] = [start_worker(needs) for _ in range(min(models, capacity(needs)))]
+
+    def take(self, requests: Mapping[Resources, int]) -> list[tuple[Resources, ActorHandle[Worker]]]:
+        """Take idle workers, and start new ones if there are too few and the cluster has room.
+
+        Args:
+            requests: The number of jobs with each need.
+        """
+        taken, missing = [], []
+        for needs, jobs in requests.items():
+            wanted, idle = min(jobs, capacity(needs)), self._idle.get(needs, [])
+            reused = min(wanted, len(idle))
+            taken += [(needs, idle.pop()) for _ in range(reused)]
+            missing += [needs] * (wanted - reused)
+        if missing:
+            # Idle workers hold resources that the new ones need.
+            self.close()
+        return taken + [(needs, start_worker(needs)) for needs in missing]
+
+    def keep(self, needs: Resources, actor: ActorHandle[Worker]) -> None:
+        """Keep an idle worker for later jobs."""
+        self._idle.setdefault(needs, []).append(actor)
+
+    def close(self) -> None:
+        """Stop all idle workers."""
+        for actor in chain.from_iterable(self._idle.values()):
+            stop_worker(actor)
+        self._idle.clear()
+
+
+def start_worker(needs: Resources) -> ActorHandle[Worker]:
+    """Start a worker; Ray delays its start until a node has the resources."""
+    import ray
+
+    options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
+    actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
+    return cast("ActorHandle[Worker]", actor)
+
+
+def stop_worker(actor: ActorHandle[Worker]) -> None:
+    """Stop a worker."""
+    import ray
+
+    with contextlib.suppress(ray.exceptions.RayError):  # the cluster itself may have stopped
+        ray.kill(actor)
+
+
+def capacity(needs: Resources) -> int:
+    """How many workers with the same needs fit on the empty nodes of the cluster at the same time."""
+    cpus, gpus = needs.num_cpus or 1, needs.num_gpus or 0
+    shares = [min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else math.inf) for node in _nodes()]
+    return sum(map(math.floor, shares))
+
+
+def missing_resources(needs: Resources) -> str | None:
+    """Why no node of the cluster can hold a worker; None if one can."""
+    if capacity(needs):
+        return None
+    most = " or ".join(sorted({f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in _nodes()}))
+    return (
+        f"{needs.num_cpus or 1:g} cores and {needs.num_gpus or 0:g} GPUs are requested, but no node of the cluster has "
+        f"as many (the nodes have {most}); request fewer with num_cpus and num_gpus, or add a node"
+    )
+
+
+def _nodes() -> list[dict[str, float]]:
+    """The resources of each node of the cluster."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
+
+
+def _needs_of_models(job: Job) -> list[Resources]:
+    models = job.spec.members if job.spec is not None else ()
+    return [resources_of(needs, model.device, model.name) for needs, model in zip(job.resources, models, strict=True)]
+
+
+def _start_job(worker: _WorkerState) -> None:
+    worker.job = worker.queue.popleft()
+    worker.left = dict(worker.job.questions)
+    worker.job.start()
+
+
+def _finish(worker: _WorkerState, peak_memory: int | None = None, error: str | None = None) -> Iterator[Job]:
+    job, worker.job = worker.job, None
+    if job is not None:
+        job.finish(peak_memory, error)
+        yield job
+
+
+def _unneeded(pending: dict[Any, _WorkerState]) -> list[_WorkerState]:
+    """Remove and return the workers that have not started yet and whose queue is empty."""
+    late = {reply: worker for reply, worker in pending.items() if worker.location is None and not worker.queue}
+    for reply in late:
+        del pending[reply]
     return list(late.values())
 
 
-def _call(hand: _Hand) -> ObjectRef[Place]:
-    """Ask a worker where it is; the answer comes when it is there, the first time or again."""
-    place: ObjectRef[Place] = hand.actor.place.options(max_task_retries=-1).remote()
-    return place
+def _request_location(worker: _WorkerState) -> ObjectRef[str]:
+    """Request a worker's location. It replies when it is ready, for the first time or after a restart."""
+    location: ObjectRef[str] = worker.actor.location.options(max_task_retries=-1).remote()
+    return location
 
 
-def _where(hand: _Hand) -> str:
-    return f" on {hand.place.node} (process {hand.place.process})" if hand.place else ""
+def _on_node(worker: _WorkerState) -> str:
+    return f" on {worker.location}" if worker.location else ""
 
 
 def _reason(error: Exception) -> str:
-    """Why a worker died, in a line, as far as Ray knows."""
+    """The reason of a worker's crash in one line, as far as Ray knows it."""
     import ray
 
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError) or _MEMORY.search(text):
-        return f"its node ran out of memory; {_WAY_OUT}"
+        return f"its node ran out of memory; {_MORE_MEMORY}"
     if isinstance(error, ray.exceptions.RayTaskError):
         return first_line(error.cause) if isinstance(error.cause, Exception) else text.strip().splitlines()[-1]
     if isinstance(error, ray.exceptions.ActorDiedError) and error.actor_init_failed:

@@ -1,80 +1,81 @@
-"""A worker of a cluster: a process on one of its nodes, which holds the models of one job at a time."""
+"""The worker of a Ray cluster: a process on one of its nodes, which runs the models of one job at a time."""
 
 from __future__ import annotations
 
 import gc
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import TypeAlias
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import devices
-from advisor.profile.engine import Event, Job
-from advisor.profile.generate import Here
-from advisor.profile.loader import Decoding, FreshLoader, hush
-from advisor.profile.local_engine import LocalEngine
+from advisor.pool.resources import Resources, devices
+from advisor.profile.generate import answers, free_memory, peak_memory, reset_peak_memory
+from advisor.profile.job import Job
+from advisor.profile.loader import hush, load_ensemble
+from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
-from ensemble.models.spec import ModelSpec
+from ensemble.errors import MemberError
+from ensemble.models.spec import EnsembleSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """A job as it is sent: all that decides the responses, and no more.
-
-    The accepted answers stay behind. What scores the responses does too: it need not be something that can be sent.
-    """
-
-    name: str
-    models: tuple[ModelSpec, ...]
-    decoding: Decoding
-    asked: Mapping[int, Example]
-    task: Task
-    inference: InferenceConfig
-    cache_dir: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a worker is."""
-
-    node: str
-    process: int
+JobArguments: TypeAlias = tuple[str, EnsembleSpec, Mapping[int, Example], Task, InferenceConfig, Path]
+"""The arguments of :meth:`Worker.run`: everything that determines the responses."""
+Reply: TypeAlias = tuple[int, Response] | tuple[int | None, str | None]
+"""The number and the response of a question; at the end the peak memory in bytes and the error, each if known."""
 
 
 class Worker:
-    """A Ray actor's class. It loads its libraries when it is started, which is before there is anything to do."""
+    """The class of a Ray actor. It loads its libraries when it starts, before it gets a job."""
 
     def __init__(self) -> None:
-        # What libraries hold stays, so there is no garbage to look for among it, now or behind each model.
+        # The libraries' objects live as long as the process. A frozen heap spares each later garbage collection, for
+        # example after each model, the search through them.
         gc.disable()
         for library in ("transformers.modeling_utils", "ensemble.api"):
             import_module(library)
         gc.freeze()
         gc.enable()
 
-    def place(self) -> Place:
-        """Where it is: it is there, and can be asked."""
-        return Place(socket.gethostname(), os.getpid())
+    def location(self) -> str:
+        """Its node and process. The reply also tells that the worker is ready."""
+        return f"{socket.gethostname()} (process {os.getpid()})"
 
-    def work(self, parcel: Parcel) -> Iterator[Event]:
-        """Do a job, as the engine of one process does it."""
+    def run(self, arguments: JobArguments) -> Iterator[Reply]:
+        """Run a job, as :class:`advisor.profile.engine.LocalEngine` runs it."""
+        name, spec, questions, task, inference, cache_dir = arguments
         hush(quiet=True)
-        load = partial(FreshLoader(parcel.cache_dir), parcel.models, parcel.decoding)
-        here = Here(parcel.name, load)
-        job = Job(parcel.name, here, parcel.models, (), parcel.decoding, parcel.asked, parcel.task, parcel.inference)
-        yield from LocalEngine().run([job])
+        peak, error = None, None
+        reset_peak_memory()
+        try:
+            yield from answers(name, partial(load_ensemble, spec, cache_dir), questions, task, inference)
+            peak = peak_memory()
+        except MemberError as failure:
+            error = str(failure)
+        # After the handler, no traceback refers to the models any more.
+        free_memory()
+        yield peak, error
 
 
-def pack(job: Job, asked: Mapping[int, Example], cache_dir: Path) -> Parcel:
-    """A job as it is sent, with the questions that are left of it, and no path that hangs on where it is read."""
-    bare = {number: replace(example, question="", reference="") for number, example in asked.items()}
+def pack(job: Job, needs: Sequence[Resources], questions: Mapping[int, Example], cache_dir: Path) -> JobArguments:
+    """The arguments for a worker, which may run in another folder and on another machine.
+
+    Args:
+        job: The job; it has a spec.
+        needs: The resources of each model.
+        questions: The questions without a response.
+        cache_dir: The folder of the joint vocabularies' tables.
+    """
+    # References and scorers stay here: the responses do not depend on them, and a scorer may not be picklable.
+    bare = {number: replace(example, question="", reference="") for number, example in questions.items()}
     task = replace(job.task, examples=(), scorer=None, prefix="", notes=())
+    if job.spec is None:
+        raise TypeError(f"{job.name}: a server answers this job, so no worker can run it")
     models = tuple(
-        replace(model, checkpoint=model.checkpoint.absolute, device=to)
-        for model, to in zip(job.models, devices(job.needs), strict=True)
+        replace(model, checkpoint=model.checkpoint.absolute, device=device)
+        for model, device in zip(job.spec.members, devices(needs), strict=True)
     )
-    return Parcel(job.name, models, job.decoding, bare, task, job.inference, cache_dir.absolute())
+    return job.name, replace(job.spec, members=models), bare, task, job.inference, cache_dir.absolute()

@@ -26,16 +26,13 @@ Ask = Callable[[Example], Response]
 
 
 class ServerAnswerer:
-    """A model behind a server that answers questions; see :class:`advisor.profile.sheet.Answerer`.
+    """A model behind a server that answers questions; see :data:`advisor.profile.job.AnswerFunction`.
 
     Args:
         name: The candidate's name.
         address: The server and the model.
         chat: Whether prompts go through the model's chat template, on the server.
     """
-
-    # The server's memory is not known.
-    peak_memory: int | None = None
 
     def __init__(self, name: str, address: ServerAddress, *, chat: bool) -> None:
         self.name = name
@@ -45,7 +42,7 @@ class ServerAnswerer:
     def answer(
         self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
     ) -> Iterator[tuple[int, Response]]:
-        """See the protocol."""
+        """Answer questions; see :data:`advisor.profile.job.AnswerFunction`."""
         if task.metric == "choice" and self._chat:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
             raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")

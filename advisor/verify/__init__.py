@@ -1,1 +1,1 @@
-"""The chosen set on held-out questions, and the advice that follows."""
+"""The chosen set on held-out questions, and the advice that follows from it."""

@@ -1,20 +1,20 @@
-"""The verdict: ensemble these, use one alone, or "cannot tell", in words for somebody who never saw the paper.
+"""The verdict: ensemble these models, use one alone, or "cannot tell", in words for readers who do not know the paper.
 
-Also the margins: which of the rules' decisions other questions could have turned round. Not covered: what to do instead
-of ensembling, beyond using the best single model; `alternatives` looks at that.
+Also the margins: which decisions of the rules other questions could have changed. Other uses of the members than an
+ensemble or the best single model are in :mod:`advisor.verify.strategies`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from advisor.choose.rules import gap, length_ratio, within
-from advisor.records import LEVEL, Profile, Rules, Selection, Verdict
+from advisor.choose.rules import select
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, length_ratio, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
 
 FEW_QUESTIONS = 30
-"""Fewer than this and the advice says how little they tell: one question is over 3 points then."""
+"""With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Advice:
 
     Attributes:
         verdict: What to do.
-        text: The set, the figures and how sure they are.
-        questions_needed: Where the verdict is ``cannot_tell`` although the ensemble was run: how many questions would
-            tell, in all; None where no difference was seen.
+        text: The set, its figures and their uncertainty.
+        questions_needed: If the verdict is ``cannot_tell`` although the ensemble was run: the number of questions, in
+            all, that would tell; None without a difference.
     """
 
     verdict: Verdict
@@ -35,17 +35,17 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How far a candidate is from the limits, and which of the rules' decisions could as well have gone the other way.
+    """How far a candidate is from the limits, and which decisions of the rules other questions could change.
 
     Attributes:
         model: The candidate.
         gap_ci: Interval of the primary's accuracy minus the candidate's, in points; below 0 the candidate is better.
-        length_ratio_ci: Interval of the length ratio: the mean length that is longer here over the shorter, so that it
-            may reach below 1. Infinite where all responses of one may be empty.
+        length_ratio_ci: Interval of the length ratio: the mean length that is longer in the sample over the other, so
+            that it may reach below 1. Infinite if all responses of one may be empty.
         order_flips: The candidate may be more accurate than the primary.
-        gap_flips: The limit of the gap lies within its interval, and the other rule does not reject for certain.
-        length_flips: The limit of the length ratio lies within its interval, likewise.
-        text: All that as a clause.
+        gap_flips: The limit of the gap lies within its interval, and the other rule does not certainly reject.
+        length_flips: The same for the limit of the length ratio.
+        text: A clause with these figures.
     """
 
     model: str
@@ -60,18 +60,18 @@ class Margin:
 def advise(
     selection: Selection, comparison: Comparison | None = None, *, level: float = LEVEL, tries: int = 1
 ) -> Advice:
-    """Say whether the chosen set is worth running, and how sure that is.
+    """Say whether the chosen set is worth running, and how certain that is.
 
     Args:
-        selection: The rules' outcome.
-        comparison: The set's ensemble against its members on held-out questions; None where it was not run.
-        level: Accepted chance of advising an ensemble that gains nothing, between 0 and 1.
-        tries: How many sets were compared on these questions before this one was put forward, at least 1. The p-value
-            is multiplied by it (Bonferroni; Holm's method is the same for the best of them, the one put forward).
+        selection: The result of the rules.
+        comparison: The set's ensemble against its members on held-out questions; None if it was not run.
+        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 1.
+        tries: The number of sets that were compared on these questions before this one was chosen, at least 1. The
+            p-value is multiplied by it (Bonferroni; for the best one, Holm's method gives the same).
 
     Returns:
-        ``ensemble`` where the gain is positive and significant; ``single`` where a loss is, or where nothing fits the
-        primary; else ``cannot_tell``, with the number of questions that would tell.
+        ``ensemble`` for a significant gain; ``single`` for a significant loss, or if no candidate fits the primary;
+        else ``cannot_tell``, with the number of questions that would tell.
     """
     if len(selection.selected) < 2:
         return Advice("single", _nothing_fits(selection))
@@ -90,37 +90,35 @@ def advise(
 
 
 def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
-    """What to doubt before all else: models that guess, or that cannot read the questions; None where all is well.
+    """A warning if the models guess, are never right, or cannot read the questions; None if all is well.
 
     Args:
         profiles: The candidates' answers, the best first.
         lowest: The lower end of the best one's interval, in points.
-        chance: What guessing would score, in points; None where nothing can be guessed.
+        chance: The expected accuracy of guessing, in points; None if guessing is impossible.
     """
-    unread = [
-        one.model for one in profiles if 5 * sum(answer.error is not None for answer in one.answers) > len(one.answers)
-    ]
+    unread = [profile.model for profile in profiles if 5 * profile.errors > len(profile.answers)]
     parts = []
     if chance is not None and lowest <= chance:
         parts.append(
             f"Beware: no candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
             "of the candidates means little."
         )
-    if never := [one.model for one in profiles if one.accuracy == 0 and one.model not in unread]:
+    if never := [profile.model for profile in profiles if profile.accuracy == 0 and profile.model not in unread]:
         parts.append(
-            f"Beware: not one response of {_join(never)} is right; look at some of them, whether the prompt and the "
+            f"Beware: not one response of {_join(never)} is right; read some of them to see whether the prompt and the "
             "metric fit."
         )
     if unread:
-        who = f"{len(unread)} candidates" if len(unread) > 2 else _join(unread)
-        parts.append(f"Beware: over a fifth of the questions could not be answered by {who}; the notes say why.")
+        models = f"{len(unread)} candidates" if len(unread) > 2 else _join(unread)
+        parts.append(f"Beware: over a fifth of the questions could not be answered by {models}; the notes say why.")
     return " ".join(parts) or None
 
 
 def fragile(
     profiles: Sequence[Profile], primary: str, rules: Rules, level: float = LEVEL, seed: int = 0
 ) -> tuple[Margin, ...]:
-    """Mark the decisions of the rules that other questions of the same kind could turn round.
+    """Find the decisions of the rules that other questions of the same kind could change.
 
     Args:
         profiles: The candidates' answers to the same questions, at least one, the primary's among them.
@@ -133,12 +131,26 @@ def fragile(
         A margin for each candidate but the primary, in the order of `profiles`.
 
     Raises:
-        UniteError: A candidate was asked other questions than the primary.
+        UniteError: A candidate answered other questions than the primary.
     """
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
     intervals = paired_intervals(first, others, level, seed)
     return tuple(_margin(first, other, pair, rules, level) for other, pair in zip(others, intervals, strict=True))
+
+
+def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Rules) -> list[str]:
+    """The candidates that fit by the rules, best first, then those that nearly fit.
+
+    Args:
+        standings: The candidates, best first.
+        margins: The margin of each decision, by name.
+        rules: The limits; the limit of the set's size does not count here.
+    """
+    fitting = select(standings, replace(rules, max_models=len(standings))).selected
+    flips = [name for name, margin in margins.items() if margin.gap_flips or margin.length_flips]
+    near = [standing.model for standing in standings if standing.model in flips and standing.model not in fitting]
+    return [*fitting, *near]
 
 
 def _margin(
@@ -153,7 +165,7 @@ def _margin(
     gap_flips = within(high, rules.max_gap) != close or within(low, rules.max_gap) != close
     # A ratio far below 1 breaks the limit too: then the shorter one may be by far the longer one.
     length_flips = (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
-    # Where one rule rejects for certain, the other one's doubts turn nothing round.
+    # If one rule certainly rejects, the other one's uncertainty changes no decision.
     out_by_gap, out_by_length = not close and not gap_flips, not alike and not length_flips
     gap_flips, length_flips = gap_flips and not out_by_length, length_flips and not out_by_gap
     doubts = [
@@ -185,21 +197,21 @@ def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -
 
 def _more(needed: int | None) -> str:
     if needed is None:
-        return "No difference was seen, so no number of questions can be named that would show one."
+        return "No difference was seen, so no number of questions can be estimated that would show one."
     return (
         f"That may be chance: if the difference is really this large, about {needed:,} held-out questions in all would "
-        "give a chance of 80% of telling."
+        "show it with a probability of 80%."
     )
 
 
 def _notes(comparison: Comparison) -> str:
     notes = ""
     if comparison.n < FEW_QUESTIONS:
-        notes += f" {comparison.n} questions tell little: a single one of them is {100 / comparison.n:.1f} points."
+        notes += f" {comparison.n} questions tell little: a single question is {100 / comparison.n:.1f} points."
     if comparison.accuracy == comparison.best_single_accuracy == 0:
-        notes += " Nothing was answered rightly at all: look at the prompt and at the extracted answers first."
+        notes += " No answer at all was right: look at the prompt and at the extracted answers first."
     if comparison.best_single_accuracy == 100:
-        notes += " The best single model was always right, so there was nothing to gain on these questions."
+        notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return notes
 
 
@@ -216,7 +228,7 @@ def _nothing_fits(selection: Selection) -> str:
 def _not_verified(selected: Sequence[str]) -> str:
     return (
         f"Cannot tell whether to ensemble {_join(selected)}, in this order, or to use {selected[0]} alone: by the "
-        "rules they fit, but their ensemble was not run on held-out questions. To do that, run `advisor select` with a "
+        "rules they fit, but their ensemble was not run on held-out questions. To run it, use `advisor select` with a "
         "pool of these models, without --no-verify and --profiles."
     )
 

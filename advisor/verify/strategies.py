@@ -1,141 +1,176 @@
-"""What else could be done with the members of a set: a vote among their answers, or a router that asks one of them.
+"""Strategies that choose among the members' own answers: a vote, or a router that asks one member for each question.
 
-Both take one of the responses that the members gave alone, so that they are judged on the held-out questions without
-decoding anything. The router learns from the dev questions only.
-
-Not covered: methods that generate (`advisor evaluate` compares them), and candidates outside of the set, which were not
-asked the held-out questions.
+They need only the answers that the members gave alone, so they are judged on the held-out questions without decoding.
+The router learns from the dev questions only. Methods that generate, and candidates outside of the set, are not part of
+this; `advisor evaluate` compares methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from advisor.records import LEVEL, Profile
-from advisor.statistics import Comparison, compare, holm
+from advisor.statistics import Comparison, check_same_questions, compare, holm
 from advisor.tasks.task import Task
-from advisor.verify.responses import can_vote, chosen, dev_scores
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._response import ResponseMethod
 
-_VOTERS = 3
-"""Fewer members than this, and a vote is the primary's answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """A way to use the members of a set other than decoding together.
-
-    Attributes:
-        method: ``voting`` or ``router``.
-        members: Whose answers it takes.
-        comparison: It against the best single model, on held-out questions.
-        p_value: The comparison's, after Holm's correction for how many alternatives were looked at.
-        looked_at: That number.
-    """
-
-    method: str
-    members: tuple[str, ...]
-    comparison: Comparison
-    p_value: float
-    looked_at: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The alternative as JSON has it."""
-        one = self.comparison
-        return {
-            "method": self.method,
-            "members": list(self.members),
-            "n": one.n,
-            "accuracy": one.accuracy,
-            "accuracy_ci": list(one.accuracy_ci),
-            "best_single": one.best_single_accuracy,
-            "best_single_model": one.best_single,
-            "delta": one.delta,
-            "delta_ci": list(one.delta_ci),
-            "p_value": self.p_value,
-            "looked_at": self.looked_at,
-            "gained": one.gained,
-            "lost": one.lost,
-        }
-
-
-def look_at(
-    dev: Task,
-    learned: Sequence[Profile],
-    held_out: Task,
-    members: Sequence[Profile],
-    seed: int = 0,
-    rivals: Sequence[Profile] = (),
-) -> tuple[Alternative, ...]:
-    """Judge the alternatives that fit the task and the set on the held-out questions.
-
-    Args:
-        dev: The questions to learn from.
-        learned: The members' answers to them, the primary's first.
-        held_out: The questions to judge by.
-        members: The members' answers to these, in the same order, at least one.
-        seed: Of draws and of the resampling, which only scores other than 0 and 1 need.
-        rivals: Answers to the same questions by models outside of the set that have to be beaten, too.
-
-    Returns:
-        Voting, where the answers are short and fixed and at least three members have a vote; the router, where there
-        are at least two members and as many dev questions as it looks at. The best first.
-
-    Raises:
-        UniteError: The members were asked different questions.
-    """
-    names = tuple(profile.model for profile in members)
-    if len(names) < 2:
-        return ()
-    prompts, scores = dev_scores(dev, learned)
-    compared = {
-        name: compare(chosen(name, method, held_out, members)[0], (*members, *rivals), seed)
-        for name, method in _methods(held_out, len(names), prompts, scores)
-    }
-    p_values = holm([comparison.p_value for comparison in compared.values()])
-    found = [
-        Alternative(name, names, comparison, p_value, len(compared))
-        for (name, comparison), p_value in zip(compared.items(), p_values, strict=True)
-    ]
-    return tuple(sorted(found, key=lambda one: -round(one.comparison.accuracy, 9)))
-
-
-def recommend(alternatives: Sequence[Alternative], level: float = LEVEL) -> str | None:
-    """A sentence on the best alternative that is significantly better than the best single model; None without one.
-
-    Args:
-        alternatives: All that were looked at.
-        level: Accepted chance of recommending one that gains nothing, between 0 and 1.
-    """
-    better = [one for one in alternatives if one.p_value <= level and one.comparison.delta > 0]
-    if not better:
-        return None
-    best = max(better, key=lambda one: one.comparison.accuracy)
-    one, looked_at = best.comparison, best.looked_at
-    p_text = "p < 0.001" if best.p_value < 0.001 else f"p = {best.p_value:.3f}"
-    corrected = f" after correction for {looked_at} alternatives looked at" if looked_at > 1 else ""
-    return (
-        f"{_WHAT[best.method]}: {one.accuracy:.1f} points on the same questions, {one.delta:.1f} more than "
-        f"{one.best_single} alone ({p_text}{corrected})."
-    )
-
-
-_WHAT = {
+_FEWEST_VOTERS = 3  # with fewer members, a vote is always the primary's answer
+# Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
+# its answers would tell the vote which one is right.
+_VOTE_METRICS = ("exact_match", "number", "choice")
+_DESCRIPTIONS = {
     "voting": "What does better is a vote (every model answers alone, and the answer that most of them give is taken)",
     "router": "What does better is a router (each question goes only to the model that was right on the dev questions "
     "most like it)",
 }
 
 
-def _methods(
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """A method on a set, compared with the best single model on the same questions.
+
+    Attributes:
+        method: The method's name; ``self-consistency`` for the control.
+        level: ``token``, ``span``, ``response`` or ``control``.
+        members: The members of the set.
+        left_out: Why the method was not run; None if it was.
+        comparison: The method against the best single model.
+        p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
+        ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
+        seconds: Seconds of a question, likewise.
+        ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
+        handled: Vocabulary entries read in a step (Table 5 of the paper); None for spans and responses.
+        peak_memory: Bytes.
+    """
+
+    method: str
+    level: str
+    members: tuple[str, ...] = ()
+    left_out: str | None = None
+    comparison: Comparison | None = None
+    p_adjusted: float | None = None
+    ms_per_token: float | None = None
+    seconds: float | None = None
+    ensembled: float | None = None
+    handled: float | None = None
+    peak_memory: int | None = None
+
+
+def compare_strategies(
+    dev: Task,
+    learned: Sequence[Profile],
+    held_out: Task,
+    members: Sequence[Profile],
+    seed: int = 0,
+    rivals: Sequence[Profile] = (),
+) -> tuple[MethodResult, ...]:
+    """Compare the strategies that fit the task and the set with the best single model on the held-out questions.
+
+    Args:
+        dev: The questions to learn from.
+        learned: The members' answers to them, the primary's first.
+        held_out: The questions of the comparison.
+        members: The members' answers to these, in the same order, at least one.
+        seed: The seed of draws and of the resampling of graded scores.
+        rivals: Answers to the same questions by models outside of the set, which count as single models, too.
+
+    Returns:
+        A vote, if answers are short and fixed and at least three members vote; a router, if the set has at least two
+        members and there are enough dev questions. The best first.
+
+    Raises:
+        UniteError: The members answered different questions.
+    """
+    names = tuple(profile.model for profile in members)
+    if len(names) < 2:
+        return ()
+    prompts, scores = dev_scores(dev, learned)
+    comparisons = {
+        name: compare(chosen(name, method, held_out, members)[0], (*members, *rivals), seed)
+        for name, method in _fitting_methods(held_out, len(names), prompts, scores)
+    }
+    p_values = holm([comparison.p_value for comparison in comparisons.values()])
+    results = zip(comparisons.items(), p_values, strict=True)
+    best_first = sorted(results, key=lambda result: -round(result[0][1].accuracy, 9))
+    return tuple(
+        MethodResult(name, "response", names, comparison=comparison, p_adjusted=p_value)
+        for (name, comparison), p_value in best_first
+    )
+
+
+def recommend(strategies: Sequence[MethodResult], level: float = LEVEL) -> str | None:
+    """A sentence on the best strategy that is significantly better than the best single model; None without one.
+
+    Args:
+        strategies: All that were compared.
+        level: The accepted probability of recommending a strategy that gains nothing, between 0 and 1.
+    """
+    better = [
+        (result.method, result.comparison, result.p_adjusted)
+        for result in strategies
+        if result.comparison is not None
+        and result.p_adjusted is not None
+        and result.p_adjusted <= level
+        and result.comparison.delta > 0
+    ]
+    if not better:
+        return None
+    method, comparison, p_value = max(better, key=lambda result: result[1].accuracy)
+    p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    corrected = f" after correction for {len(strategies)} alternatives looked at" if len(strategies) > 1 else ""
+    return (
+        f"{_DESCRIPTIONS[method]}: {comparison.accuracy:.1f} points on the same questions, {comparison.delta:.1f} more "
+        f"than {comparison.best_single} alone ({p_text}{corrected})."
+    )
+
+
+def can_vote(task: Task) -> bool:
+    """Whether the answers that the task's metric reads can be counted as votes."""
+    return task.metric in _VOTE_METRICS and task.scorer is None
+
+
+def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:
+    """What a response-level method learns from: the prompts, and for each prompt the score of every member.
+
+    Args:
+        task: The dev questions.
+        profiles: The members' answers to them, the primary's first.
+
+    Raises:
+        UniteError: Two members answered different questions.
+    """
+    _check_questions(profiles)
+    prompts = [example.prompt for example in task.examples]
+    return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
+
+
+def chosen(name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]) -> tuple[Profile, list[int]]:
+    """The answers that a method chooses, as a profile, and the number of the member that gave each of them.
+
+    Raises:
+        UniteError: Two members answered different questions.
+    """
+    _check_questions(profiles)
+    picks = []
+    for n, example in enumerate(task.examples):
+        answers = [profile.answers[n] for profile in profiles]
+        texts, extracted = [answer.text for answer in answers], [answer.extracted for answer in answers]
+        picks.append(method.choose(example.prompt, texts, extracted))
+    return Profile(name, tuple(profiles[pick].answers[n] for n, pick in enumerate(picks))), picks
+
+
+def _check_questions(profiles: Sequence[Profile]) -> None:
+    for profile in profiles[1:]:
+        check_same_questions(profiles[0], profile)
+
+
+def _fitting_methods(
     task: Task, members: int, prompts: Sequence[str], scores: Sequence[Sequence[float]]
 ) -> Iterator[tuple[str, ResponseMethod]]:
-    """The methods that fit, by name."""
-    if members >= _VOTERS and can_vote(task):
+    if members >= _FEWEST_VOTERS and can_vote(task):
         yield "voting", get_module("voting").make(prompts, scores, make_options("voting", {}))
     try:
         yield "router", get_module("router").make(prompts, scores, make_options("router", {}))

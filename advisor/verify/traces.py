@@ -1,23 +1,22 @@
-"""Inside a step: a few telling questions, decoded again with a trace of what every member wanted.
+"""Traces: a few informative questions, decoded again with the probabilities of every member at each step.
 
-Decoding with a trace emits what decoding without one does. On a processor that counts otherwise for other batches the
-text may still differ; what was traced would then be another response, so it is left out, and said.
+Decoding with a trace generates the same text as decoding without one. Only where rounding depends on the size of the
+batch can the text differ. The trace is then that of another response, so it is left out, with a message.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import RunConfig
+from advisor.config import InferenceConfig, RunConfig
 from advisor.profile.generate import free_memory
+from advisor.profile.job import question_key
 from advisor.profile.profiler import Profiler
-from advisor.profile.sheet import question_key
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import Store
+from advisor.response_cache import ResponseCache
 from advisor.tasks.task import Task
 from advisor.verify.held_out import Verified
 from ensemble.errors import UniteError
@@ -25,88 +24,85 @@ from ensemble.methods import list_methods
 from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
+    from ensemble.api import Ensemble
+    from ensemble.decode.decoder import Generation
     from ensemble.step.trace import Candidate, Step
 
 _LOG = logging.getLogger(__name__)
 
 OF_A_KIND = 4
-"""Questions of each kind: mended, broken, and those on which the members are most divided."""
+"""The most questions of each kind: corrected, spoiled, and those on which the members disagree most."""
 
 MOST_STEPS = 256
-"""Steps of a response that are kept; the first ones."""
+"""The most steps of a response that a trace has, from the first one on."""
 
 MOST_CANDIDATES = 8
-"""Candidates of a step that are kept: the likeliest, and always the one that won."""
+"""The most candidates of a step that a trace has: the likeliest ones, and always the chosen one."""
 
 FORM = 1
-"""Of what :func:`describe` returns; part of the key that it is stored under."""
+"""The version of what :func:`describe` returns; part of the key of a stored trace."""
 
-AT_A_TIME = 8
-"""Prompts that are decoded together, at the most: a trace of a whole batch's steps is kept until it is done."""
+MOST_PROMPTS = 8
+"""The most prompts in a batch: the traces of a whole batch are in memory until it is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracing:
-    """Traces some of a verified set's responses.
+def trace_responses(
+    verified: Verified, config: RunConfig, profiler: Profiler, cache: ResponseCache, progress: Progress
+) -> dict[int, dict[str, Any]]:
+    """Trace some of a verified set's responses.
 
-    Attributes:
-        plan: What the run does.
-        profiler: Knows what its models are, and loads them.
-        store: Where traces are looked up and kept.
-        watcher: Who is told how far it is, and what is left out.
+    Args:
+        verified: The set on held-out questions.
+        config: The run.
+        profiler: Loads the models.
+        cache: Stores the traces.
+        progress: Shows progress and messages.
+
+    Returns:
+        The steps of the responses, by the number of the question; see :func:`describe`.
     """
+    task, names = verified.task, [member.model for member in verified.members]
+    # A choice task has no generated text, and only token-level methods have steps.
+    if task.metric == "choice" or list_methods()[config.method].level != "token":
+        return {}
+    members = [profiler.identities[name].key() for name in names]
+    key = {"members": members, "method": config.method, "k": config.k, "trace": FORM}
+    numbers = choose(verified.ensemble, verified.members, verified.single)
+    keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
+    traces = {n: stored for n in numbers if (stored := cache.value(keys[n])) is not None}
+    missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in traces}
+    if missing:
+        try:
+            with progress.stage("step by step", len(numbers)) as advance:
+                advance(len(traces))
+                for n, generation in _decode(profiler.load(names), task, config.inference, list(missing)):
+                    same = generation.text == missing[n]
+                    if not same:
+                        progress.say(f"{task.examples[n].id}: the response differs when decoded again; it has no trace")
+                    traces[n] = describe(generation.trace if same else (), names)
+                    cache.keep(keys[n], traces[n])
+                    advance(1)
+        except Exception as error:  # of transformers, torch, or of code that came with a model
+            if type(error) is UniteError:  # of the cache
+                raise
+            _LOG.debug("responses cannot be traced", exc_info=error)
+            progress.say(f"the steps of some responses could not be traced: {first_line(error)}")
+        # After the handler, no traceback refers to the models any more.
+        free_memory()
+    return {n: trace for n, trace in sorted(traces.items()) if trace.get("steps")}
 
-    plan: RunConfig
-    profiler: Profiler
-    store: Store
-    watcher: Progress
 
-    def traces(self, verified: Verified) -> dict[int, dict[str, Any]]:
-        """The steps of the responses to a few telling questions, by number; see :func:`describe`."""
-        task, names = verified.task, [member.model for member in verified.members]
-        # Where an option is chosen by its likelihood nobody wrote anything; other methods than those of tokens have no
-        # steps.
-        if task.metric == "choice" or list_methods()[self.plan.decoding.method].level != "token":
-            return {}
-        members = [self.profiler.identities[name].key() for name in names]
-        key = {"members": members, **self.plan.decoding.key(), "trace": FORM}
-        numbers = choose(verified.ensemble, verified.members, verified.single)
-        keys = {n: question_key(key, task.examples[n], task, self.plan.inference) for n in numbers}
-        found = {n: kept for n in numbers if (kept := self.store.value(keys[n])) is not None}
-        missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in found}
-        if missing:
-            try:
-                with self.watcher.stage("step by step", len(numbers)) as advance:
-                    advance(len(found))
-                    for n, trace in self._decode(names, task, missing):
-                        found[n] = trace
-                        self.store.keep(keys[n], trace)
-                        advance(1)
-            except Exception as error:  # of transformers, torch, or of code that came with a model
-                if type(error) is UniteError:  # of the store
-                    raise
-                _LOG.debug("responses cannot be traced", exc_info=error)
-                self.watcher.say(f"responses could not be followed step by step: {first_line(error)}")
-            free_memory()
-        return {n: trace for n, trace in sorted(found.items()) if trace.get("steps")}
+def _decode(
+    ensemble: Ensemble, task: Task, inference: InferenceConfig, numbers: Sequence[int]
+) -> Iterator[tuple[int, Generation]]:
+    """Decode the responses to some questions again, with their traces."""
+    from ensemble.decode.settings import Batch, Settings
 
-    def _decode(
-        self, names: Sequence[str], task: Task, missing: Mapping[int, str]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Decode again; a response that comes out otherwise has no steps."""
-        from ensemble.decode.settings import Batch, Settings
-
-        ensemble, numbers = self.profiler.load(names), list(missing)
-        size = min(self.plan.inference.batch_size or AT_A_TIME, AT_A_TIME)
-        limit = self.plan.inference.limit(task)
-        settings, batch = Settings(limit, task.stop), Batch(size, trace=True)
-        prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
-        for place, generation in ensemble.generate_each(prompts, settings, batch):
-            n = numbers[place]
-            same = generation.text == missing[n]
-            if not same:
-                self.watcher.say(f"{task.examples[n].id}: decoded again it came out otherwise, so it has no trace")
-            yield n, describe(generation.trace if same else (), names)
+    size = min(inference.batch_size or MOST_PROMPTS, MOST_PROMPTS)
+    settings, batch = Settings(inference.limit(task), task.stop), Batch(size, trace=True)
+    prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
+    for place, generation in ensemble.generate_each(prompts, settings, batch):
+        yield numbers[place], generation
 
 
 def choose(together: Profile, members: Sequence[Profile], single: Profile) -> list[int]:
@@ -114,23 +110,23 @@ def choose(together: Profile, members: Sequence[Profile], single: Profile) -> li
 
     Args:
         together: The ensemble's answers.
-        members: Each member's alone, on the same questions.
-        single: The answers that the ensemble is held against.
+        members: Each member's answers alone to the same questions.
+        single: The answers of the best single model.
     """
     changes = [joint.score - alone.score for joint, alone in zip(together.answers, single.answers, strict=True)]
     answered = [n for n, answer in enumerate(together.answers) if answer.error is None and answer.text]
-    mended = [n for n in answered if changes[n] > 0][:OF_A_KIND]
-    broken = [n for n in answered if changes[n] < 0][:OF_A_KIND]
-    left = [n for n in answered if n not in (*mended, *broken)]
-    said = {n: len({_said(member, n) for member in members}) for n in left}
-    divided = [n for n in sorted(left, key=lambda n: -said[n]) if said[n] > 1][:OF_A_KIND]
-    return sorted({*mended, *broken, *divided})
+    corrected = [n for n in answered if changes[n] > 0][:OF_A_KIND]
+    spoiled = [n for n in answered if changes[n] < 0][:OF_A_KIND]
+    left = [n for n in answered if n not in (*corrected, *spoiled)]
+    distinct = {n: len({_answer(member, n) for member in members}) for n in left}
+    divided = [n for n in sorted(left, key=lambda n: -distinct[n]) if distinct[n] > 1][:OF_A_KIND]
+    return sorted({*corrected, *spoiled, *divided})
 
 
 def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
-    """Describe a generation's steps, as ``samples.jsonl`` has them.
+    """Describe a generation's steps for ``samples.jsonl``.
 
-    Texts are null for the end of the text; bytes that are no whole characters are spelt out: ``⟨E2 82⟩``.
+    The text of EOS is null. Bytes that are not complete characters are written as ``⟨E2 82⟩``.
     """
     return {
         "members": list(members),
@@ -139,7 +135,7 @@ def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _said(member: Profile, n: int) -> str | None:
+def _answer(member: Profile, n: int) -> str | None:
     answer = member.answers[n]
     return answer.text if answer.extracted is None else answer.extracted
 

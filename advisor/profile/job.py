@@ -1,0 +1,167 @@
+"""A job: the questions of a task for one model or set, the responses as they arrive, and the profile they make.
+
+Each response is stored in the cache when it arrives. Only questions without a stored response are answered; if the
+cache has all of them, no model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from advisor.config import InferenceConfig
+from advisor.pool.resources import Resources
+from advisor.progress import Progress
+from advisor.records import Answer, Cost, Profile
+from advisor.response_cache import Response, ResponseCache, key_of
+from advisor.tasks.task import Example, Score, Task
+from ensemble.errors import MemberError
+from ensemble.models.spec import EnsembleSpec
+
+AnswerFunction = Callable[[Mapping[int, Example], Task, InferenceConfig], Iterator[tuple[int, Response]]]
+"""Answers questions, given by number. Yields the number and the response of each one; a failed question has an error.
+
+Raises MemberError if no question can be answered.
+"""
+_DECODING = 2
+"""Part of every key. Increase it if a change of the decoder makes the same models generate another text."""
+
+
+class Job:
+    """Questions for one model, or for several models that decode together.
+
+    An engine calls :meth:`start`, then :meth:`add` for each question in any order, then :meth:`finish`.
+
+    Args:
+        name: The name of the profile; unique among the jobs of a run.
+        task: The questions.
+        inference: How to generate.
+        answer: Answers questions in this process.
+        key: What determines the responses besides the questions: the models and the method.
+        cache: The response cache.
+        progress: Shows the progress.
+        stage: The label of the progress; the name if it is empty.
+        spec: The models, for an engine that loads them in other processes; None if a server answers.
+        resources: The resources that each model requests from a node of a cluster.
+
+    Attributes:
+        questions: The questions without a stored response, by number.
+        result: The profile, or the reason why it failed. It exists after :meth:`finish`.
+
+    Raises:
+        InputError: The task runs programs that models wrote, and the user has not allowed that.
+        UniteError: The cache failed.
+    """
+
+    result: Profile | MemberError
+
+    def __init__(  # noqa: PLR0913  # what to answer, how, and where the responses go
+        self,
+        name: str,
+        task: Task,
+        inference: InferenceConfig,
+        answer: AnswerFunction,
+        *,
+        key: Mapping[str, Any],
+        cache: ResponseCache,
+        progress: Progress,
+        stage: str = "",
+        spec: EnsembleSpec | None = None,
+        resources: Sequence[Resources] = (),
+    ) -> None:
+        task.check_allowed()
+        self.name, self.task, self.inference, self.answer = name, task, inference, answer
+        self.spec, self.resources = spec, tuple(resources)
+        self._cache, self._progress, self._stage = cache, progress, stage or name
+        self._keys = [question_key(key, example, task, inference) for example in task.examples]
+        stored = cache.get(self._keys)
+        self._responses = {n: stored[key] for n, key in enumerate(self._keys) if key in stored}
+        self.questions = {n: example for n, example in enumerate(task.examples) if n not in self._responses}
+        self._display = ExitStack()
+        self._advance: Callable[[int], None] = lambda _: None
+
+    def start(self) -> None:
+        """Show the progress, beginning with the stored responses."""
+        stage = self._progress.stage(self._stage, len(self.task.examples))
+        self._advance = self._display.enter_context(stage)
+        self._advance(len(self._responses))
+
+    def add(self, number: int, response: Response) -> None:
+        """Add a response, and store it unless another attempt may give another one.
+
+        Raises:
+            UniteError: The cache failed.
+        """
+        self._responses[number] = response
+        if response.settled:
+            self._cache.put(self._keys[number], response)
+        self._advance(1)
+
+    def finish(self, peak_memory: int | None = None, error: str | None = None) -> None:
+        """Grade the answers and set the result.
+
+        Args:
+            peak_memory: The peak memory in bytes; None if it was not measured now.
+            error: Why the job failed; None if every question has a response.
+
+        Raises:
+            UniteError: The cache failed.
+        """
+        responses = [self._responses.get(n) for n in range(len(self._keys))]
+        if error is None:
+            self.result = self._grade([response for response in responses if response is not None], peak_memory)
+        else:
+            self.result = MemberError(error)
+        self.close()
+
+    def close(self) -> None:
+        """Remove the progress display."""
+        self._display.close()
+
+    def _grade(self, responses: Sequence[Response], peak_memory: int | None) -> Profile | MemberError:
+        key = key_of({"peak_memory": _DECODING, "of": self._keys})
+        if peak_memory is not None:
+            self._cache.keep(key, peak_memory)
+        if all(response.error is not None for response in responses):
+            return MemberError(f"{self.name}: no question could be answered; the first: {responses[0].error}")
+        cost = Cost(
+            seconds=sum(response.seconds for response in responses),
+            tokens=sum(response.tokens for response in responses),
+            steps=sum(response.steps for response in responses),
+            combined=sum(response.combined for response in responses),
+            handled=sum(response.handled for response in responses),
+            peak_memory=self._cache.value(key),
+        )
+        pairs = list(zip(self.task.examples, responses, strict=True))
+        # All at once: corpus metrics and sandboxes score many responses faster than one after the other.
+        scores = iter(self.task.score_all([(example, r.text) for example, r in pairs if r.error is None]))
+        answers = (_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs)
+        return Profile(self.name, tuple(answers), cost)
+
+
+def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:
+    """The key of a response: the models and the method, the question, and how to generate."""
+    question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
+    # Causal models read only the prompt, so that a source must not change their keys.
+    if example.source is not None and any("encoder" in member for member in key.get("members", ())):
+        question["source"] = example.source
+    if task.metric == "choice":
+        return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
+    if inference.temperature:
+        question |= {"temperature": inference.temperature, "seed": inference.seed}
+    return key_of({**question, "max_new_tokens": inference.limit(task), "stop": list(task.stop)})
+
+
+def _answer(example: Example, response: Response, score: Score | None) -> Answer:
+    if score is None:
+        return Answer(example.id, "", None, 0.0, "error", response.error, group=example.group)
+    return Answer(
+        example.id,
+        response.text,
+        score.extracted,
+        score.value,
+        response.finish_reason,
+        options=response.options,
+        group=example.group,
+    )
