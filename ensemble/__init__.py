@@ -14,7 +14,7 @@ from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.decode.decoder import Generation
+    from ensemble.decode.sequences import Generation
 
 __all__ = ["Ensemble", "Generation", "Sourced"]
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
 
         return Ensemble
     if name == "Generation":
-        from ensemble.decode.decoder import Generation
+        from ensemble.decode.sequences import Generation
 
         return Generation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

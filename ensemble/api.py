@@ -7,24 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ensemble.decode.decoder import Decoder, Generation
+from ensemble.decode.decoder import Decoder
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import Pieces
 from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import Decoding, SpanMethod
+from ensemble.methods._span import DecodingLoop, SpanMethod
 from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, spec_of
-from ensemble.score.choices import Question, read
+from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
-from ensemble.score.scorer import Score, Scorer
+from ensemble.score.scorer import ChoiceScore, Scorer
+from ensemble.step.means import Weights, normalised, with_consistency
 from ensemble.step.token_method import Setup, TokenRule
-from ensemble.step.weights import Weights, normalised, with_consistency
 from ensemble.vocabulary.joint import load_or_build
 
 
@@ -233,8 +234,8 @@ class Ensemble:
         return [score.value for score in scores]
 
     def score_each(
-        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
-    ) -> Iterator[tuple[int, list[Score]]]:
+        self, questions: Sequence[ChoiceQuestion], batch_size: int = 32, *, greedy: bool = False
+    ) -> Iterator[tuple[int, list[ChoiceScore]]]:
         """Score questions that :meth:`encode_options` made, yielding each one's number and scores, batch by batch.
 
         Args:
@@ -245,7 +246,7 @@ class Ensemble:
         """
         return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
-    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
+    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> ChoiceQuestion:
         """A prompt and options that may follow it, as the members read them.
 
         Raises:
@@ -255,14 +256,14 @@ class Ensemble:
 
     def options_behind(
         self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
-    ) -> Question:
+    ) -> ChoiceQuestion:
         """The same behind a prompt in every member's ids, which may lose its beginning where that is allowed.
 
         Raises:
             InputError: See :meth:`score`.
         """
         self._rule()
-        return read(self.members, self._joint, prompts, options, shorten=shorten)
+        return choice_question(self.members, self._joint, prompts, options, shorten=shorten)
 
     def score_passages(self, passages: Sequence[Passage], batch_size: int = 32) -> Iterator[tuple[int, float]]:
         """The log-probability of long texts as :meth:`score` has it, yielding each one's number and its own.
@@ -278,11 +279,12 @@ class Ensemble:
 
     def most_rows(self, tokens: int) -> int | None:
         """How many rows of so many tokens there is room for beside the weights; None where that is not known."""
-        found = []
-        for seat in {member.seat.place: member.seat for member in self.members}.values():
-            size = sum(member.token_size for member in self.members if member.seat.place == seat.place)
-            found.append(rows_that_fit(size, tokens, seat.free_memory()))
-        return min((rows for rows in found if rows is not None), default=None)
+        counts = []
+        # Members at one place share its memory.
+        for place, member in {member.place: member for member in self.members}.items():
+            size = sum(member.token_size for member in self.members if member.place == place)
+            counts.append(rows_that_fit(size, tokens, member.free_memory()))
+        return min((rows for rows in counts if rows is not None), default=None)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.
@@ -298,7 +300,7 @@ class Ensemble:
             raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         return self._made
 
-    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> DecodingLoop:
         if not isinstance(self._made, TokenRule):
             return self._made.decode(prompts, settings, batch)
         decoder = self.decoder(batch)
@@ -333,7 +335,7 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _pieces(decoding: Decoding, pieces: Pieces) -> Iterator[str]:
+def _pieces(decoding: DecodingLoop, pieces: Pieces) -> Iterator[str]:
     """The text of the one prompt of a decoding as it grows."""
     while not decoding.done:
         finished = decoding.step()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ensemble.models.member import Member
     from ensemble.models.spec import Sourced
-    from ensemble.runtime.rows import Rows
+    from ensemble.runtime.local_runner import LocalRunner
 
 _LOGITS = 2**26
 """Logits that are held at once: 256 MB in single precision."""
@@ -89,9 +89,9 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
     Raises:
         InputError: A prompt does not fit the context.
     """
-    from ensemble.decode.sequences import common_length
+    from ensemble.runtime.local_runner import common_length
 
-    rows, vocabulary = member.rows(), member.vocabulary
+    runner, vocabulary = member.local.runner(), member.vocabulary
     prompts: dict[str | Sourced, list[int]] = {}
     held: list[int] = []
     for text in texts:
@@ -108,8 +108,8 @@ def read_texts(member: Member, texts: Sequence[Text]) -> Iterator[Reading]:
         context, first = [*prompt, *ids[:-1]], len(prompt) - 1
         keep = min(common_length(held, context), first)
         if not keep:
-            rows = member.rows()
-        wanted = _greedy(rows, keep, context, first, max(1, _LOGITS // vocabulary.size))
+            runner = member.local.runner()
+        wanted = _greedy(runner, keep, context, first, max(1, _LOGITS // vocabulary.size))
         held = context
         pieces = [vocabulary.token_bytes(index) or b"" for index in ids]
         yield count(pieces, [vocabulary.token_bytes(index) for index in wanted], cut=text.cut)
@@ -134,11 +134,11 @@ def agreements(models: Sequence[str], readings: Mapping[tuple[str, str], Reading
     return both
 
 
-def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int) -> list[int]:
+def _greedy(runner: LocalRunner, keep: int, context: Sequence[int], first: int, most: int) -> list[int]:
     """The likeliest next token at each place of a context from ``first`` on, some places at a time.
 
     Args:
-        rows: One row, which begins with the first ``keep`` ids of the context, or none.
+        runner: Has one row, which begins with the first ``keep`` ids of the context, or none.
         keep: At most ``first``.
         context: Ids.
         first: The place behind which the first token is asked for.
@@ -149,12 +149,12 @@ def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int
     wanted: list[int] = []
     start = first
     with torch.inference_mode():
-        if not rows.lengths:
-            wanted += _likeliest(rows.admit([context[: first + 1]])[0])
+        if not runner.row_count:
+            wanted += _likeliest(runner.admit([context[: first + 1]]))
             keep = start = first + 1
         while start < len(context):
             end = min(start + most, len(context))
-            wanted += _likeliest(rows.feed([keep], [context[keep:end]], last=end - start)[0])
+            wanted += _likeliest(runner.extend([keep], [context[keep:end]], last=end - start)[0])
             keep = start = end
     return wanted
 

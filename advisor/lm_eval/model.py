@@ -22,7 +22,7 @@ from ensemble.api import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
-from ensemble.score.choices import Question
+from ensemble.score.choices import ChoiceQuestion
 
 _LOG = logging.getLogger("lm_eval.models.unite")
 """lm-eval shows what is said below its own name."""
@@ -82,8 +82,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         self._device = self.ensemble.members[0].device
         self._said: set[str] = set()
         for member in self.ensemble.members:
-            if member.note:
-                self._say(f"{member.name}: {member.note}, so it is read anew at each step; that is slow")
+            if reason := member.local.recompute_reason:
+                self._say(f"{member.name}: {reason}, so it is read anew at each step; that is slow")
 
     @classmethod
     def create_from_arg_obj(
@@ -108,7 +108,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             asked.setdefault(context, []).append(n)
             if not context:
                 parts[n] = context, self.ensemble.members[0].vocabulary.opening(continuation)
-        questions: list[tuple[list[int], Question]] = []
+        questions: list[tuple[list[int], ChoiceQuestion]] = []
         for context, numbers in asked.items():
             questions += self._questions(self._read(context), numbers, [parts[n][1] for n in numbers])
         longest = max((max(map(len, question.prompts)) + question.longest() for _, question in questions), default=0)
@@ -196,14 +196,16 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 "name": model.name,
                 "path_or_id": model.checkpoint.location,
                 "revision": model.checkpoint.revision,
-                "dtype": str(member.model.dtype).removeprefix("torch."),
+                "dtype": str(member.local.model.dtype).removeprefix("torch."),
                 "device": str(member.device),
             }
             for model, member in zip(self.loaded.models, self.ensemble.members, strict=True)
         ]
         return {"members": members, **decoding.key()}
 
-    def _questions(self, prompt: Prompt, numbers: list[int], texts: list[str]) -> list[tuple[list[int], Question]]:
+    def _questions(
+        self, prompt: Prompt, numbers: list[int], texts: list[str]
+    ) -> list[tuple[list[int], ChoiceQuestion]]:
         """A context's continuations as one question; where it is too long for that, as one each."""
         question = self.ensemble.options_behind(prompt, texts, shorten=True)
         if self._cut(prompt, question.prompts) and len(texts) > 1:

@@ -25,7 +25,7 @@ from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.score.choices import Question
+    from ensemble.score.choices import ChoiceQuestion
 
 Prompt: TypeAlias = list[list[int]]
 """A prompt's ids in every member."""
@@ -128,7 +128,7 @@ def _respond(
         yield from _in_batches(name, encoded, answer, inference.batch_size or room)
 
 
-def _tokens(encoded: Prompt | Question, limit: int) -> int:
+def _tokens(encoded: Prompt | ChoiceQuestion, limit: int) -> int:
     """Tokens of the longest row that a question takes, in any member."""
     if isinstance(encoded, list):
         return max(map(len, encoded)) + limit
@@ -180,7 +180,7 @@ def _encode(ensemble: Ensemble, example: Example) -> Prompt:
     return ensemble.encode(example.asked)
 
 
-def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> Question:
+def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> ChoiceQuestion:
     return ensemble.encode_options(example.asked, [f"{delimiter}{choice}" for choice in example.choices])
 
 
@@ -209,7 +209,7 @@ def _texts(
 
 
 def _choices(
-    ensemble: Ensemble, asked: Mapping[int, Example], encoded: Mapping[int, Question], size: int
+    ensemble: Ensemble, asked: Mapping[int, Example], encoded: Mapping[int, ChoiceQuestion], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Choose the likeliest of each question's options, so many rows at a time."""
     numbers = list(encoded)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from ensemble.decode.decoder import FinishReason
-    from ensemble.step.logprobs import Likelihood, Likely
+    from ensemble.decode.sequences import FinishReason
+    from ensemble.step.logprobs import StepLogprobs, TokenLogprob
 
 _LEAST = -9999.0
 """OpenAI's logarithm of a probability of nothing: JSON has no infinity."""
@@ -48,12 +48,14 @@ class Style(Protocol):
     whole: str
     part: str
 
-    def choice(self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason) -> dict[str, Any]:
+    def choice(
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason
+    ) -> dict[str, Any]:
         """A whole text; ``steps`` is None where no log-probabilities are asked for."""
         ...
 
     def delta(
-        self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason | None
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason | None
     ) -> dict[str, Any]:
         """A piece of one; ``reason`` comes with the last."""
         ...
@@ -70,12 +72,14 @@ class Completion:
     )
     _offset: int = 0
 
-    def choice(self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason) -> dict[str, Any]:
+    def choice(
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason
+    ) -> dict[str, Any]:
         """See :class:`Style`."""
         return self.delta(index, text, steps, reason)
 
     def delta(
-        self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason | None
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason | None
     ) -> dict[str, Any]:
         """See :class:`Style`."""
         return {
@@ -85,7 +89,7 @@ class Completion:
             "finish_reason": finish(reason),
         }
 
-    def _logprobs(self, steps: Sequence[Likelihood]) -> dict[str, Any]:
+    def _logprobs(self, steps: Sequence[StepLogprobs]) -> dict[str, Any]:
         offsets = []
         for step in steps:
             offsets.append(self._offset)
@@ -108,13 +112,15 @@ class Chat:
     part: str = "chat.completion.chunk"
     _begun: bool = False
 
-    def choice(self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason) -> dict[str, Any]:
+    def choice(
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason
+    ) -> dict[str, Any]:
         """See :class:`Style`."""
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message, "logprobs": _contents(steps), "finish_reason": finish(reason)}
 
     def delta(
-        self, index: int, text: str, steps: Sequence[Likelihood] | None, reason: FinishReason | None
+        self, index: int, text: str, steps: Sequence[StepLogprobs] | None, reason: FinishReason | None
     ) -> dict[str, Any]:
         """See :class:`Style`."""
         delta = {"content": text} if self._begun else {"role": "assistant", "content": text}
@@ -122,7 +128,7 @@ class Chat:
         return {"index": index, "delta": delta, "logprobs": _contents(steps), "finish_reason": finish(reason)}
 
 
-def _contents(steps: Sequence[Likelihood] | None) -> dict[str, Any] | None:
+def _contents(steps: Sequence[StepLogprobs] | None) -> dict[str, Any] | None:
     if steps is None:
         return None
     content = [
@@ -131,13 +137,13 @@ def _contents(steps: Sequence[Likelihood] | None) -> dict[str, Any] | None:
     return {"content": content, "refusal": None}
 
 
-def _token(entry: Likely) -> dict[str, Any]:
+def _token(entry: TokenLogprob) -> dict[str, Any]:
     data = entry.data
     text = "<eos>" if data is None else data.decode(errors="replace")
     return {"token": text, "logprob": _finite(entry), "bytes": None if data is None else list(data)}
 
 
-def _spelled(entry: Likely) -> str:
+def _spelled(entry: TokenLogprob) -> str:
     """A token's text; OpenAI's way to write what is no text by itself where that is not valid UTF-8."""
     if entry.data is None:
         return "<eos>"
@@ -147,7 +153,7 @@ def _spelled(entry: Likely) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.data)
 
 
-def _finite(entry: Likely) -> float:
+def _finite(entry: TokenLogprob) -> float:
     return max(entry.logprob, _LEAST)
 
 

@@ -25,9 +25,10 @@ from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.decode.decoder import Decoder, Generation
+    from ensemble.decode.decoder import Decoder
+    from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch
-    from ensemble.step.logprobs import Likelihood
+    from ensemble.step.logprobs import StepLogprobs
 
 _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"
@@ -48,9 +49,9 @@ class _Text:
     """Bytes that these have."""
     begun: bool = False
 
-    def take(self, steps: Sequence[Likelihood], end: int) -> list[Likelihood]:
+    def take(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
         """The next steps whose tokens begin before a byte of the text; EOS is none of its tokens."""
-        found: list[Likelihood] = []
+        found: list[StepLogprobs] = []
         for step in steps[self.told :]:
             if step.emitted.data is None or self.spelled >= end:
                 break

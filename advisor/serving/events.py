@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from advisor.serving.order import Order, RequestError
 
 if TYPE_CHECKING:
-    from ensemble.decode.decoder import Generation
-    from ensemble.step.logprobs import Likelihood
+    from ensemble.decode.sequences import Generation
+    from ensemble.step.logprobs import StepLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Piece:
 
     index: int
     text: str
-    steps: Sequence[Likelihood] = ()
+    steps: Sequence[StepLogprobs] = ()
     generation: Generation | None = None
 
 

@@ -84,7 +84,7 @@ def common_entries(method: str, setup: Setup, of: Sequence[int]) -> Tensor:
 
 
 def _weight(member: Member, side: Side) -> Tensor | None:
-    model = member.model
+    model = member.local.model
     try:
         layer = model.get_input_embeddings() if side == "input" else model.get_output_embeddings()
     except NotImplementedError:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ensemble.decode.decoder import Generation
+    from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch, Settings
 
 
-class Decoding(Protocol):
+class DecodingLoop(Protocol):
     """Some prompts being continued; :class:`ensemble.decode.decoder.Decoder` is one."""
 
     @property
@@ -39,6 +39,6 @@ class Decoding(Protocol):
 class SpanMethod(Protocol):
     """A span-level method, made for some members."""
 
-    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> Decoding:
+    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> DecodingLoop:
         """Begin to continue some prompts, given for each by its ids in every member."""
         ...

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.decode.sequences import common_length
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
+from ensemble.runtime.local_runner import common_length
 from ensemble.step.distribution import candidate_logits
 from ensemble.vocabulary.joint import MemberTables
 from ensemble.vocabulary.retokenize import Continuation
@@ -47,20 +47,20 @@ class Writer:
         self._member = member
         self._tables = tables.to(member.device)
         self._eos = int(tables.eos_ids[0]) if len(tables.eos_ids) else None
-        self._rows = member.rows()
+        self._runner = member.local.runner()
         self._prompts: list[list[int]] = []
         self._fed: list[list[int]] = []
 
     def admit(self, prompts: Sequence[list[int]]) -> None:
         """Begin to continue prompts, given by their ids; those before are finished."""
-        self._rows = self._member.rows()
-        self._rows.admit(prompts)
+        self._runner = self._member.local.runner()
+        self._runner.admit(prompts)
         self._prompts = list(prompts)
         self._fed = [list(prompt) for prompt in prompts]
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        self._rows.drop(kept)
+        self._runner.drop(kept)
         self._prompts = [self._prompts[row] for row in kept]
         self._fed = [self._fed[row] for row in kept]
 
@@ -137,7 +137,7 @@ class Writer:
         ]
         new = [ids[kept:] for ids, kept in zip(wanted, keep, strict=True)]
         self._fed = wanted
-        return self._rows.feed(keep, new, last=max(needed))
+        return self._runner.extend(keep, new, last=max(needed))
 
     def _greedy(self, logits: Tensor) -> list[int]:
         z = candidate_logits(logits, self._tables)

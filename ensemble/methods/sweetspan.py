@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ensemble.decode.decoder import Counts, FinishReason, Generation
+from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
 from ensemble.methods import Method
@@ -102,7 +102,7 @@ class _Running:
 
 
 class SpanDecoding:
-    """Some prompts being continued, a span of each at a step; see :class:`ensemble.methods._span.Decoding`."""
+    """Some prompts being continued, a span of each at a step; see :class:`ensemble.methods._span.DecodingLoop`."""
 
     def __init__(
         self,

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.runtime.logits import Apart, Logits, are_apart, whole
-from ensemble.step import gates
+from ensemble.runtime.logits import Logits, RemoteLogits, are_remote, whole
 from ensemble.step import means as mixing
-from ensemble.step.bounds import is_certain
-from ensemble.step.distribution import Distribution, candidate_logits
-from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.step.distribution import Distribution, candidate_logits, is_certain
+from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 METHOD = Method(
@@ -67,9 +65,9 @@ def make(setup: Setup, options: Options) -> TokenRule:
         # Other means have bounds of their own.
         plain = options == Options()
         decide = _combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
-        return TokenRule(combine, decide=decide)
+        return TokenRule(combine, combine_greedy=decide)
     primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
-    return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), gates.needed_and_safe)
+    return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), needed_and_safe)
 
 
 def _combine(
@@ -134,7 +132,7 @@ class _Apart:
     """The members' logits where each is on its member's node: all are asked before the first answer is waited for."""
 
     def __init__(self, logits: Sequence[Logits]) -> None:
-        self._members = cast("Sequence[Apart]", logits)
+        self._members = cast("Sequence[RemoteLogits]", logits)
 
     def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
         return [z.top(k) for z in self._members]
@@ -150,7 +148,7 @@ class _Apart:
             missing &= ~is_certain(highest, ~missing, asked.weights, asked.ids != NONE)[:, None]
         wanted = missing.flatten(1).any(dim=1).tolist()
         waits = [
-            (n, z.ask(place, missing[n]))
+            (n, z.request(place, missing[n]))
             for n, (z, place) in enumerate(zip(self._members, asked.places, strict=True))
             if wanted[n]
         ]
@@ -179,7 +177,7 @@ def union(
         winner: Whether the likeliest entry is all that is wanted: where it is certain, members on nodes of their own
             are not asked for logits that could not change it, and the probabilities are rough.
     """
-    look = _Apart(logits) if are_apart(logits) else _Here(logits, joint)
+    look = _Apart(logits) if are_remote(logits) else _Here(logits, joint)
     found = look.tops(k)
     # NONE where a member has fewer candidates than k, or rules some out.
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(found, joint.members, strict=True)]
