@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 import warnings
-from importlib import metadata
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from advisor.commands.evaluate import evaluate
-from advisor.commands.export import export
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
-from advisor.commands.report import report
+from advisor.commands.report import export, report
 from advisor.commands.run import run
 from advisor.commands.select import select
 from advisor.commands.serve import serve
 from ensemble.errors import UniteError
 
-_KEEPING = {"select", "profile", "evaluate"}
-"""The commands that keep each response as soon as it is there."""
+_CACHING = {"select", "profile", "evaluate"}
+"""The commands that cache each response as soon as it is complete."""
 
 app = typer.Typer(
     add_completion=False,
@@ -34,8 +31,11 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_given: bool) -> None:
+    if is_given:
+        # Imported here, because it takes a third of the time of `advisor --help`.
+        from importlib import metadata
+
         print(f"unite-advisor {metadata.version('unite-advisor')}")
         raise typer.Exit
 
@@ -43,11 +43,11 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def about(
     *,
-    version: Annotated[  # its callback is all
+    version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Which of your language models can be ensembled, in which order, and whether it pays."""
+    """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
 for command in (select, profile, report, run, serve, evaluate, export, tasks, methods):
@@ -56,7 +56,7 @@ app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eva
 
 
 def main() -> None:
-    """Run the command; every error that is the user's to mend is one line and an exit status."""
+    """Run the command. An error that the user can correct is one line and an exit status."""
     debug = "--debug" in sys.argv
     _set_up(debug=debug)
     try:
@@ -75,45 +75,50 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail(stopped(), 130)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing is wrong. What is still to be written goes nowhere.
+        # The reader of the output, for example `head`, has closed it, which is no error. The interpreter still flushes
+        # standard output at exit, so what is left goes to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception as error:
-        if _was_stopped(error):
+        if _is_from_ctrl_c(error):
             _fail(stopped(), 130)
         if debug:
             raise
-        _fail(f"{type(error).__name__}: {error} (a fault of advisor; run it again with --debug to see where)", 1)
+        _fail(f"{type(error).__name__}: {error} (a bug in advisor; run it again with --debug to see where)", 1)
 
 
 def _set_up(*, debug: bool) -> None:
-    # What a library warns of, and where a candidate failed, is for whoever works on this program.
-    if debug:
-        logging.basicConfig()
-        logging.getLogger("advisor").setLevel(logging.DEBUG)
-    elif not sys.warnoptions:
-        warnings.simplefilter("ignore")
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    # Warnings of libraries and tracebacks of candidates are for developers, so only --debug shows them.
+    if debug or not sys.warnoptions:
+        import logging
+
+        if debug:
+            logging.basicConfig()
+            logging.getLogger("advisor").setLevel(logging.DEBUG)
+        else:
+            warnings.simplefilter("ignore")
+            logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that lacks a character shows its number; that is no reason to fail.
+            # A character that the terminal's encoding lacks is shown as its number instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
 
 def _run_command(arguments: list[str]) -> None:
-    # Not the command's own main(): that turns Ctrl-C and a closed pipe into exits without a word.
+    # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
     command = typer.main.get_command(app)
     with command.make_context("advisor", arguments) as context:
         command.invoke(context)
 
 
 def stopped() -> str:
-    """What is said where Ctrl-C ended a command."""
-    kept = "; what was answered so far is kept, and the same command goes on from there"
-    return "stopped" + kept * (not _KEEPING.isdisjoint(sys.argv[1:2]))
+    """The message after Ctrl-C."""
+    if _CACHING.isdisjoint(sys.argv[1:2]):
+        return "stopped"
+    return "stopped; complete responses are cached, and the same command continues from there"
 
 
-def _was_stopped(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a library that was being imported may make one of its own of it."""
+def _is_from_ctrl_c(error: BaseException | None) -> bool:
+    # A library that Ctrl-C stops while it is imported may raise its own error from KeyboardInterrupt.
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -124,7 +129,7 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 
 def _fail(message: str, status: int) -> None:
-    from reports.visible import visible
+    from reports.text import visible
 
     print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

@@ -1,18 +1,23 @@
-"""The configuration of a run, made once from a command's options and checked."""
+"""The configuration of a run, made once from a command's options. Each type checks the ranges of its values."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from advisor.pool.pool_file import Candidate
+from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.profile.loader import Decoding
-from advisor.records import LEVEL, Rules
-from advisor.tasks.values import Task
-from ensemble.models.spec import ChatTemplate
+from advisor.records import LEVEL, TRIES, Rules
+from advisor.tasks import Task, load_task
+from ensemble.errors import InputError
+from ensemble.files import default_cache_dir
+from ensemble.methods import list_methods
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
+ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +25,15 @@ class InferenceConfig:
     """How a run loads its models and generates.
 
     Attributes:
-        device: For candidates that name none.
-        dtype: For candidates that name none.
-        chat_template: For candidates that name none.
-        max_new_tokens: Tokens after which a response is cut off; None for the task's own.
-        batch_size: Prompts at a time; None to begin with a usual one, and halve it when memory runs out.
+        device: The device of candidates that name none.
+        dtype: The numeric type of candidates that name none, one of DTYPES.
+        chat_template: The use of chat templates for candidates that do not set it, one of CHAT_TEMPLATES.
+        max_new_tokens: Tokens after which a response is cut off, at least 1; None for the task's own limit.
+        batch_size: Prompts in a batch, at least 1; None to choose a size by the free memory.
         temperature: 0 for greedy decoding, else the temperature of the draws.
-        seed: Of the draws.
-        engine: Where candidates and sets answer: in this process, or on a Ray cluster.
-        ray_address: The cluster's; see :func:`ensemble.distributed.ray_cluster.cluster`.
+        seed: The seed of the draws, at least 0.
+        engine: Where models run, one of ENGINES: in this process, or on a Ray cluster.
+        ray_address: The address of the cluster; see :func:`ensemble.distributed.ray_cluster.cluster`.
     """
 
     device: str = "cpu"
@@ -41,8 +46,27 @@ class InferenceConfig:
     engine: EngineName = "local"
     ray_address: str | None = None
 
+    def __post_init__(self) -> None:
+        check_loading(self.dtype, self.chat_template)
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise InputError(f"--max-new-tokens {self.max_new_tokens}: give at least 1")
+        check_seed(self.seed)
+        check_choice("--engine", self.engine, ENGINES)
+        if self.ray_address is not None and self.engine != "ray":
+            raise InputError(f"--ray-address {self.ray_address}: --ray-address needs --engine ray; add it")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> InferenceConfig:
+        """Read the options of a command, by parameter name. An option that is missing or None has its default value.
+
+        Raises:
+            InputError: A value is out of range.
+        """
+        names = ("device", "dtype", "chat_template", "max_new_tokens", "engine", "ray_address")
+        return cls(batch_size=_read_batch_size(options.get("batch_size", "auto")), **_given(options, *names))
+
     def limit(self, task: Task) -> int:
-        """Tokens after which a response to a task's question is cut off."""
+        """Tokens after which a response to a question of a task is cut off."""
         return self.max_new_tokens or task.max_new_tokens
 
 
@@ -53,19 +77,20 @@ class RunConfig:
     Attributes:
         candidates: The pool.
         dev: The questions that candidates are profiled on.
-        held_out: The questions that the chosen set is verified on; None to leave it unverified.
+        held_out: The questions that the chosen set is verified on; None to skip that.
         rules: The limits.
         inference: How models are loaded and generate.
         decoding: How the set decodes.
-        seed: Of every draw and resampling.
-        cache_dir: Where responses and tables are kept.
+        seed: The seed of every draw and resampling, at least 0.
+        cache_dir: The folder of responses and tables.
         command: The command line, for the record.
-        race: Accepted chance that a race changes the selection, between 0 and 1; None to ask everybody everything.
-        level: Accepted chance of advising an ensemble that gains nothing, between 0 and 1.
-        search: Sets to decode on the dev questions, at least 1; None to take what the rules choose.
+        race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
+            question.
+        level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
+        search: Sets to decode on the dev questions, at least 2; None to take the set that the rules choose.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PoolEntry, ...]
     dev: Task
     held_out: Task | None
     rules: Rules
@@ -77,3 +102,164 @@ class RunConfig:
     race: float | None = None
     level: float = LEVEL
     search: int | None = None
+
+    def __post_init__(self) -> None:
+        check_method(self.decoding.method, self.decoding.k)
+        check_seed(self.seed)
+        _check_levels(self.race, self.level, self.search)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], command: str) -> RunConfig:
+        """Read the options of ``select`` or ``profile``, by parameter name; the defaults are those of ``select``.
+
+        The pool and the task are read here. :func:`advisor.session.open_session` checks the models.
+
+        Args:
+            options: The options. One that is missing or None has its default value.
+            command: The command line, for the record.
+
+        Raises:
+            InputError: An option is missing or out of range, or the pool or the task cannot be used.
+        """
+        if options.get("pool") is None:
+            raise InputError("--pool is missing; give a file with one model per line, or demo for the bundled pool")
+        check_task_is_given(options)
+        inference = InferenceConfig.from_options(options)
+        rules = Rules(**_given(options, "max_gap", "max_length_ratio", "max_models"))
+        decoding = Decoding(**_given(options, "method", "k"))
+        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        race = _value_of_switch(options, "race", "race_level", LEVEL)
+        search = _value_of_switch(options, "search", "tries", TRIES)
+        # Checked before the task is loaded as well, because that may take a download.
+        check_method(decoding.method, decoding.k)
+        check_seed(seed)
+        _check_levels(race, level, search)
+        candidates = read_pool(options["pool"])
+        dev = load_split(options, options.get("split") or "dev")
+        dev.check_allowed()
+        held_out = None
+        if not options.get("no_verify"):
+            held_out = load_split(options, "held_out")
+            held_out.check_allowed()
+            # A held-out split never has a question of the dev split, but it may have those of another split.
+            if dev.split != "dev":
+                check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
+        return cls(
+            candidates=candidates,
+            dev=dev,
+            held_out=held_out,
+            rules=rules,
+            inference=inference,
+            decoding=decoding,
+            seed=seed,
+            cache_dir=options.get("cache_dir") or default_cache_dir(),
+            command=command,
+            race=race,
+            level=level,
+            search=search,
+        )
+
+
+def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
+    """The rules of ``select --profiles``, which has numbers instead of models.
+
+    Raises:
+        InputError: A limit is out of range, or another option needs models.
+    """
+    if options.get("pool") is not None:
+        raise InputError("--profiles gives numbers instead of models; leave out --pool")
+    for switch in ("race", "search"):
+        if options.get(switch):
+            raise InputError(f"--{switch} runs models, but --profiles gives only their numbers; leave out one of them")
+    return Rules(**_given(options, "max_gap", "max_length_ratio", "max_models"))
+
+
+def load_split(options: Mapping[str, Any], split: str) -> Task:
+    """Load one split of the task that the options name; see :func:`advisor.tasks.load_task`."""
+    names = ("shots", "limit", "seed", "allow_code_execution")
+    return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
+
+
+def check_task_is_given(options: Mapping[str, Any]) -> None:
+    """Raise InputError if the options name no task."""
+    if options.get("task") is None:
+        raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
+
+
+def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) -> None:
+    """Check that two splits share no question: models are not judged on the questions that they are chosen by.
+
+    Args:
+        task: The split of ``--split``.
+        other: Another split of the same task.
+        other_questions: The questions of the other split, for the message.
+        way_out: What the user can do instead of giving another split.
+
+    Raises:
+        InputError: They share a question.
+    """
+    prompts = {example.prompt for example in other.examples}
+    if shared := sum(example.prompt in prompts for example in task.examples):
+        raise InputError(
+            f"--split {task.split}: {shared} of its {len(task.examples)} questions are among {other_questions}; "
+            f"give another split, or {way_out}"
+        )
+
+
+def check_method(method: str, k: int) -> None:
+    """Raise InputError if no method that decodes has this name, or k is out of range."""
+    check_choice("--method", method, [name for name, found in list_methods().items() if found.level != "response"])
+    if k < 1:
+        raise InputError(f"--k {k}: give at least 1")
+
+
+def check_loading(dtype: str, chat_template: str) -> None:
+    """Raise InputError if a numeric type or a use of chat templates does not exist."""
+    check_choice("--dtype", dtype, DTYPES)
+    check_choice("--chat-template", chat_template, CHAT_TEMPLATES)
+
+
+def check_seed(seed: int) -> None:
+    """Raise InputError if a seed is out of range."""
+    if seed < 0:
+        raise InputError(f"--seed {seed}: give 0 or more")
+
+
+def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
+    """Raise InputError if the value of an option is not an allowed one."""
+    if value not in allowed:
+        raise InputError(f"{option} {value}: not one of {', '.join(allowed)}")
+
+
+def _check_levels(race: float | None, level: float, search: int | None) -> None:
+    for option, value in (("--race-level", race), ("--level", level)):
+        # NaN fails this comparison, too.
+        if value is not None and not 0 < value < 1:
+            raise InputError(f"{option} {value:g}: give a probability above 0 and below 1, for example {LEVEL:g}")
+    if search is not None and search < 2:
+        raise InputError(f"--tries {search}: give at least 2 sets; the first is the one that the rules choose")
+
+
+def _read_batch_size(text: str) -> int | None:
+    if text == "auto":
+        return None
+    # isdigit alone accepts the digits of other scripts.
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"--batch-size {text}: give a number of at least 1, or auto")
+    return int(text)
+
+
+def _value_of_switch(options: Mapping[str, Any], switch: str, name: str, default: Any) -> Any:
+    """The value of an option that goes with a switch; None if the switch is off."""
+    value, is_on = options.get(name), options.get(switch)
+    if value is not None and not is_on:
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(f"{option} {value:g} has no effect without --{switch}; add --{switch}, or leave out {option}")
+    if not is_on:
+        return None
+    return default if value is None else value
+
+
+def _given(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The options of these names that have a value, as keyword arguments."""
+    return {name: options[name] for name in names if options.get(name) is not None}

@@ -13,11 +13,11 @@ from advisor.compare.calibration import chance_of
 from advisor.compare.pairing import Pairing, readers
 from advisor.compare.pairs import all_pairs, pairs_of_standings
 from advisor.config import RunConfig
+from advisor.output import provenance
 from advisor.output.result_json import Outcome, task_info
-from advisor.pool import provenance
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Rules, Standing
 from advisor.response_cache import Store
 from advisor.statistics import accuracy_interval
@@ -28,7 +28,7 @@ from advisor.verify.strategies import Alternative, look_at, recommend
 from advisor.verify.traces import Tracing
 
 
-def run(plan: RunConfig, store: Store, watcher: Watcher, engine: Engine | None = None) -> Outcome:
+def run(plan: RunConfig, store: Store, watcher: Progress, engine: Engine | None = None) -> Outcome:
     """Do the whole job; models answer in this process where there is no other engine.
 
     Raises:
@@ -67,7 +67,7 @@ def run(plan: RunConfig, store: Store, watcher: Watcher, engine: Engine | None =
         alone=tuple(one.profile for one in choice.alone.values()),
         alternatives=alternatives,
         traces=Tracing(plan, profiler, store, watcher).traces(verified) if verified else {},
-        provenance=provenance.of_run(plan.command, plan.seed, plan.inference, plan.candidates, profiler.identities),
+        provenance=provenance.of_run(plan, profiler.identities),
     )
 
 

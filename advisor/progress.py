@@ -1,19 +1,60 @@
-"""How the stages say what they are doing, without knowing to whom."""
+"""Progress bars and notes on standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import rich.progress
+from rich.console import Console
+from rich.text import Text
+
+from reports.text import visible
 
 
-class Watcher(Protocol):
-    """Somebody who is told how far a run is."""
+class Progress:
+    """Shows how far a run is.
 
-    def stage(self, description: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a stage of ``total`` parts; what is yielded is called with the number of parts that are done."""
-        ...
+    Args:
+        quiet: Show nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._bars: rich.progress.Progress | None = None
+        self._stages = 0
+
+    @contextmanager
+    def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Begin a stage of ``total`` parts. Stages that run side by side have a bar each.
+
+        Yields:
+            A function that takes the number of parts that are newly done.
+        """
+        if self._bars is None:
+            self._bars = rich.progress.Progress(
+                rich.progress.SpinnerColumn(finished_text="[green]✓"),
+                rich.progress.TextColumn("{task.description}", markup=False),
+                rich.progress.BarColumn(),
+                rich.progress.MofNCompleteColumn(),
+                rich.progress.TimeElapsedColumn(),
+                rich.progress.TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._bars.start()
+        bars = self._bars
+        self._stages += 1
+        try:
+            task = bars.add_task(visible(description), total=total)
+            yield lambda done: bars.advance(task, done)
+        finally:
+            self._stages -= 1
+            # The display of rich belongs to all bars, so it stops with the last stage.
+            if not self._stages:
+                bars.stop()
+                self._bars = None
 
     def say(self, text: str) -> None:
-        """Take note of a line: what was left out, set aside or slow."""
-        ...
+        """Show a note: what was left out, set aside or slow."""
+        self._console.print(Text.assemble(("note ", "yellow"), visible(text)), soft_wrap=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "error"]
 Status = Literal["primary", "selected", "rejected", "failed"]
@@ -12,6 +15,8 @@ Verdict = Literal["ensemble", "single", "cannot_tell"]
 
 LEVEL = 0.05
 """Chance of a false alarm that is accepted by default; intervals have the confidence 1 - LEVEL."""
+TRIES = 4
+"""Sets that a search decodes by default, the one that the rules choose included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,16 @@ class Rules:
     max_gap: float = 10.0
     max_length_ratio: float = 2.0
     max_models: int = 3
+
+    def __post_init__(self) -> None:
+        # NaN fails each of these comparisons, too.
+        if not 0 <= self.max_gap <= 100:
+            raise InputError(f"--max-gap {self.max_gap:g}: give points from 0 to 100")
+        # result.json has the limits, and JSON has no infinity.
+        if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
+            raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
+        if self.max_models < 1:
+            raise InputError(f"--max-models {self.max_models}: give at least 1")
 
 
 @dataclass(frozen=True, slots=True)

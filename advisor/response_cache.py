@@ -43,7 +43,7 @@ class Response:
         error: One line of what went wrong, where there is no response.
         settled: Whether asking again would bring the same; what is not is never kept.
         options: Of a choice task: the log-probability of each option, None where it cannot be written.
-        steps: Choices that were made; see :class:`ensemble.decode.decoder.Counts`.
+        steps: Choices that were made; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members decided.
         handled: Entries whose probabilities were looked at, over all steps.
     """

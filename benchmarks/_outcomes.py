@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from advisor.choose.rules import select
 from advisor.config import InferenceConfig, RunConfig
-from advisor.output.terminal import Terminal
-from advisor.pool.pool_file import Candidate
+from advisor.pool.pool_file import PoolEntry
 from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Answer, Profile, Rules, Standing
 from advisor.response_cache import Store
 from advisor.statistics import Floats, scores
@@ -140,7 +140,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
         dev, test = (replace(task, examples=task.examples[:questions]) for task in (dev, test))
     plan = _plan(folders, dev, cache_dir)
     with Store(cache_dir) as store:
-        profiler = Profiler(plan, store, Terminal(quiet=True), KeepingLoader(cache_dir))
+        profiler = Profiler(plan, store, Progress(quiet=True), KeepingLoader(cache_dir))
         ordered = _by_accuracy([one.profile for one in profiler.alone(list(folders), dev).values()])
         alone = {name: one.profile for name, one in profiler.alone(ordered, test).items()}
         sets = {}
@@ -156,7 +156,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(
-        Candidate(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
+        PoolEntry(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
     )
     return plain_plan(
         candidates, dev, cache_dir, "python -m benchmarks.advice --decode", InferenceConfig(batch_size=_ROWS)

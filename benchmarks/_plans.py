@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.pool.pool_file import Candidate
+from advisor.pool.pool_file import PoolEntry
 from advisor.profile.loader import Decoding
 from advisor.records import Rules
 from advisor.tasks import Task
 
 
 def plain_plan(
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[PoolEntry, ...],
     dev: Task,
     cache_dir: Path,
     command: str,

@@ -7,7 +7,7 @@ latter stands: not all orders were decoded.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -15,14 +15,14 @@ from random import Random
 
 from advisor.choose.race import race
 from advisor.choose.rules import select
-from advisor.choose.search import TRIES, Try, best_of, promising_sets
-from advisor.records import Profile, Rules, Selection, Standing, Verdict
+from advisor.choose.search import Try, best_of, promising_sets
+from advisor.records import TRIES, Profile, Rules, Selection, Standing, Verdict
 from advisor.statistics import compare
 from advisor.verify.advice import advise
 from benchmarks._outcomes import Outcomes, scores_of
 
 Places = Sequence[int]
-ANYBODY = Rules(max_gap=100, max_length_ratio=math.inf)
+ANYBODY = Rules(max_gap=100, max_length_ratio=sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)

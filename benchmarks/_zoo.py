@@ -11,14 +11,14 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from advisor.demo.train import HERE, RECIPES, Recipe, make_model
+from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
 from ensemble.files import default_cache_dir
 
 EXTRA = (
-    Recipe("zoo-llama", "llama", "unigram", 240, "terse", 1500, 11),
-    Recipe("zoo-mistral", "mistral", "byte_level", 480, "terse", 1500, 12),
-    Recipe("zoo-neox", "gpt_neox", "sentencepiece_bpe", 400, "terse", 1300, 13),
-    Recipe("zoo-olmo", "olmo2", "unigram", 240, "terse", 1300, 14),
+    TrainingRecipe("zoo-llama", "llama", "unigram", 240, "terse", 1500, 11),
+    TrainingRecipe("zoo-mistral", "mistral", "byte_level", 480, "terse", 1500, 12),
+    TrainingRecipe("zoo-neox", "gpt_neox", "sentencepiece_bpe", 400, "terse", 1300, 13),
+    TrainingRecipe("zoo-olmo", "olmo2", "unigram", 240, "terse", 1300, 14),
 )
 """What the zoo has besides the demo's models; the numbers of steps were chosen once, before any of it was measured."""
 

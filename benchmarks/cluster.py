@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from advisor.config import RunConfig
-from advisor.output.terminal import Terminal
-from advisor.pool.pool_file import Candidate, read_pool
-from advisor.pool.resources import Needs
+from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.resources import Resources
 from advisor.profile.engine import Engine
 from advisor.profile.loader import hush
 from advisor.profile.local_engine import LocalEngine
 from advisor.profile.profiler import Profiler
 from advisor.profile.ray_engine import ClusterEngine
+from advisor.progress import Progress
 from advisor.response_cache import Store
 from advisor.tasks import load_task
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
@@ -96,7 +96,7 @@ class Profiling:
 
     def _profile(self, name: str, engine: Engine) -> list[str]:
         with Store(self.folder / name) as store:
-            profiler = Profiler(self.plan, store, Terminal(quiet=True), engine=engine)
+            profiler = Profiler(self.plan, store, Progress(quiet=True), engine=engine)
             found = profiler.alone([candidate.name for candidate in self.plan.candidates], self.plan.dev)
         return [answer.text for one in found.values() for answer in one.profile.answers]
 
@@ -162,15 +162,15 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
 def make_plan(folder: Path, questions: int | None, models: int | None) -> RunConfig:
     """The demo's pool and dev questions, or some of them; two models are at work at a time."""
     candidates, cores = read_pool("demo")[:models], max((os.cpu_count() or 1) // WORKERS, 1)
-    candidates = tuple(replace(candidate, needs=Needs(num_cpus=cores)) for candidate in candidates)
+    candidates = tuple(replace(candidate, resources=Resources(num_cpus=cores)) for candidate in candidates)
     task = load_task(TASK, limit=questions)
     return plain_plan(candidates, task, folder / "cache", "python -m benchmarks.cluster")
 
 
-def _line(candidate: Candidate) -> str:
+def _line(candidate: PoolEntry) -> str:
     """A candidate of the demo's pool in a pool file."""
     place = cast("Checkpoint", candidate.checkpoint).location
-    return f"{place} dtype={candidate.dtype} num_cpus={candidate.needs.num_cpus}\n"
+    return f"{place} dtype={candidate.dtype} num_cpus={candidate.resources.num_cpus}\n"
 
 
 @contextmanager

@@ -17,19 +17,16 @@ from typing import Any
 
 import torch
 
-from advisor.checks import check_options
-from advisor.commands.evaluate import learnt
-from advisor.config import InferenceConfig, RunConfig
-from advisor.output.evaluation_json import evaluation_of
+from advisor.config import RunConfig
+from advisor.evaluation import evaluate_run, evaluation_config
 from advisor.output.result_json import result_of, samples_of
 from advisor.output.run_folder import write_run
-from advisor.output.terminal import Terminal
+from advisor.output.terminal import print_methods
 from advisor.pipeline import run
-from advisor.planning import opened, plan_of, plan_of_run
 from advisor.profile.loader import KeepingLoader
 from advisor.profile.profiler import Profiler
-from advisor.records import Rules
-from advisor.verify.methods import Evaluator
+from advisor.progress import Progress
+from advisor.session import open_session
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
 from ensemble import Ensemble
@@ -37,6 +34,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.methods import list_methods
 from ensemble.models.member import Member
 
+COMMAND = "python -m benchmarks.methods"
 TASK = "word_problems"
 LIMIT = 1.2
 FEW = 0.1
@@ -50,55 +48,42 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments(__doc__ or "").parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    terminal = Terminal(quiet=options.json)
+    bars, limit = Progress(quiet=options.json), 6 if options.quick else None
     with tempfile.TemporaryDirectory() as folder:
         cache, out = Path(folder) / "cache", Path(folder) / "run"
-        choose(out, cache, terminal, 6 if options.quick else None)
-        plan = _plan_of_run(out, cache, 6 if options.quick else None)
-        with opened(plan, terminal, quiet=options.json) as (store, _):
-            table = evaluate(plan, out, store, terminal)
-            members = _members(plan, store, terminal)
+        choose(out, cache, bars, limit)
+        settings = {"task": TASK, "limit": limit, "methods": ",".join(list_methods()), "k": K, "cache_dir": cache}
+        progress(f"benchmarks.methods: {len(list_methods())} methods")
+        table = evaluate_run(out, settings, COMMAND, bars)
+        plan = evaluation_config(out, settings, COMMAND)
+        with open_session(plan, bars) as (store, _):
+            members = _members(plan, store, bars)
         figures = [*of_table(table), *behind_a_threshold(members, plan, options)]
     if not options.json:
-        terminal.compare(table)
+        print_methods(table)
     kept = {key: value for key, value in table.items() if key not in ("schema_version", "provenance")}
     tell("methods", figures, options, table=kept)
     return 0
 
 
-def choose(out: Path, cache: Path, terminal: Terminal, limit: int | None) -> None:
+def choose(out: Path, cache: Path, bars: Progress, limit: int | None) -> None:
     """Choose a set among the demo's models, and write its run folder."""
     progress(f"benchmarks.methods: choosing a set for {TASK}")
-    plan = plan_of(
-        pool="demo",
-        task=TASK,
-        data=None,
-        split="dev",
-        limit=limit,
-        shots=None,
-        seed=0,
-        allow_code_execution=False,
-        # A few questions choose nobody; what is tried with them is only whether all of it runs.
-        rules=Rules() if limit is None else Rules(max_gap=100, max_length_ratio=1e9),
-        inference=InferenceConfig(),
-        method="unite",
-        k=K,
-        verify=False,
-        cache_dir=cache,
-        command="python -m benchmarks.methods",
-    )
-    with opened(plan, terminal, quiet=True) as (store, _):
-        outcome = run(plan, store, terminal)
+    options: dict[str, Any] = {
+        "pool": "demo",
+        "task": TASK,
+        "limit": limit,
+        "k": K,
+        "no_verify": True,
+        "cache_dir": cache,
+    }
+    if limit is not None:
+        # With few questions the rules would choose nobody, and the point is only to run everything once.
+        options |= {"max_gap": 100.0, "max_length_ratio": 1e9}
+    plan = RunConfig.from_options(options, COMMAND)
+    with open_session(plan, bars) as (store, _):
+        outcome = run(plan, store, bars)
     write_run(out, result_of(outcome), samples_of(outcome))
-
-
-def evaluate(plan: RunConfig, out: Path, store: Any, terminal: Terminal) -> Mapping[str, Any]:
-    """The table, as ``advisor evaluate`` writes it."""
-    names = list(list_methods())
-    options = check_options(learnt(out, names, [candidate.name for candidate in plan.candidates]), names)
-    progress(f"benchmarks.methods: {len(names)} methods")
-    evaluator = Evaluator(plan, names, options, store, terminal)
-    return evaluation_of(evaluator.run(), plan, evaluator.task, {})
 
 
 def of_table(table: Mapping[str, Any]) -> Iterator[Figure]:
@@ -160,27 +145,9 @@ def _share(ensemble: Ensemble, work: Work) -> float:
     return sum(count.combined for count in counts) / sum(count.steps for count in counts)
 
 
-def _plan_of_run(out: Path, cache: Path, limit: int | None) -> RunConfig:
-    return plan_of_run(
-        out,
-        task=TASK,
-        data=None,
-        split="held_out",
-        limit=limit,
-        shots=None,
-        seed=0,
-        allow_code_execution=False,
-        inference=InferenceConfig(),
-        methods=list(list_methods()),
-        k=K,
-        cache_dir=cache,
-        command="python -m benchmarks.methods",
-    )
-
-
-def _members(plan: RunConfig, store: Any, terminal: Terminal) -> Sequence[Member]:
+def _members(plan: RunConfig, store: Any, bars: Progress) -> Sequence[Member]:
     """The set's members, loaded as the table's were."""
-    profiler = Profiler(plan, store, terminal, KeepingLoader(plan.cache_dir))
+    profiler = Profiler(plan, store, bars, KeepingLoader(plan.cache_dir))
     return profiler.load([candidate.name for candidate in plan.candidates]).members
 
 

@@ -29,12 +29,12 @@ from advisor.config import InferenceConfig
 from advisor.demo.questions import Problem, make_problem
 from advisor.output.result_json import result_of, samples_of
 from advisor.output.run_folder import write_run
-from advisor.output.terminal import Terminal
 from advisor.pipeline import run
 from advisor.pool.fingerprint import identify
-from advisor.pool.pool_file import Candidate, read_pool
+from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.profile.generate import Here
 from advisor.profile.sheet import profile
+from advisor.progress import Progress
 from advisor.response_cache import Store
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
@@ -134,7 +134,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tuple[Candidate, ...], Task]:
+def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tuple[PoolEntry, ...], Task]:
     """Write candidates, a task, and a store that has all their responses."""
     chance = random.Random(0)
     problems = list(
@@ -156,7 +156,7 @@ def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tup
     with Store(folder / "cache") as store:
         for candidate in candidates:
             writer = Writer(candidate.name, problems, chance.uniform(0.3, 0.9))
-            key = {"members": [identify(candidate, inference, store).key()]}
+            key = {"members": [identify(candidate, inference.dtype, inference.chat_template, store).key()]}
             make = partial(cast, "Ensemble", writer)
             profile(candidate.name, key, Here(candidate.name, make), task, inference, store, lambda _: None)
     return candidates, task
@@ -172,12 +172,12 @@ def _make_folder(folder: Path, tokenizer: Path, number: int, tokens: int) -> Non
     save_file({"unused": torch.zeros(1)}, folder / "model.safetensors")
 
 
-def measure(folder: Path, candidates: tuple[Candidate, ...], task: Task, timer: Timer) -> dict[str, float]:
+def measure(folder: Path, candidates: tuple[PoolEntry, ...], task: Task, timer: Timer) -> dict[str, float]:
     """The whole job on some candidates: seconds in all and of its last part, and the most memory so far."""
     plan = plain_plan(candidates, task, folder / "cache", "python -m benchmarks.pool")
     start = timer.now()
     with Store(plan.cache_dir) as store:
-        outcome = run(plan, store, Terminal(quiet=True))
+        outcome = run(plan, store, Progress(quiet=True))
     chosen = timer.now()
     write_run(folder / "run", result_of(outcome), samples_of(outcome))
     written = timer.now()

@@ -1,4 +1,4 @@
-"""Writes the commands' own help into ``reference/commands.md``, where that says ``<!-- commands -->``."""
+"""Replace ``<!-- commands -->`` in ``reference/commands.md`` by the help of all commands."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ MARK = "<!-- commands -->"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The hook of mkdocs: a page's text before it is turned into HTML."""
+    """Hook of mkdocs: change the text of a page before mkdocs converts it to HTML."""
     return markdown.replace(MARK, "\n".join(_lines())) if MARK in markdown else markdown
 
 
 def _lines() -> Iterator[str]:
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
-        yield from (f"## advisor {name}", "", _help(command), "")
+        # The help is wrapped for a terminal, so join its lines.
+        yield from (f"## advisor {name}", "", " ".join((command.help or "").split()), "")
         rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
         if rows:
-            yield from ("| option | what it does | without |", "|---|---|---|", *rows, "")
-
-
-def _help(command: Any) -> str:
-    return " ".join((command.help or "").split())
+            yield from ("| option | what it does | default |", "|---|---|---|", *rows, "")
 
 
 def _row(parameter: Any) -> str:
@@ -35,10 +32,9 @@ def _row(parameter: Any) -> str:
         names = ", ".join(f"`{name}`" for name in parameter.opts)
     else:
         names = f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`"
-    left_out = "needed" if parameter.required else _value(parameter.default)
-    text = getattr(parameter, "help", None) or ""
-    return f"| {names} | {text.replace('|', chr(92) + '|')} | {left_out} |"
-
-
-def _value(default: object) -> str:
-    return "" if default is None or default is False or default in ("", (), []) else f"`{default}`"
+    default = parameter.default
+    # Click has several values for "no default": flags have False, and repeated options have () or [].
+    shown = "" if default is None or default is False or default in ("", (), []) else f"`{default}`"
+    # An unescaped | ends the cell of the table.
+    text = (getattr(parameter, "help", None) or "").replace("|", r"\|")
+    return f"| {names} | {text} | {'required' if parameter.required else shown} |"

@@ -1,4 +1,4 @@
-"""Docstrings name other things as ``:class:`ensemble.Ensemble```; on the site that is a link, where there is a page."""
+"""Turn roles in docstrings, for example ``:class:`ensemble.Ensemble```, into links on the site."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`(?P<short>~?)(?P<name>[\
 
 
 class Roles(griffe.Extension):
-    """Turns the roles of docstrings into cross-references that may lead nowhere: not every module has a page."""
+    """Replace the roles of docstrings by cross-references."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:  # noqa: ARG002  # griffe's
-        """Rewrite one docstring, once it has been read."""
+        """Rewrite the docstring of an object after griffe reads it."""
         if obj.docstring is None:
             return
 
         def link(match: re.Match[str]) -> str:
             name = match["name"]
-            found = next((owner[name].canonical_path for owner in _around(obj) if name in owner.members), name)
-            shown = name.rpartition(".")[2] if match["short"] else name
-            return f'<autoref optional identifier="{found}"><code>{shown}</code></autoref>'
+            target = next((scope[name].canonical_path for scope in _scopes(obj) if name in scope.members), name)
+            label = name.rpartition(".")[2] if match["short"] else name
+            # Optional: a module without a page keeps its name as plain code, and the strict build passes.
+            return f'<autoref optional identifier="{target}"><code>{label}</code></autoref>'
 
         obj.docstring.value = ROLE.sub(link, obj.docstring.value)
 
 
-def _around(obj: griffe.Object) -> list[griffe.Object]:
-    """The scopes in which a docstring's names are looked up, the innermost first."""
+def _scopes(obj: griffe.Object) -> list[griffe.Object]:
+    """The scopes in which to look up the names of a docstring, the innermost first."""
     scopes = []
     scope: griffe.Object | None = obj
     while scope is not None:

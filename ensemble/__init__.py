@@ -1,32 +1,84 @@
-"""Several language models with different vocabularies, one text: the UNITE decoder.
+"""Several language models write one text together: the UNITE decoder.
 
 from ensemble import Ensemble
 
 e = Ensemble.from_pretrained([PATH_OR_ID, PATH_OR_ID])
 print(e.generate(["Question: ..."])[0].text)
+
+The names in ``__all__`` are the documented interface. Modules below this package may move between releases.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ensemble.models.spec import Sourced
-
 if TYPE_CHECKING:
+    # Type checkers and the reference of the documentation read these imports; _MODULES has the same names for run time.
     from ensemble.api import Ensemble
-    from ensemble.decode.sequences import Generation
+    from ensemble.decode.sequences import Counts, Generation
+    from ensemble.decode.settings import Batch, Settings
+    from ensemble.distributed.ray_cluster import cluster
+    from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
+    from ensemble.methods import Method, get_method, list_methods
+    from ensemble.models.load import load_member
+    from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, Sourced
+    from ensemble.step.trace import Candidate, Step
 
-__all__ = ["Ensemble", "Generation", "Sourced"]
+__all__ = [
+    "Batch",
+    "Candidate",
+    "Checkpoint",
+    "Counts",
+    "Ensemble",
+    "EnsembleSpec",
+    "Generation",
+    "InputError",
+    "MemberError",
+    "Method",
+    "ModelSpec",
+    "PromptTooLongError",
+    "Settings",
+    "Sides",
+    "Sourced",
+    "Step",
+    "UniteError",
+    "cluster",
+    "get_method",
+    "list_methods",
+    "load_member",
+]
+
+_MODULES = {
+    "Batch": "ensemble.decode.settings",
+    "Candidate": "ensemble.step.trace",
+    "Checkpoint": "ensemble.models.spec",
+    "Counts": "ensemble.decode.sequences",
+    "Ensemble": "ensemble.api",
+    "EnsembleSpec": "ensemble.models.spec",
+    "Generation": "ensemble.decode.sequences",
+    "InputError": "ensemble.errors",
+    "MemberError": "ensemble.errors",
+    "Method": "ensemble.methods",
+    "ModelSpec": "ensemble.models.spec",
+    "PromptTooLongError": "ensemble.errors",
+    "Settings": "ensemble.decode.settings",
+    "Sides": "ensemble.models.spec",
+    "Sourced": "ensemble.models.spec",
+    "Step": "ensemble.step.trace",
+    "UniteError": "ensemble.errors",
+    "cluster": "ensemble.distributed.ray_cluster",
+    "get_method": "ensemble.methods",
+    "list_methods": "ensemble.methods",
+    "load_member": "ensemble.models.load",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Load torch only when something of it is used: ``advisor --help`` imports this package too."""
-    if name == "Ensemble":
-        from ensemble.api import Ensemble
-
-        return Ensemble
-    if name == "Generation":
-        from ensemble.decode.sequences import Generation
-
-        return Generation
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a public name when it is first used."""
+    # Imports at the top would load torch, and with it seconds of start-up, for `advisor --help` too.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value  # the next use finds the name without this function
+    return value

@@ -15,7 +15,7 @@ from ensemble.distributed.engine import Engine, check_engine, check_models, load
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import DecodingLoop, SpanMethod
+from ensemble.methods._span import PromptDecoder, SpanMethod
 from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
@@ -216,8 +216,8 @@ class Ensemble:
     ) -> Iterator[str]:
         """Continue a prompt; yield its text in pieces of whole characters, without a stop string."""
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
-        loop = self._decode([self.encode(prompt)], settings, Batch(size=1))
-        return _pieces(loop, Pieces([string.encode() for string in stop]))
+        decoder = self._decode([self.encode(prompt)], settings, Batch(size=1))
+        return _pieces(decoder, Pieces([string.encode() for string in stop]))
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
@@ -305,9 +305,9 @@ class Ensemble:
             raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         return self._made
 
-    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> DecodingLoop:
+    def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> PromptDecoder:
         if not isinstance(self._made, TokenRule):
-            return self._made.decode(prompts, settings, batch)
+            return self._made(prompts, settings, batch)
         decoder = self.decoder(batch)
         draws: Counter[tuple[int, ...]] = Counter()
         # Prompts of similar length are decoded together, so that little of a batch is padding.
@@ -340,10 +340,10 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _pieces(loop: DecodingLoop, pieces: Pieces) -> Iterator[str]:
-    """The text of the only prompt of a loop, piece by piece."""
-    while not loop.done:
-        finished = loop.step()
-        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(loop.running[0])
+def _pieces(decoder: PromptDecoder, pieces: Pieces) -> Iterator[str]:
+    """The text of the only prompt, piece by piece."""
+    while not decoder.done:
+        finished = decoder.step()
+        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoder.running[0])
         if piece:
             yield piece

@@ -1,11 +1,31 @@
-"""Where what was computed is kept for the next time."""
+"""The user's cache folder, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 
 def default_cache_dir() -> Path:
-    """``unite-advisor`` in the user's cache folder."""
+    """``unite-advisor`` in the user's cache folder (``XDG_CACHE_HOME``, or else ``~/.cache``)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unite-advisor"
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file so that other processes see the old content or the new content, never a part.
+
+    Args:
+        path: The file. Its folder is created if it is missing.
+        write: Writes the new content to the path that it receives.
+
+    Raises:
+        OSError: The file cannot be written. An earlier file at this path is unchanged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The temporary folder is beside the file, because a rename is atomic only within one file system.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        fresh = Path(folder) / path.name
+        write(fresh)
+        fresh.replace(path)

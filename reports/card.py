@@ -1,4 +1,4 @@
-"""The evidence of a run as a part of a model card: Markdown, in which no name or text of a model is markup."""
+"""The evidence of a run for a model card: Markdown, in which no name or text of a model is markup."""
 
 from __future__ import annotations
 
@@ -7,30 +7,23 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ensemble.saved.model_card import escaped
-from reports import verdict, words
-from reports.model import Result
+from reports import text
+from reports.read.result import Result
+from reports.sections import verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def evidence(result: Result) -> str:
-    """Return what a run found out about its set: verdict, figures with intervals, rules, limits, versions."""
-    # Markdown, which HTML's escapes would only spoil: every text from a model or a file goes through ``md``.
+    """Return the evidence for a run's set: verdict, accuracies with intervals, rules, limits and versions."""
+    # HTML escapes would spoil Markdown, so the template passes every text of a model or a file through ``md``.
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
-    environment.filters |= {
-        "md": escaped,
-        "points": words.points,
-        "interval": words.interval,
-        "characters": words.length,
-        "difference": words.difference,
-        "difference_interval": words.difference_interval,
-        "p_value": words.p_value,
-    }
+    environment.filters |= {**text.FILTERS, "md": escaped}
+    certainty = verdict.certainty(result) if result.ensemble else ""
     return environment.get_template("evidence.md.j2").render(
         result=result,
         run=result.ensemble,
-        chosen=[result.candidates[index] for index in result.selected],
         headline=escaped(verdict.headline(result)),
-        # The card has the chosen set alone; the report has the leaderboard.
-        certainty=verdict.certainty(result).replace("the leaderboard", "the run's report") if result.ensemble else "",
+        # A card has no leaderboard.
+        certainty=certainty.replace("the leaderboard", "the run's report"),
     )

@@ -1,4 +1,4 @@
-"""Real servers on free ports, each in a thread of its own, with ensembles of tiny models."""
+"""Real servers on free ports, each in its own thread, with ensembles of tiny models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import Any
 
 import openai
 
-from advisor.serving.app import Served, make_app
-from advisor.serving.engine import Engine
-from advisor.serving.guard import Key
+from advisor.serving.app import make_app
+from advisor.serving.engine import ServingEngine
 from advisor.serving.metrics import Metrics
-from advisor.serving.order import Limits
-from advisor.serving.server import Server, address_of, bind
+from advisor.serving.middleware import digest_of
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.responses import ServedModel
+from advisor.serving.server import GracefulServer, address_of, bind
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
@@ -50,18 +51,18 @@ class Running:
     """A server that runs."""
 
     url: str
-    server: Server
-    engine: Engine
+    server: GracefulServer
+    engine: ServingEngine
     thread: threading.Thread
     errors: list[UniteError]
-    """What it ended with."""
+    """The errors that ended it."""
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        """A client that never tries again by itself."""
+        """A client without retries."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     def ask(self, path: str, content: str | bytes | None = None, **headers: str) -> Reply:
-        """Get a path, or post a body as it stands."""
+        """Get a path, or post a body."""
         data = content.encode() if isinstance(content, str) else content
         sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(f"{self.url}{path}", data, sent)
@@ -78,29 +79,29 @@ class Running:
         return sum(float(value) for key, value in lines if key.partition("{")[0] == name)
 
     def until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, "it has not come about"
+            assert time.monotonic() < end, "the condition did not become true"
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """As a signal does, which only main threads get."""
+        """Stop as a signal does; only main threads receive signals."""
         self.server.handle_exit(signal.SIGTERM, None)
 
 
 @contextlib.contextmanager
 def serving(
-    ensemble: Ensemble, limits: Limits | None = None, *, batch: Batch | None = None, key: str | None = None
+    ensemble: Ensemble, limits: RequestLimits | None = None, *, batch: Batch | None = None, key: str | None = None
 ) -> Iterator[Running]:
-    """Serve an ensemble as ``tiny``; all that was asked for is finished at the end."""
-    limits, metrics = limits or Limits(), Metrics()
-    engine = Engine(ensemble, batch or Batch(), limits, metrics)
-    served = Served("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
-    app = make_app(engine, served, limits, metrics, None if key is None else Key.of(key))
+    """Serve an ensemble as ``tiny``; all requests are finished at the end."""
+    limits, metrics = limits or RequestLimits(), Metrics()
+    engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
+    served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
+    app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key))
     ready = threading.Event()
     with bind("127.0.0.1", 0) as bound:
-        server = Server(app, engine, bound, ready=ready.set)
+        server = GracefulServer(app, engine, bound, ready=ready.set)
         errors: list[UniteError] = []
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""Servers to ask: ``transformers serve`` with tiny models, and raw ones that answer whatever a test wants."""
+"""Servers for tests: ``transformers serve`` with tiny models, and raw ones that give the answers a test sets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Answer = tuple[int, Mapping[str, str], bytes | Iterator[bytes]]
 
 @dataclass(slots=True)
 class Raw:
-    """A server that answers what it is told.
+    """A server that gives the answers a test sets.
 
     Attributes:
         url: Its address.
@@ -91,7 +91,7 @@ class Raw:
 
     @property
     def questions(self) -> list[str]:
-        """The prompts of all requests but the first look at whether the model answers."""
+        """The prompts of all requests, without the first one, which tests whether the model answers."""
         return [body["prompt"] for _, _, body in self.asked if body.get("prompt", "Hello") != "Hello"]
 
 
@@ -116,7 +116,7 @@ def raw_server() -> Iterator[Raw]:
             for name, value in {**length, **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(OSError):  # nobody reads any more
+            with contextlib.suppress(OSError):  # the client has closed the connection
                 for part in [content] if isinstance(content, bytes) else content:
                     self.wfile.write(part)
 

@@ -30,7 +30,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
     for command in ("select", "profile"):
         line = place.refused(command, *SELECT[1:])
         assert "sums runs programs that models wrote" in line
-        assert "cannot stop for certain; give --allow-code-execution to take that risk" in line
+        assert "cannot rule it out; give --allow-code-execution to take that risk" in line
     ran = place.advisor("profile", *SELECT[1:], "--allow-code-execution", "--quiet")
     assert (ran.status, ran.out.count("points")) == (0, 3)
 
@@ -53,11 +53,11 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         ([*SELECT, "--max-length-ratio", "0.9"], "--max-length-ratio 0.9: give a ratio of at least 1"),
         ([*SELECT, "--max-length-ratio", "inf"], "--max-length-ratio inf: give a ratio of at least 1"),
         ([*SELECT, "--max-models", "0"], "--max-models 0: give at least 1"),
-        ([*SELECT, "--level", "0"], "--level 0: give a chance above 0 and below 1"),
-        ([*SELECT, "--level", "1"], "--level 1: give a chance above 0 and below 1"),
-        ([*SELECT, "--level", "nan"], "--level nan: give a chance above 0 and below 1"),
+        ([*SELECT, "--level", "0"], "--level 0: give a probability above 0 and below 1"),
+        ([*SELECT, "--level", "1"], "--level 1: give a probability above 0 and below 1"),
+        ([*SELECT, "--level", "nan"], "--level nan: give a probability above 0 and below 1"),
         ([*SELECT, "--method", "magic"], "--method magic: not one of unite"),
-        ([*SELECT, "--k", "0"], "--k 0: each member must bring at least 1"),
+        ([*SELECT, "--k", "0"], "--k 0: give at least 1"),
         ([*SELECT, "--max-new-tokens", "0"], "--max-new-tokens 0: give at least 1"),
         ([*SELECT, "--batch-size", "0"], "--batch-size 0: give a number of at least 1, or auto"),
         ([*SELECT, "--batch-size", "many"], "--batch-size many: give a number of at least 1, or auto"),
@@ -73,26 +73,26 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
             [*SELECT, "--cache-dir", "task.yaml/cache"],
             "--cache-dir task.yaml/cache: responses cannot be kept there (Not a directory)",
         ),
-        (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: there is no such file"),
+        (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: no such file"),
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
         (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
         (["select", "--profiles", "gone.json"], "--profiles gone.json: there is no such file"),
         ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
-        (["select", "--profiles", "gone.json", "--race"], "--race asks models"),
-        (["select", "--profiles", "gone.json", "--search"], "--search asks models"),
+        (["select", "--profiles", "gone.json", "--race"], "--race runs models"),
+        (["select", "--profiles", "gone.json", "--search"], "--search runs models"),
         ([*SELECT, "--search", "--tries", "1"], "--tries 1: give at least 2 sets"),
-        ([*SELECT, "--tries", "3"], "--tries 3 does nothing without --search; add --search, or leave --tries out"),
-        ([*SELECT, "--race-level", "0.1"], "--race-level 0.1 does nothing without --race; add --race, or leave"),
-        ([*SELECT, "--race", "--race-level", "0"], "--race-level 0: give a chance above 0, below 1"),
-        ([*SELECT, "--race", "--race-level", "nan"], "--race-level nan: give a chance above 0, below 1"),
+        ([*SELECT, "--tries", "3"], "--tries 3 has no effect without --search; add --search, or leave out --tries"),
+        ([*SELECT, "--race-level", "0.1"], "--race-level 0.1 has no effect without --race; add --race, or leave"),
+        ([*SELECT, "--race", "--race-level", "0"], "--race-level 0: give a probability above 0 and below 1"),
+        ([*SELECT, "--race", "--race-level", "nan"], "--race-level nan: give a probability above 0 and below 1"),
         (["report", "gone"], "gone"),
-        (["run"], "there is no prompt"),
+        (["run"], "the prompt is missing"),
         (["run", "gone", "a prompt"], "gone: no such folder"),
         (["run", "--models", "gone", "a prompt"], "gone"),
         (["run", "folder", "--models", "a", "b"], "give a run folder or --models, not both"),
-        (["run", "--models", "a", "b", "--top-p", "0"], "--top-p 0: give a share above 0"),
-        (["run", "--models", "a", "b", "--temperature", "-1"], "--temperature -1: give 0"),
-        (["run", "--models", "a", "b", "--stop", ""], "--stop ''"),
+        (["run", "--models", "a", "b", "--top-p", "0"], "top_p is 0.0; it must be above 0"),
+        (["run", "--models", "a", "b", "--temperature", "-1"], "temperature is -1.0; it must be 0"),
+        (["run", "--models", "a", "b", "--stop", ""], "stop is ('',)"),
     ],
 )
 def test_a_bad_option_is_one_line(
@@ -106,13 +106,13 @@ def test_a_bad_option_is_one_line(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{models}/alpha colour=red", "'colour=red' is no option of a model"),
-        ("{models}/gone", "there is no such folder"),
+        ("{models}/alpha colour=red", "'colour=red' is not an option of a model"),
+        ("{models}/gone", "no such folder"),
         ("{models}/empty", "no config.json in it"),
         ("{models}/pickled", "only there as pickle (pytorch_model.bin)"),
         ("{models}/alpha device=cuda:99 name=other", "device: device cuda:99: not on this machine"),
-        ("{models}/beta", "the name 'beta' is that of models.txt:1 too"),
-        ("org/name@", "names no revision"),
+        ("{models}/beta", "models.txt:1 has the name 'beta', too"),
+        ("org/name@", "has no revision"),
     ],
 )
 def test_a_bad_line_of_the_pool_is_named(place: Place, models: Path, line: str, says: str) -> None:
@@ -150,7 +150,7 @@ def test_code_that_came_with_a_model_and_fails_is_bad_input(
 def test_an_empty_pool_is_bad_input(place: Place) -> None:
     place.task()
     place.pool("# none yet")
-    assert "models.txt: no model in it" in place.refused(*SELECT)
+    assert "models.txt: the pool is empty" in place.refused(*SELECT)
 
 
 # --- The hub ---
@@ -184,9 +184,9 @@ def test_what_was_downloaded_does_while_the_hub_is_away(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("org/gone", "org/gone: it is no folder here, and the hub has no such model"),
-        ("org/pickled", "org/pickled: its weights are only as pickle (pytorch_model.bin)"),
-        ("org/pickled@v9", "org/pickled: the hub has no revision v9 of it"),
+        ("org/gone", "org/gone: not a local folder, and the hub has no model with this name"),
+        ("org/pickled", "org/pickled: it has weights only as pickle (pytorch_model.bin)"),
+        ("org/pickled@v9", "org/pickled: the hub has no revision v9"),
     ],
 )
 def test_the_hub_is_asked_before_anything_is_run(
@@ -203,7 +203,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path
     place.task()
     place.pool("org/name")
     start = time.process_time()
-    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
+    assert "models.txt:1: org/name: not a local folder" in place.refused(*SELECT)
     assert time.process_time() - start < 5
 
 
@@ -213,7 +213,7 @@ def test_a_hub_that_is_switched_off_is_said(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     place.task()
     place.pool("org/name")
-    assert "models.txt:1: org/name: it is no folder here" in place.refused(*SELECT)
+    assert "models.txt:1: org/name: not a local folder" in place.refused(*SELECT)
     assert "the hub cannot be reached" in place.refused("run", "--models", "org/name", "a prompt")
 
 

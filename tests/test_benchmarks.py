@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, on_paper, pool, profiling, serving, steps
+from benchmarks import _outcomes, advice, decode, gpu, methods, on_paper, pool, profiling, serving, start, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from ensemble.methods import list_methods
@@ -30,6 +30,13 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
+
+
+def test_start_prints_one_json_object_with_every_figure(capsys):
+    assert start.main(["--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert tuple(printed) == start.KEYS
+    assert printed["help_over_python"] > 0
 
 
 def test_gpu_runs_on_a_processor_too_and_keeps_its_result_with_the_hardware(capsys, tmp_path: Path):

@@ -25,8 +25,8 @@ import matplotlib
 import pytest
 
 from advisor import cli
-from advisor.output.chosen_set import trace_lines
-from advisor.output.terminal import Terminal
+from advisor.output.terminal import print_conclusion, print_tables, trace_lines
+from advisor.progress import Progress
 from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
@@ -221,11 +221,11 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "alternatives": [{"method": "voting", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}],
         "advice": {"verdict": "single", "text": HOSTILE},
     }
-    terminal = Terminal()
-    terminal.say(HOSTILE)
-    terminal.show(result)
-    terminal.conclude(result, tmp_path / "[bold]\x1b[31m" / "report.html")
-    with terminal.stage(HOSTILE, 3) as advance:
+    progress = Progress()
+    progress.say(HOSTILE)
+    print_tables(result)
+    print_conclusion(result, tmp_path / "[bold]\x1b[31m" / "report.html")
+    with progress.stage(HOSTILE, 3) as advance:
         advance(3)
     captured = capfd.readouterr()
     assert not [c for c in captured.out + captured.err if not c.isprintable() and c != "\n"]
@@ -414,7 +414,7 @@ def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, 
     write_long(place, models)
     assert runs.stop(place, 9, 0, signal.SIGINT) == 130
     assert answered(place.cache) >= 9
-    line = "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
+    line = "advisor: stopped; complete responses are cached, and the same command continues from there\n"
     assert errors(place) == line
 
 
@@ -464,4 +464,4 @@ def test_what_keeps_nothing_does_not_say_so_when_it_is_stopped(monkeypatch: pyte
         monkeypatch.setattr(sys, "argv", ["advisor", command, "x"])
         said[command] = cli.stopped()
     assert said["serve"] == said["run"] == "stopped"
-    assert said["select"].endswith("goes on from there")
+    assert said["select"].endswith("continues from there")

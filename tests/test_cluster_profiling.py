@@ -21,8 +21,8 @@ import pytest
 import torch
 
 from advisor.config import InferenceConfig
-from advisor.pool.pool_file import Candidate
-from advisor.pool.resources import Needs, devices, needs_of, read_needs, together
+from advisor.pool.pool_file import PoolEntry
+from advisor.pool.resources import Resources, combined, devices, read_resources, resources_of
 from advisor.profile.engine import Answered, Begun, Ended, Event, Job
 from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader
@@ -130,7 +130,7 @@ def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceC
     model = ModelSpec(Checkpoint(str(models / name)), name)
     here = Here(name, partial(FreshLoader(cache), [model], Decoding()))
     asked = dict(enumerate(task.examples))
-    return Job(name, here, (model,), (Needs(),), Decoding(), asked, task, setting or InferenceConfig())
+    return Job(name, here, (model,), (Resources(),), Decoding(), asked, task, setting or InferenceConfig())
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     import ray
 
     # There is room for one at a time.
-    alone = (Needs(num_cpus=ray.cluster_resources()["CPU"]),)  # type: ignore[no-untyped-call]  # Ray types few
+    alone = (Resources(num_cpus=ray.cluster_resources()["CPU"]),)  # type: ignore[no-untyped-call]  # Ray types few
     first, second = (replace(job_of(models, name, many, place.cache), needs=alone) for name in ("alpha", "gamma"))
     watched = Watched()
     over = threading.Event()
@@ -259,7 +259,7 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
 ) -> None:
     few = replace(many, examples=many.examples[:2])
     jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
-    pool = [Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
+    pool = [PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
     with ClusterEngine(place.cache, pytest.fail) as engine:
         engine.prepare(pool, "cpu")
         hired = wait_for(workers)
@@ -319,7 +319,7 @@ def test_a_cluster_that_is_not_there_is_said_within_seconds(place: Place, models
     start = time.monotonic()
     there = f"127.0.0.1:{free_port()}"
     line = place.refused(*SELECT, "--engine", "ray", "--ray-address", there)
-    assert f"--ray-address {there}: no cluster answers there" in line
+    assert f"--ray-address {there}: no cluster answers at this address" in line
     assert time.monotonic() - start < 20
 
 
@@ -337,7 +337,7 @@ def test_something_else_than_a_cluster_is_told_from_one(place: Place, models: Pa
         thread.start()
         line = place.refused(*SELECT, "--engine", "ray", "--ray-address", f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-    assert "what listens there is no Ray cluster" in line
+    assert "this server is not a Ray cluster" in line
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:0", "host:99999", ":6379:"])
@@ -377,20 +377,22 @@ def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path
 
 
 def test_what_is_left_open_follows_from_the_device() -> None:
-    assert needs_of(Needs(), "cpu", "here") == Needs(1, 0)
-    assert needs_of(Needs(), "cuda", "here") == Needs(1, 1)
-    assert needs_of(read_needs({"num_cpus": "8", "num_gpus": "0.5"}, "here"), "cuda", "here") == Needs(8, 0.5)
+    assert resources_of(Resources(), "cpu", "here") == Resources(1, 0)
+    assert resources_of(Resources(), "cuda", "here") == Resources(1, 1)
+    assert resources_of(read_resources({"num_cpus": "8", "num_gpus": "0.5"}, "here"), "cuda", "here") == Resources(
+        8, 0.5
+    )
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])
 def test_a_device_that_is_not_the_one_given_is_refused(gpus: float | None, device: str) -> None:
     with pytest.raises(InputError, match=r"^models.txt:3: .*cuda"):
-        needs_of(Needs(num_gpus=gpus), device, "models.txt:3")
+        resources_of(Resources(num_gpus=gpus), device, "models.txt:3")
 
 
 def test_a_set_has_a_gpu_for_each_of_its_members_and_their_cores_in_turns() -> None:
-    needs = (Needs(2, 1), Needs(4, 0), Needs(1, 0.5), Needs(1, 0.5))
-    assert together(needs) == Needs(4, 2)
+    needs = (Resources(2, 1), Resources(4, 0), Resources(1, 0.5), Resources(1, 0.5))
+    assert combined(needs) == Resources(4, 2)
     assert devices(needs) == ["cuda:0", "cpu", "cuda:1", "cuda:1"]
 
 
@@ -418,7 +420,7 @@ def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many:
         finally:
             running.kill()
     assert (running.returncode, out) == (130, "")
-    assert err == "advisor: stopped; what was answered so far is kept, and the same command goes on from there\n"
+    assert err == "advisor: stopped; complete responses are cached, and the same command continues from there\n"
     assert len(started) > 4
     wait_for(lambda: not started & every_process(), 30)
 

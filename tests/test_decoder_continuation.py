@@ -1,4 +1,4 @@
-"""A text that grows token by token: its ids are always those of the whole, and it is not read in whole each time."""
+"""A text that grows token by token has the ids of the whole text, and is not tokenized as a whole each time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORDS = [
 BETWEEN = [" ", " ", " ", "\n", "，", "。", "、", "！", "？", "  ", ", ", "", "\n\n", ".\n", " \n"]
 
 UNCUT = {
-    ("starcoder", "今"): "it has a token of a letter and a byte that full stops begin with",
-    ("deepseek-llm", "М"): "it has a token of a byte that letters end with and a space",
-    ("deepseek-llm", "한"): "likewise",
+    ("starcoder", "今"): "it has a token of a letter and the first byte of a full stop",
+    ("deepseek-llm", "М"): "it has a token of the last byte of a letter and a space",
+    ("deepseek-llm", "한"): "it has a token of the last byte of a letter and a space",
 }
-"""Tokenizers and texts, by their first letters, that are read anew in whole at each step."""
+"""Tokenizers and texts, by their first letters, that are tokenized as a whole at each step."""
 
 phrases = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(BETWEEN)), min_size=1, max_size=12).map(
     lambda pairs: "".join(word + between for word, between in pairs).encode()
@@ -31,7 +31,7 @@ phrases = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(BETWEEN)), 
 
 
 def grow(vocabulary: Vocabulary, parts: list[bytes]) -> None:
-    """Extend a continuation part by part, and compare it with the whole after each."""
+    """Extend a continuation part by part, and compare it with the whole text after each part."""
     reader, data = Continuation(vocabulary), b""
     for part in parts:
         old = reader.ids
@@ -56,7 +56,7 @@ def test_growing_words_have_the_ids_of_the_whole(name: str, data: bytes, size: i
     grow(vocabulary_named(name), [data[n : n + size] for n in range(0, len(data), size)])
 
 
-def test_a_fork_leaves_the_first_as_it_is() -> None:
+def test_a_fork_does_not_change_the_original() -> None:
     vocabulary = vocabulary_named("bytes")
     reader = Continuation(vocabulary)
     reader.extend(b"see the ca")
@@ -85,7 +85,7 @@ def test_the_cost_of_a_growing_text_does_not_grow_with_the_square_of_its_length(
     if (name, text[0]) in UNCUT:
         pytest.xfail(UNCUT[name, text[0]])
     if name == "unigram" and not text.isascii():
-        pytest.skip("most of these characters are unknown to it")
+        pytest.skip("most of these characters are unknown to this tokenizer")
     vocabulary, read = vocabulary_named(name), list[int]()
     inner = vocabulary.continue_ids
 
@@ -110,9 +110,9 @@ def test_the_cost_of_a_growing_text_does_not_grow_with_the_square_of_its_length(
         (AddedToken("of the", normalized=False), False),
         (AddedToken("of", normalized=False), True),
     ],
-    ids=["swallows the space", "ends with no letter", "runs over it", "is a word"],
+    ids=["takes the space", "does not end with a letter", "crosses a space", "is a word"],
 )
-def test_a_token_that_runs_over_a_space_forbids_to_cut_there(token: AddedToken, cuts: bool) -> None:
+def test_a_token_that_crosses_a_space_forbids_a_cut(token: AddedToken, cuts: bool) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens([token])
     vocabulary = Vocabulary(tokenizer, (), len(tokenizer))

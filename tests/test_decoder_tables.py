@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_vocabulary import judge_of, vocabulary_named
+from test_vocabulary import reference_of, vocabulary_named
 from tiny import byte_tokenizer, real_tokenizers
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
@@ -20,7 +20,7 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 
 def assert_the_pages(joint: JointVocabulary, names: list[str]) -> None:
     """Every look-up in the tables against the judge's dictionaries."""
-    vocabularies, judges = [vocabulary_named(name) for name in names], [judge_of(name) for name in names]
+    vocabularies, judges = [vocabulary_named(name) for name in names], [reference_of(name) for name in names]
     numbers = entries(vocabularies)
     assert {*numbers} == {data for judge in judges for data in judge.candidates}
     assert joint.size == len(numbers) + 1

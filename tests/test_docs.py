@@ -17,8 +17,10 @@ import typer
 from pages import Shell, blocks, warm_shell
 from sharing import demo_cache
 
+import ensemble
 from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
+from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
 from ensemble.methods import list_methods
 
@@ -79,6 +81,20 @@ def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
         assert not anchor or anchor in anchors(file), f"{name} links to {target}#{anchor}"
 
 
+# --- Imports ---
+
+
+def test_every_public_name_of_ensemble_can_be_imported() -> None:
+    for name in ensemble.__all__:
+        assert getattr(ensemble, name).__name__ == name
+
+
+def test_pages_and_notebooks_import_from_no_deeper_module() -> None:
+    deep = re.compile(r"\b(?:from|import) (?:advisor(?!\.tasks import)|ensemble)\.\w+")
+    files = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb")]
+    assert [str(file.relative_to(ROOT)) for file in files if deep.search(file.read_text(encoding="utf-8"))] == []
+
+
 # --- Tables that say what the code says ---
 
 
@@ -111,6 +127,13 @@ def test_the_page_of_tasks_has_every_task_and_metric() -> None:
 def test_the_page_of_the_report_has_every_measure_of_a_pair() -> None:
     said = {row[1].strip("`"): row[2] for row in rows("report.md") if len(row) == 3}
     assert HOW_TO_READ.items() <= said.items()
+
+
+def test_the_page_of_the_report_has_the_questions_that_a_gain_needs() -> None:
+    said = [row for row in rows("report.md") if re.match(r"\d+ points$", row[0])]
+    assert len(said) == 3
+    for gain, needed in said:
+        assert f"{questions_needed(int(gain.split()[0]), discordance=0.2):,}" == needed
 
 
 def test_figures_are_those_that_the_benchmarks_kept() -> None:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.config import InferenceConfig
-from advisor.output.terminal import Terminal
-from advisor.planning import plan_of_run
+from advisor.evaluation import evaluation_config
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import Store
 from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.verify.responses import answered, chosen
+from advisor.verify.responses import chosen, dev_scores
 from ensemble.methods import get_module
-from ensemble.methods._response import ResponseSetup
 
 if TYPE_CHECKING:
     from pools import Place
@@ -95,24 +93,10 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
-    setting = InferenceConfig(max_new_tokens=6)
-    plan = plan_of_run(
-        run.folder / "run",
-        task="task.yaml",
-        data=None,
-        split="held_out",
-        limit=None,
-        shots=None,
-        seed=0,
-        allow_code_execution=False,
-        inference=setting,
-        methods=["unite"],
-        k=10,
-        cache_dir=None,
-        command="",
-    )
+    options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
+    plan = evaluation_config(run.folder / "run", options, "")
     with Store(plan.cache_dir) as store:
-        profiler = Profiler(plan, store, Terminal(quiet=True))
+        profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
         greedy = profiler.alone([name], task)[name].profile
         drawn = [profiler.drawn(name, task, 1.0, seed).profile for seed in (0, 1, 0)]
@@ -134,7 +118,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_loading", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     again = evaluate(run, "--methods", "unite,gac,voting")
     assert (again["members"], again["methods"]) == (first["members"], first["methods"])
 
@@ -150,7 +134,7 @@ def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None
     ("options", "message"),
     [
         (("--methods", "unite,nothing"), "--methods nothing: not one of unite"),
-        (("--methods", "unite,unite"), "--methods: unite is there twice"),
+        (("--methods", "unite,unite"), "--methods: unite appears twice"),
         (("--methods", ","), "--methods: name at least one of"),
         (("--k", "0"), "--k 0"),
         (("--set", "unite"), "--set unite: give METHOD.NAME=VALUE"),
@@ -180,12 +164,13 @@ def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Pl
         )
         for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
     ]
-    voting = get_module("voting").make(ResponseSetup(("a", "b", "c")), None)
+    voting = get_module("voting").make((), (), None)
     profile, picks = chosen("voting", voting, task, profiles)
     assert set(picks) == {1}
     assert profile.answers == profiles[1].answers
-    assert {response.score for one in answered(task, profiles) for response in one.responses} == {None}
-    assert answered(task, profiles, scored=True)[0].responses[0].score == 1.0
+    prompts, scores = dev_scores(task, profiles)
+    assert prompts == [example.prompt for example in task.examples]
+    assert scores[0] == [1.0, 0.0, 0.0]
 
 
 def test_holms_correction_is_the_textbooks() -> None:

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
 from reports.card import evidence
-from reports.model import read_result
+from reports.read.result import read_result
 
 if TYPE_CHECKING:
     from pools import Place
@@ -83,7 +83,7 @@ def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None
     assert place.advisor(*SELECT, *LENIENT, "--no-verify").status == 0
     assert place.advisor("export", "run", "out").status == 0
     card = (place.folder / "out" / "README.md").read_text(encoding="utf-8")
-    assert "was chosen, but never run on held-out questions" in card
+    assert "The set was not run on held-out questions" in card
     assert "model-index" not in card
 
 
@@ -93,10 +93,10 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
         assert (ran.status, ran.out) == (2, "")
         return ran.line
 
-    assert "is a local model, which nobody else can load" in refused("export", "run", "out", "--push", "org/new")
-    assert "--public says who sees what --push makes" in refused("export", "run", "out", "--public")
+    assert "is a local model, which others cannot load" in refused("export", "run", "out", "--push", "org/new")
+    assert "--public needs --push" in refused("export", "run", "out", "--public")
     assert "gone: no such folder; give a run folder" in refused("export", "gone", "out")
-    assert "is no saved ensemble, and has " in refused("export", "run", "run")
+    assert "is not a saved ensemble, and has " in refused("export", "run", "run")
     assert not (place.folder / "out").exists()
     result = result_of(run)
     files = result["provenance"]["models"][result["selected"][0]]["files"]
@@ -105,7 +105,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
     assert "changed since the run (config.json differs)" in refused("export", "run", "out")
     result["selected"] = result["selected"][1:]
     (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    assert "alone, which is no ensemble" in refused("export", "run", "out")
+    assert "which is not an ensemble" in refused("export", "run", "out")
 
 
 def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:

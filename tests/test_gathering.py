@@ -13,8 +13,8 @@ from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 from advisor.choose.gathering import gather, race_order
 from advisor.config import RunConfig
 from advisor.output.result_json import result_of, samples_of
-from advisor.output.terminal import Terminal
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import Store
 from advisor.tasks import load_task
@@ -41,7 +41,7 @@ def plan(place: Place, models: Path) -> RunConfig:
     place.task(questions, metric="exact_match")
     asked = dataclasses.replace(plan, dev=load_task("task.yaml"))
     with Store(place.cache) as store:
-        answers = Profiler(asked, store, Terminal(quiet=True)).alone(["alpha"], asked.dev)["alpha"].profile.answers
+        answers = Profiler(asked, store, Progress(quiet=True)).alone(["alpha"], asked.dev)["alpha"].profile.answers
     for question, answer in zip(questions, answers, strict=False):
         question["answer"] = answer.text
     place.task(questions, metric="exact_match", max_new_tokens=6)
@@ -51,13 +51,13 @@ def plan(place: Place, models: Path) -> RunConfig:
 def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
     said: list[str] = []
 
-    class Listener(Terminal):
+    class Listener(Progress):
         def say(self, text: str) -> None:
             said.append(text)
 
     everybody = dataclasses.replace(plan, rules=Rules(max_gap=100))
     with Store(plan.cache_dir) as store:
-        profiler = Profiler(everybody, store, Terminal(quiet=True))
+        profiler = Profiler(everybody, store, Progress(quiet=True))
         assert not gather(everybody, profiler, Listener(quiet=True)).reasons
     assert said == [
         "the race has dropped nobody: before all 48 questions were asked, no candidate was surely more than 100 points "

@@ -1,4 +1,4 @@
-"""Members from GGUF files: real ones, written from tiny Llama models."""
+"""Members from GGUF files that are written from tiny Llama models."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(model: Path) -> torch.Tensor:
-    member = load_member(ModelSpec(Checkpoint(str(model), "m")))
+    member = load(model)
     with torch.inference_mode():
         found: torch.Tensor = member.model(torch.tensor([member.encode_prompt(PROMPT)])).logits
     return found
@@ -61,10 +61,10 @@ def test_a_gguf_file_gives_the_logits_of_the_safetensors(tiny: Path) -> None:
     torch.testing.assert_close(logits(tiny / "tiny.gguf"), logits(tiny / "dense"), rtol=0, atol=1e-6)
 
 
-def test_a_quantised_file_is_near_them_and_dense(tiny: Path) -> None:
+def test_a_quantised_file_gives_similar_logits_and_unquantised_weights(tiny: Path) -> None:
     dense, quantised = logits(tiny / "dense"), logits(tiny / "tiny-q8.gguf")
     assert 1e-4 < float((dense - quantised).norm() / dense.norm()) < 0.1
-    member = load_member(ModelSpec(Checkpoint(str(tiny / "tiny-q8.gguf"), "m")))
+    member = load(tiny / "tiny-q8.gguf")
     held = sum(parameter.numel() * parameter.itemsize for parameter in member.model.parameters())
     assert {parameter.dtype for parameter in member.model.parameters()} == {torch.float32}
     assert held == dense_size(tiny / "tiny-q8.gguf", torch.float32) > 2 * (tiny / "tiny-q8.gguf").stat().st_size
@@ -82,22 +82,22 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
     tokenizer = byte_tokenizer((" the", "ing"))
     tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     write_gguf(tmp_path / "chat.gguf", tiny_model(tokenizer, hidden=32), tokenizer)
-    member = load_member(ModelSpec(Checkpoint(str(tmp_path / "chat.gguf"), "m")))
+    member = load(tmp_path / "chat.gguf")
     assert member.name == "chat"
     assert member.tokenizer.decode(member.encode_prompt("the")) == "<the>"
 
 
-def test_a_token_of_the_tokenizer_alone_is_refused_in_a_prompt(tiny: Path) -> None:
+def test_a_token_that_only_the_tokenizer_has_is_refused_in_a_prompt(tiny: Path) -> None:
     # transformers gives every byte-level tokenizer of a GGUF file this token, also where the file has none.
     with pytest.raises(InputError, match=r"tiny: the prompt has '<\|endoftext\|>', which the model has no"):
-        load_member(ModelSpec(Checkpoint(str(tiny / "tiny.gguf"), "m"))).encode_prompt("a<|endoftext|>b")
+        load(tiny / "tiny.gguf").encode_prompt("a<|endoftext|>b")
 
 
-def test_memory_is_that_of_the_dense_model_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_check_counts_unquantised_weights_and_says_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tiny / "tiny-q8.gguf"
     monkeypatch.setattr("ensemble.models.memory.free_memory", lambda _: dense_size(file, torch.float32) - 1)
     check_memory("tiny", Checkpoint(str(file)), "bfloat16", torch.device("cpu"))
-    with pytest.raises(MemberError, match=r"in float32 \(a GGUF file's weights are made dense\)"):
+    with pytest.raises(MemberError, match=r"in float32 \(GGUF weights are loaded unquantised\)"):
         check_memory("tiny", Checkpoint(str(file)), "float32", torch.device("cpu"))
 
 
@@ -118,7 +118,7 @@ def test_a_run_knows_a_file_by_its_hash_and_can_be_run_again(place: Place, model
     assert (ran.status, ran.err) == (0, "")
 
 
-def test_a_pool_line_may_name_a_file_of_a_hubs_model(place: Place) -> None:
+def test_a_pool_line_can_name_a_file_of_a_model_on_the_hub(place: Place) -> None:
     place.pool("org/llama-gguf gguf_file=llama-q4.gguf", "org/llama-gguf gguf_file=llama-q8.gguf")
     found = [(candidate.name, candidate.checkpoint.gguf) for candidate in read_pool("models.txt")]
     assert found == [("llama-q4", "llama-q4.gguf"), ("llama-q8", "llama-q8.gguf")]
@@ -137,10 +137,10 @@ def refused(path: Path) -> str:
     return str(raised.value)
 
 
-def test_what_is_no_gguf_file_is_refused(tmp_path: Path) -> None:
-    assert "there is no such file" in refused(tmp_path / "gone.gguf")
+def test_other_files_than_gguf_are_refused(tmp_path: Path) -> None:
+    assert "this file does not exist" in refused(tmp_path / "gone.gguf")
     (tmp_path / "page.gguf").write_text("<html>not found</html>", encoding="utf-8")
-    assert "page.gguf: no GGUF file, as it does not begin with GGUF" in refused(tmp_path / "page.gguf")
+    assert "page.gguf: not a GGUF file, because it does not begin with GGUF" in refused(tmp_path / "page.gguf")
     (tmp_path / "big-00001-of-00003.gguf").write_bytes(b"GGUF")
     assert "one of 3 parts" in refused(tmp_path / "big-00001-of-00003.gguf")
 
@@ -154,11 +154,11 @@ def test_a_file_whose_header_is_cut_is_refused(tiny: Path, tmp_path: Path, lengt
 def test_a_file_whose_weights_are_cut_is_refused(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes((tiny / "tiny.gguf").read_bytes()[:-5000])
     with pytest.raises((InputError, MemberError), match=r"cut.gguf|cut: it cannot be loaded") as raised:
-        load_member(ModelSpec(Checkpoint(str(tmp_path / "cut.gguf"), "m")))
+        load(tmp_path / "cut.gguf")
     assert "\n" not in str(raised.value)
 
 
-def test_a_length_that_no_file_has_is_refused(tiny: Path, tmp_path: Path) -> None:
+def test_an_impossible_length_in_the_header_is_refused(tiny: Path, tmp_path: Path) -> None:
     data = bytearray((tiny / "tiny.gguf").read_bytes())
     data[24:32] = struct.pack("<Q", 2**62)  # the length of the first key
     (tmp_path / "wild.gguf").write_bytes(data)
@@ -169,7 +169,7 @@ def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer((" the",))
     write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer), tokenizer, without="blk.1.ffn_up.weight")
     with pytest.raises(MemberError, match=r"less: its weights lack model.layers.1.mlp.up_proj.weight"):
-        load_member(ModelSpec(Checkpoint(str(tmp_path / "less.gguf"), "m")))
+        load(tmp_path / "less.gguf")
 
 
 def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Pa
     assert "architecture rwkv9 is not supported yet" in refused(tmp_path / "new.gguf")
 
 
-def test_a_missing_library_is_said_with_the_extra(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_extra(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr("ensemble.models.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
     assert refused(tiny / "tiny.gguf").endswith("need gguf, which is not installed; pip install 'unite-advisor[gguf]'")
 
 
-def test_a_file_is_quantised_by_itself_alone(tiny: Path) -> None:
+def test_a_quantisation_option_is_refused_for_a_file(tiny: Path) -> None:
     with pytest.raises(InputError, match="leave quantization out"):
         load(tiny / "tiny.gguf", quantization=BitsAndBytesConfig(load_in_8bit=True))

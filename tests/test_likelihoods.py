@@ -11,7 +11,7 @@ from sklearn.calibration import calibration_curve
 
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import Answer, Profile
-from advisor.tasks.values import Example, Signature, Task
+from advisor.tasks.task import Example, Signature, Task
 
 CHOICES = ("no", "certainly", "今天")
 

@@ -1,4 +1,4 @@
-"""The registry of methods: what is declared, and what is refused before anything is run."""
+"""The registry of methods: their declarations, and errors before anything runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_listing_the_methods_loads_no_torch() -> None:
 
 
 @pytest.mark.parametrize("name", list_methods())
-def test_what_is_listed_is_what_the_module_says(name: str) -> None:
+def test_a_listed_method_is_the_declaration_of_its_module(name: str) -> None:
     assert list_methods()[name] == get_module(name).METHOD
     assert callable(get_module(name).make)
 
@@ -55,7 +55,7 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
     [
         ({"method": "nothing"}, "method 'nothing': not one of unite, average, "),
         ({"nonsense": 1}, "method unite has no option nonsense; it has gate, mean, consistency"),
-        ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has none"),
+        ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has no options"),
         (
             {"method": "geometric", "mean": "arithmetic"},
             "method geometric has no option mean; it has gate",
@@ -68,6 +68,6 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
         ({"method": "average"}, "method average: it needs one vocabulary, and bytes-0 and unigram-1 differ in "),
     ],
 )
-def test_what_a_method_cannot_use_is_refused(given: dict[str, Any], message: str, tables: Path) -> None:
+def test_arguments_that_a_method_cannot_use_are_refused(given: dict[str, Any], message: str, tables: Path) -> None:
     with pytest.raises(InputError, match="^" + re.escape(message)):
         Ensemble([member("bytes"), member("unigram", 1)], cache_dir=tables, **given)

@@ -1,4 +1,4 @@
-"""MinED and EVA: the mapping of tokens against slow readings, averaging on the primary's vocabulary, and the cache."""
+"""MinED and EVA: token mappings against slow implementations, averages on the primary's vocabulary, and the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._mapped import Mapping, kept, tokens
+from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
 from ensemble.methods.eva import faithful, projection
 from ensemble.methods.mined import nearest
 from ensemble.models.load import member_of
@@ -105,7 +105,7 @@ def plain_mined(primary: Member, other: Member) -> Table:
 
 
 def plain_eva(primary: Member, other: Member, cells: int, threshold: float) -> Table:
-    """The mapping as the docstring tells it."""
+    """The mapping as the docstring defines it."""
     mine, theirs = candidates(primary), candidates(other)
     one, two = (unit_vectors(who, ids) for who, ids in ((primary, mine), (other, theirs)))
     common = [token for token in theirs if token in mine]
@@ -142,7 +142,7 @@ def wider() -> Member:
     return member_of(tiny_model(tokenizer_named("unigram"), 3, hidden=24), tokenizer_named("unigram"), name="wider")
 
 
-def test_mined_is_what_its_definition_says() -> None:
+def test_mined_follows_its_definition() -> None:
     members = [member("bytes"), member("unigram", 1), member("unigram with bytes", 2)]
     weights, logits = [0.5, 0.3, 0.2], logits_of(members, 1)
     maps = [itself(members[0]), *(plain_mined(members[0], other) for other in members[1:])]
@@ -153,7 +153,7 @@ def test_mined_is_what_its_definition_says() -> None:
 
 @pytest.mark.parametrize("width", ["the same width", "another width"])
 @pytest.mark.parametrize("given", [{}, {"cells": 3, "threshold": 0.4}])
-def test_eva_is_what_its_definition_says(width: str, given: dict[str, Any]) -> None:
+def test_eva_follows_its_definition(width: str, given: dict[str, Any]) -> None:
     members = [member("bytes"), member("unigram", 1) if width == "the same width" else wider()]
     weights, logits = [0.6, 0.4], logits_of(members, 1)
     table = plain_eva(*members, given.get("cells", 10), given.get("threshold", 0.1))
@@ -167,22 +167,24 @@ def test_eva_is_what_its_definition_says(width: str, given: dict[str, Any]) -> N
     st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=8),
     st.lists(st.binary(min_size=1, max_size=4), unique=True, min_size=1, max_size=12),
 )
-def test_the_nearest_is_found_among_all_with_the_lowest_id_of_several(wanted: list[bytes], among: list[bytes]) -> None:
+def test_the_nearest_of_all_tokens_is_found_and_the_lowest_id_of_several(
+    wanted: list[bytes], among: list[bytes]
+) -> None:
     ids = {data: 7 * n % 13 for n, data in enumerate(among)}
     slow = [min(ids, key=lambda to: (Levenshtein.distance(data, to), ids[to])) for data in wanted]
     assert nearest(wanted, ids) == [ids[to] for to in slow]
 
 
-def test_a_token_goes_to_what_is_spelled_like_it() -> None:
+def test_a_token_is_mapped_to_a_similar_spelling() -> None:
     assert nearest([b"get", b"Mass"], {b"gets": 3, b"ass": 1, b"Massachusetts": 2}) == [3, 1]
 
 
 def test_common_tokens_are_those_whose_bytes_both_have() -> None:
     members = [member("bytes"), member("unigram", 1)]
     one, two = (candidates(who) for who in members)
-    beside = tokens(build([who.vocabulary for who in members]), 1)
-    assert {tuple(pair) for pair in beside.common.T.tolist()} == {(two[t], one[t]) for t in two if t in one}
-    assert {*beside.foreign.tolist()} == {index for token, index in two.items() if token not in one}
+    common, foreign = common_and_foreign(build([who.vocabulary for who in members]), 1)
+    assert {tuple(pair) for pair in common.T.tolist()} == {(two[t], one[t]) for t in two if t in one}
+    assert {*foreign.tolist()} == {index for token, index in two.items() if token not in one}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -212,7 +214,7 @@ def test_identical_members_give_the_members_own_choice(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_logit_that_is_no_number_makes_its_row_no_number(name: str) -> None:
+def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = logits_of(members, 2)
     logits[1][0, members[1].vocabulary.representatives[b"J"]] = math.nan
@@ -239,7 +241,7 @@ def test_members_of_different_precision_go_together(name: str) -> None:
         assert torch.allclose(step.mean.sum(dim=1).double(), torch.ones(2, dtype=torch.float64), atol=1e-5)
 
 
-def test_eos_goes_to_eos() -> None:
+def test_eos_is_mapped_to_eos() -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
     logits[1][0, members[1].vocabulary.eos_ids[0]] = 50
@@ -247,20 +249,20 @@ def test_eos_goes_to_eos() -> None:
     assert int(step.entries[0, step.members[1, 0].argmax()]) == EOS
 
 
-def test_a_member_that_nobody_agrees_with_is_left_out() -> None:
+def test_a_member_that_disagrees_with_all_others_is_left_out() -> None:
     members = torch.tensor([[[0.5, 0.3, 0.1, 0.1]], [[0.3, 0.5, 0.1, 0.1]], [[0.0, 0.1, 0.2, 0.7]]])
     weights = torch.tensor([[0.5], [0.3], [0.2]])
     assert faithful(2)(members, weights).flatten().tolist() == pytest.approx([0.625, 0.375, 0])
     assert faithful(4)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
-def test_all_stay_where_none_agree() -> None:
+def test_all_members_stay_if_none_agree() -> None:
     members = torch.eye(3)[:, None]
     weights = torch.tensor([[0.5], [0.3], [0.2]])
     assert faithful(1)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
-def test_the_projection_finds_a_rotation_again() -> None:
+def test_the_projection_recovers_a_rotation() -> None:
     random = torch.Generator().manual_seed(0)
     own = torch.randn(40, 6, generator=random, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64)).Q
@@ -270,22 +272,22 @@ def test_the_projection_finds_a_rotation_again() -> None:
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:
     made: list[int] = []
 
-    def make() -> Mapping:
+    def make() -> TokenMapping:
         made.append(1)
-        return Mapping(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 0.5]))
+        return TokenMapping(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 0.5]))
 
-    first, again = kept("key", make, tmp_path), kept("key", make, tmp_path)
+    first, again = load_or_make("key", make, tmp_path), load_or_make("key", make, tmp_path)
     assert again.share.tolist() == first.share.tolist()
     assert len(made) == 1
-    kept("another key", make, tmp_path)
+    load_or_make("another key", make, tmp_path)
     assert len(made) == 2
     for path in tmp_path.glob("*.safetensors"):
         path.write_bytes(b"damaged")
-    kept("key", make, tmp_path)
+    load_or_make("key", make, tmp_path)
     assert len(made) == 3
 
 
-def test_eva_keeps_a_mapping_for_each_pair_of_embeddings(tmp_path: Path) -> None:
+def test_eva_saves_a_mapping_for_each_pair_of_embeddings(tmp_path: Path) -> None:
     for seed in (1, 2, 1):
         rule("eva", [member("bytes"), member("unigram", seed)])
     assert len([*tmp_path.rglob("*.safetensors")]) == 2

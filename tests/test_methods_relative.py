@@ -1,4 +1,4 @@
-"""DeePEn: the blocks against a slow reading of Eq. 2 to 7, and what is refused."""
+"""DeePEn: the blocks against a slow implementation of Eq. 2 to 7, and input errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._relative import RelativeSpace
+from ensemble.methods.deepen import RelativeSpace
 from ensemble.methods.deepen_adapt import adaptive_weights
 from ensemble.models.member import Member
 from ensemble.step.token_method import Setup, TokenRule
@@ -88,7 +88,7 @@ def times(p: Sequence[float], matrix: Sequence[Sequence[float]]) -> list[float]:
 
 
 @pytest.mark.parametrize("names", [("bytes", "unigram"), ("unigram with bytes", "bytes", "unigram")])
-def test_a_step_is_what_the_equations_say(names: tuple[str, ...]) -> None:
+def test_a_step_follows_the_equations(names: tuple[str, ...]) -> None:
     members = [member(name, seed) for seed, name in enumerate(names)]
     weights = [0.7, 0.3] if len(names) == 2 else [0.5, 0.3, 0.2]
     logits = logits_of(members, 1)
@@ -112,7 +112,7 @@ def test_the_size_of_a_block_changes_nothing(cells: int) -> None:
     assert torch.allclose(related, expected.exp() @ matrix, atol=1e-12)
 
 
-def test_tokens_without_any_share_stay_without() -> None:
+def test_tokens_with_probability_0_keep_it() -> None:
     vectors = torch.eye(4, dtype=torch.float64)
     log_p = torch.tensor([[-math.inf, -math.inf, math.log(0.25), math.log(0.75)]], dtype=torch.float64)
     moved, related = RelativeSpace(vectors, 2, 1.0, cells=2).relate(log_p, torch.ones(1, 2, dtype=torch.float64))
@@ -137,7 +137,7 @@ def test_identical_members_give_the_members_own_distribution() -> None:
     assert torch.allclose(step.members.sum(dim=2), torch.ones(3, 2, dtype=torch.float64))
 
 
-def test_the_primary_is_drawn_to_what_another_member_wants() -> None:
+def test_the_primary_moves_to_a_token_that_another_member_wants() -> None:
     members = [member("bytes"), member("unigram", 1)]
     wanted = [one.vocabulary.representatives[b"J"] for one in members]
     logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
@@ -146,7 +146,7 @@ def test_the_primary_is_drawn_to_what_another_member_wants() -> None:
     assert int(step.ids[0, step.mean[0].argmax()]) == wanted[0]
 
 
-def test_a_logit_that_is_no_number_makes_its_row_no_number() -> None:
+def test_a_nan_logit_makes_its_row_nan() -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = logits_of(members, 2)
     logits[1][0, members[1].vocabulary.representatives[b"J"]] = math.nan
@@ -180,7 +180,7 @@ def test_a_whole_generation_of_copies_is_the_members_own(tables: Path) -> None:
 
 
 def with_embedding(one: Member, weight: object) -> Member:
-    """A member whose model has that in the place of its input embeddings."""
+    """A member whose model has this weight as its input embeddings."""
 
     class Layer:
         pass
@@ -200,9 +200,9 @@ def with_embedding(one: Member, weight: object) -> Member:
     ("weight", "message"),
     [
         (None, "has none that can be read"),
-        (torch.zeros(2048, 8, dtype=torch.int8), r"has them quantised \(int8\)"),
+        (torch.zeros(2048, 8, dtype=torch.int8), r"has quantised ones \(int8\)"),
         (torch.zeros(8, 8), "has 8 rows of them for "),
-        (torch.zeros(2048, 8, device="meta"), "has them not in memory"),
+        (torch.zeros(2048, 8, device="meta"), "does not hold them in memory"),
     ],
 )
 def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str) -> None:
@@ -222,6 +222,8 @@ def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str
         ("deepen-adapt", {"accuracies": [3, 2], "weights": [1, 2]}, "method deepen-adapt: its weights follow"),
     ],
 )
-def test_what_cannot_be_used_is_refused(name: str, options: dict[str, Any], message: str, tables: Path) -> None:
+def test_options_and_weights_that_cannot_be_used_are_refused(
+    name: str, options: dict[str, Any], message: str, tables: Path
+) -> None:
     with pytest.raises(InputError, match=f"^{message}"):
         Ensemble([member("bytes"), member("unigram", 1)], method=name, cache_dir=tables, **options)

@@ -1,8 +1,9 @@
-"""Response-level methods: each against a slow reading of its definition, and what each needs."""
+"""Response-level methods: each against a slow implementation of its definition, and what each needs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,25 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._response import Answered, Response, ResponseMethod, ResponseSetup
+from ensemble.methods._response import ResponseMethod
 
 WORDS = st.sampled_from(["the", "answer", "is", "7", "8", "cat", "sat", "", "été"])
 
 
-def made(name: str, members: int = 3, dev: tuple[Answered, ...] = (), **options: Any) -> ResponseMethod:
-    setup = ResponseSetup(tuple(f"m{n}" for n in range(members)), dev)
-    method: ResponseMethod = get_module(name).make(setup, make_options(name, options))
+Dev = tuple[list[str], list[list[float]]]
+
+
+def made(name: str, dev: Dev = ([], []), **options: Any) -> ResponseMethod:
+    method: ResponseMethod = get_module(name).make(*dev, make_options(name, options))
     return method
 
 
-def asked(*answers: str | None, prompt: str = "?") -> Answered:
-    return Answered(prompt, tuple(Response(f"It is {answer}.", answer) for answer in answers))
+def vote(answers: Sequence[str | None]) -> int:
+    return made("voting").choose("?", [f"It is {answer}." for answer in answers], answers)
 
 
-def told(*texts: str, prompt: str = "?") -> Answered:
-    return Answered(prompt, tuple(Response(text, None) for text in texts))
+def choose(method: ResponseMethod, *texts: str, prompt: str = "?") -> int:
+    return method.choose(prompt, texts, [None] * len(texts))
 
 
 # --- Voting ---
@@ -55,13 +58,13 @@ def told(*texts: str, prompt: str = "?") -> Answered:
 def test_a_vote_takes_the_answer_that_most_give_and_ties_go_to_the_primary(
     answers: tuple[str | None, ...], chosen: int
 ) -> None:
-    assert made("voting", len(answers)).choose(asked(*answers)) == chosen
+    assert vote(answers) == chosen
 
 
 @given(st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7))
-def test_no_answer_has_more_votes_than_the_one_that_is_taken(answers: list[str | None]) -> None:
+def test_no_answer_has_more_votes_than_the_chosen_one(answers: list[str | None]) -> None:
     votes = Counter(answer for answer in answers if answer is not None)
-    chosen = answers[made("voting", len(answers)).choose(asked(*answers))]
+    chosen = answers[vote(answers)]
     assert (chosen is None and not votes) or votes[chosen] == max(votes.values())
 
 
@@ -73,45 +76,43 @@ def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: li
     gains = [
         sum(sentence_chrf(text, [other]).score for other in texts[:n] + texts[n + 1 :]) for n, text in enumerate(texts)
     ]
-    chosen = made("mbr", len(texts)).choose(told(*texts))
+    chosen = choose(made("mbr"), *texts)
     assert gains[chosen] == pytest.approx(max(gains))
     assert all(gain < max(gains) - 1e-12 or gain == pytest.approx(max(gains)) for gain in gains[:chosen])
 
 
-def test_the_outlier_is_not_taken_and_one_alone_is() -> None:
-    assert made("mbr").choose(told("quite another thing", "the cat sat here", "the cat sat there")) in (1, 2)
-    assert made("mbr", 1).choose(told("alone")) == 0
+def test_the_outlier_is_not_taken_and_a_single_response_is() -> None:
+    assert choose(made("mbr"), "quite another thing", "the cat sat here", "the cat sat there") in (1, 2)
+    assert choose(made("mbr"), "alone") == 0
 
 
 # --- Router ---
 
-DEV = tuple(
-    Answered(
-        f"Question {n}: {'what is the sum of apples' if n % 2 else 'translate the word house'} number {n}",
-        (Response("a", "a", float(n % 2)), Response("b", "b", float(1 - n % 2))),
-    )
-    for n in range(40)
+DEV = (
+    [
+        f"Question {n}: {'what is the sum of apples' if n % 2 else 'translate the word house'} number {n}"
+        for n in range(40)
+    ],
+    [[float(n % 2), float(1 - n % 2)] for n in range(40)],
 )
 
 
 def test_a_router_sends_each_kind_of_question_to_the_member_that_was_right_on_its_kind() -> None:
-    router = made("router", 2, DEV, neighbours=5)
-    assert router.choose(told("", "", prompt="Question 99: what is the sum of apples and pears")) == 0
-    assert router.choose(told("", "", prompt="Question 98: translate the word garden")) == 1
+    router = made("router", DEV, neighbours=5)
+    assert choose(router, "", "", prompt="Question 99: what is the sum of apples and pears") == 0
+    assert choose(router, "", "", prompt="Question 98: translate the word garden") == 1
 
 
 def test_a_router_that_sees_no_difference_takes_the_primary() -> None:
-    same = tuple(Answered(one.prompt, (Response("a", "a", 1.0), Response("b", "b", 1.0))) for one in DEV)
-    assert made("router", 2, same).choose(told("", "", prompt="anything")) == 0
+    router = made("router", (DEV[0], [[1.0, 1.0]] * 40))
+    assert choose(router, "", "", prompt="anything") == 0
 
 
-def test_a_router_needs_graded_questions_to_learn_from() -> None:
+def test_a_router_needs_enough_questions_to_learn_from() -> None:
     with pytest.raises(InputError, match="it needs 20 dev questions to learn from, and there are 3"):
-        made("router", 2, DEV[:3])
-    with pytest.raises(InputError, match="a response without a score"):
-        made("router", 2, tuple(asked("1", "2") for _ in range(20)))
+        made("router", (DEV[0][:3], DEV[1][:3]))
     with pytest.raises(InputError, match="at least 1"):
-        made("router", 2, DEV, neighbours=0)
+        made("router", DEV, neighbours=0)
 
 
 # --- Rerank ---
@@ -133,7 +134,7 @@ def reward_model(folder: Path, outputs: int) -> tuple[Path, Any, Any]:
     model = AutoModelForSequenceClassification.from_config(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(5)  # so that it wants something definite
+            weight.mul_(5)  # so that its rewards differ clearly
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder, model, tokenizer
@@ -146,13 +147,13 @@ TEXTS = ("the cat sat", "", "a dog is running in the park", "the cat sat", "7")
 def test_pointwise_reranking_takes_the_highest_reward(tmp_path: Path) -> None:
     folder, model, tokenizer = reward_model(tmp_path, 1)
     rewards = [float(model(**tokenizer("a prompt", text, return_tensors="pt")).logits) for text in TEXTS]
-    chosen = made("rerank", 5, reward_model=str(folder)).choose(told(*TEXTS, prompt="a prompt"))
+    chosen = choose(made("rerank", reward_model=str(folder)), *TEXTS, prompt="a prompt")
     assert rewards[chosen] == pytest.approx(max(rewards), abs=1e-5)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_pairwise_reranking_takes_who_wins_most_over_all_comparisons_in_both_orders(
+def test_pairwise_reranking_takes_the_response_that_wins_most_comparisons_in_both_orders(
     tmp_path: Path, outputs: int
 ) -> None:
     folder, model, tokenizer = reward_model(tmp_path, outputs)
@@ -163,11 +164,11 @@ def test_pairwise_reranking_takes_who_wins_most_over_all_comparisons_in_both_ord
         better = float(logits[0] - logits[1]) if outputs == 2 else float(logits[0])
         wins[a] += better
         wins[b] -= better
-    method = made("rerank", 5, reward_model=str(folder), kind="pairwise")
-    assert wins[TEXTS[method.choose(told(*TEXTS, prompt="a prompt"))]] == pytest.approx(max(wins.values()), abs=1e-4)
+    method = made("rerank", reward_model=str(folder), kind="pairwise")
+    assert wins[TEXTS[choose(method, *TEXTS, prompt="a prompt")]] == pytest.approx(max(wins.values()), abs=1e-4)
 
 
-def test_reranking_says_what_it_lacks(tmp_path: Path) -> None:
+def test_reranking_reports_what_is_missing(tmp_path: Path) -> None:
     folder, model, tokenizer = reward_model(tmp_path / "three", 3)
     cases = [
         ({}, "it needs a reward model; name one with reward_model="),
@@ -178,18 +179,18 @@ def test_reranking_says_what_it_lacks(tmp_path: Path) -> None:
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
-            made("rerank", 2, **options)
+            made("rerank", **options)
     bare = model.bert
     bare.save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")
     with pytest.raises(InputError, match="has no trained classifier"):
-        made("rerank", 2, reward_model=str(tmp_path / "bare"))
+        made("rerank", reward_model=str(tmp_path / "bare"))
 
 
-def test_a_reward_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+def test_a_reward_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
     folder, model, _ = reward_model(tmp_path, 1)
     with torch.no_grad():
         model.classifier.bias.fill_(torch.nan)
     model.save_pretrained(folder)
     with pytest.raises(MemberError, match="the reward model's outputs are not numbers"):
-        made("rerank", 2, reward_model=str(folder)).choose(told("a", "b"))
+        choose(made("rerank", reward_model=str(folder)), "a", "b")

@@ -1,4 +1,4 @@
-"""The token-level methods beside UNITE, against slow readings of their equations.
+"""The token-level methods other than UNITE, against slow implementations of their equations.
 
 ``slow`` decodes with the reference's members, which know no cache, no batch and no table: at each step a rule in plain
 Python decides, from dictionaries of probabilities. Models are in float64.
@@ -43,7 +43,7 @@ def member(name: str, seed: int = 0) -> Member:
 
 @cache
 def writer(strength: float) -> Member:
-    """A member that writes `SCRIPT` byte by byte, and is more or less sure of it."""
+    """A member that writes `SCRIPT` byte by byte, with varying certainty."""
     tokenizer = byte_tokenizer()
     ids = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(SCRIPT.encode())
     return member_of(let_write(tiny_model(tokenizer, 1), ids, strength), tokenizer, name="writer")
@@ -85,7 +85,7 @@ def test_gac_is_equation_3(case: Case) -> None:
 
 @quick
 @given(cases())
-def test_what_the_primary_lacks_is_spelled_and_what_it_cannot_spell_is_left(case: Case) -> None:
+def test_tokens_that_the_primary_lacks_are_spelled_or_left_out(case: Case) -> None:
     (first, *_) = case.joint.members
     ids = gac.over_all(case.joint, case.weights.tolist())([z.clone() for z in case.logits]).ids[0].tolist()
     own = {entry: token for token, entry in enumerate(first.entry_of.tolist()) if entry != NONE}
@@ -110,7 +110,7 @@ def test_the_geometric_mean_is_the_product_of_powers(case: Case) -> None:
 
 @quick
 @given(cases())
-def test_consistency_is_its_formula(case: Case) -> None:
+def test_consistency_follows_its_formula(case: Case) -> None:
     steps = {name: mixing.consistent(case.run(), geometric=name == "geometric") for name in ("arithmetic", "geometric")}
     for row in batch_of(case):
         own = [plain_probabilities(case, m, row) for m in range(len(case.logits))]
@@ -138,7 +138,7 @@ def found(entries: torch.Tensor, present: torch.Tensor, mean: torch.Tensor) -> d
     return {entry: p for entry, there, p in rows if there}
 
 
-def test_over_one_vocabulary_averaging_gac_and_unite_with_all_of_it_are_one() -> None:
+def test_average_gac_and_unite_with_all_tokens_are_equal_over_one_vocabulary() -> None:
     members = MEMBERS["one vocabulary"]()
     joint = build([m.vocabulary for m in members])
     setup = Setup(members, joint, members[0].vocabulary.size, (0.5, 0.3, 0.2))
@@ -147,8 +147,8 @@ def test_over_one_vocabulary_averaging_gac_and_unite_with_all_of_it_are_one() ->
         for n, m in enumerate(members)
     ]
     made = [
-        average.make(setup, average.NoOptions()),
-        gac.make(setup, gac.NoOptions()),
+        average.make(setup, None),
+        gac.make(setup, None),
         unite.make(setup, unite.Options()),
     ]
     steps = [rule.combine([z.clone() for z in logits]) for rule in made]
@@ -245,7 +245,7 @@ RULES: dict[str, tuple[Rule, dict[str, object]]] = {
 
 @pytest.mark.parametrize("kind", MEMBERS)
 @pytest.mark.parametrize("name", RULES)
-def test_what_is_written_is_what_the_slow_reading_writes(name: str, kind: str, tables: Path) -> None:
+def test_the_text_is_that_of_the_slow_implementation(name: str, kind: str, tables: Path) -> None:
     rule, options = RULES[name]
     members = MEMBERS[kind]()
     ensemble = Ensemble(members, cache_dir=tables, **options)  # type: ignore[arg-type]  # a table of keyword arguments
@@ -273,7 +273,7 @@ def test_threshold_1_is_gac_and_0_is_the_primary_alone(kind: str, tables: Path) 
 
 
 @pytest.mark.parametrize("threshold", [0, 0.5, 1])
-def test_members_that_wait_are_run_only_when_asked(threshold: float, tables: Path) -> None:
+def test_waiting_members_run_only_when_needed(threshold: float, tables: Path) -> None:
     primary, other = MEMBERS["a sure primary"]()
     ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold", threshold=threshold)
     passes: list[int] = []
@@ -285,7 +285,7 @@ def test_members_that_wait_are_run_only_when_asked(threshold: float, tables: Pat
     assert {0: combined == 0, 0.5: 0 < combined < steps, 1: combined == steps}[threshold]
 
 
-def test_a_member_that_waited_reads_what_it_missed_once(tables: Path) -> None:
+def test_a_member_that_waited_reads_missed_tokens_once(tables: Path) -> None:
     ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method="gac-threshold")
     (made,) = ensemble.generate([PROMPTS[0]], max_new_tokens=40)
     assert made.counts.combined < made.counts.steps
@@ -294,7 +294,7 @@ def test_a_member_that_waited_reads_what_it_missed_once(tables: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["gac-threshold", "safe"])
-def test_a_gate_is_open_at_some_steps_and_shut_at_others(method: str, tables: Path) -> None:
+def test_a_gate_is_open_at_some_steps_and_closed_at_others(method: str, tables: Path) -> None:
     made = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method).generate(PROMPTS, max_new_tokens=20)
     assert 0 < sum(g.counts.combined for g in made) < sum(g.counts.steps for g in made)
 
@@ -334,7 +334,7 @@ METHODS = ("unite", "gac", "gac-threshold", "geometric", "core", "safe")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_drafted_plain_and_batched_are_one(method: str, tables: Path) -> None:
+def test_drafted_plain_and_batched_texts_are_equal(method: str, tables: Path) -> None:
     ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method)
     prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
     ways = {
@@ -361,7 +361,7 @@ def test_draws_of_a_batch_are_those_of_its_rows(method: str, tables: Path) -> No
     assert alone == together
 
 
-def test_options_compose_as_the_methods_named_for_them(tables: Path) -> None:
+def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> None:
     members = MEMBERS["different"]()
     pairs: list[tuple[dict[str, object], dict[str, object]]] = [
         ({"method": "safe"}, {"gate": "safe"}),
@@ -378,7 +378,7 @@ def test_options_compose_as_the_methods_named_for_them(tables: Path) -> None:
 
 
 @pytest.mark.parametrize("mean", ["arithmetic", "geometric"])
-def test_copies_of_a_member_have_its_own_probabilities_under_every_mean(mean: str) -> None:
+def test_copies_of_a_member_have_its_probabilities_under_every_mean(mean: str) -> None:
     one = member("bytes")
     joint = build([one.vocabulary] * 3)
     z = torch.randn(2, one.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(0))

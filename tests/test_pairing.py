@@ -6,8 +6,7 @@ import dataclasses
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from advisor.pool.pool_file import read_pool
 from advisor.profile import loader as loading
 from advisor.profile.loader import Decoding
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Profile, Rules, Standing
 from advisor.response_cache import Store
 from advisor.tasks import load_task
@@ -35,15 +35,12 @@ pytest_plugins = ["pools"]
 NAMES = ("alpha", "beta", "gamma")
 
 
-class Watcher:
-    """Hears everything."""
+class Listener(Progress):
+    """Keeps the notes."""
 
     def __init__(self) -> None:
+        super().__init__(quiet=True)
         self.said: list[str] = []
-
-    @contextmanager
-    def stage(self, *_: object) -> Iterator[Callable[[int], None]]:
-        yield lambda _: None
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -74,7 +71,7 @@ def store(plan: RunConfig) -> Iterator[Store]:
 
 @pytest.fixture
 def pool(plan: RunConfig, store: Store) -> Pairing:
-    watcher = Watcher()
+    watcher = Listener()
     return Pairing(plan, Profiler(plan, store, watcher), store, watcher)
 
 
@@ -86,7 +83,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_loading", refuse)
+    monkeypatch.setattr(loading, "_load", refuse)
     monkeypatch.setattr(pairing, "_vocabulary", refuse)
 
 
@@ -164,7 +161,7 @@ def test_a_reader_that_fails_is_said_and_the_others_go_on(pool: Pairing, monkeyp
     monkeypatch.setattr(pairing, "read_texts", read)
     found = pool.readings(NAMES, profiles)
     assert found.keys() == {(a, b) for a in ("alpha", "gamma") for b in NAMES if a != b}
-    assert isinstance(pool.watcher, Watcher)
+    assert isinstance(pool.watcher, Listener)
     assert pool.watcher.said == ["beta: its reading of the others' responses failed, and is left out of that: kaput"]
 
 
@@ -248,7 +245,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said_and_left_out(pool: Pairing, mon
 
     monkeypatch.setattr(pairing, "_vocabulary", fail)
     assert pool.tokenizations(["alpha"]) == {}
-    assert isinstance(pool.watcher, Watcher)
+    assert isinstance(pool.watcher, Listener)
     assert pool.watcher.said == [
         "alpha: its tokenizer cannot be compared with the others', and is left out of that: no such file"
     ]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor import sandbox
-from advisor.sandbox import Verdict, running
+from advisor.sandbox import run_program
 from advisor.tasks import Task, load_task
 from advisor.tasks.metrics import get_metric, runs_code
 from advisor.tasks.metrics.pass_at_1 import read_program
@@ -44,7 +44,7 @@ PIECES = ("```", "```python\n", "[BEGIN]", "[DONE]", "\n", "def f():", "    ", "
 def test_the_program_is_found_however_it_is_wrapped(response: str) -> None:
     program = read_program(response)
     assert program is not None
-    assert sandbox.run(program, ["assert f(2) == 4"]).passed
+    assert sandbox.run(program, ["assert f(2) == 4"]) is None
 
 
 @pytest.mark.parametrize("response", ["", " \n", "[DONE]", "[BEGIN]\n[DONE] x", "```\n```"])
@@ -92,11 +92,11 @@ def test_only_a_program_that_passes_all_tests_is_right(folder: Path) -> None:
 
 
 def test_nothing_is_run_unless_it_was_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_arguments: object) -> Verdict:
+    def never(*_arguments: object) -> None:
         raise AssertionError("a program was run")
 
     monkeypatch.setattr(sandbox, "run", never)
-    monkeypatch.setattr(running, "_run", never)
+    monkeypatch.setattr(run_program, "_run", never)
     task = load_task(folder / "double.yaml")
     with pytest.raises(InputError, match=r"^double runs programs .* give --allow-code-execution to take that risk"):
         task.score(task.examples[0], CODE)

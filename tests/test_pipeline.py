@@ -21,11 +21,11 @@ from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
-from advisor.output.terminal import Terminal
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import Decoding, FreshLoader
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import Store
 from advisor.tasks import load_task
@@ -66,7 +66,7 @@ def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -
 
 def run(plan: RunConfig) -> Outcome:
     with Store(plan.cache_dir) as store:
-        return pipeline.run(plan, store, Terminal(quiet=True))
+        return pipeline.run(plan, store, Progress(quiet=True))
 
 
 def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
@@ -320,7 +320,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("", encoding="utf-8")
-    with pytest.raises(UniteError, match=r"cannot be written .* all responses are kept") as caught:
+    with pytest.raises(UniteError, match=r"cannot be written .* the cache keeps all responses") as caught:
         write_run(tmp_path / "run", {}, [])
     assert not isinstance(caught.value, InputError)
 
@@ -436,8 +436,8 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
     place.task(records, prompt="{{question}}", choices=["{{A}}", "{{B}}"], metric="choice")
     task = load_task("task.yaml")
     with Store(plan.cache_dir) as store:
-        found = Profiler(dataclasses.replace(plan, dev=task), store, Terminal(quiet=True)).alone(["alpha"], task)
-    member = load_member(ModelSpec(Checkpoint(str(models / "alpha"), "m")))
+        found = Profiler(dataclasses.replace(plan, dev=task), store, Progress(quiet=True)).alone(["alpha"], task)
+    member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "alpha"))
     none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
     never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
     for example, answer in zip(task.examples, found["alpha"].profile.answers, strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.pool.pool_file import DEMO, Candidate, read_pool
+from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
 from ensemble.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pools
 
 
-def read(folder: Path, *lines: str, end: str = "\n", start: str = "") -> tuple[Candidate, ...]:
+def read(folder: Path, *lines: str, end: str = "\n", start: str = "") -> tuple[PoolEntry, ...]:
     path = folder / "models.txt"
     path.write_bytes((start + "".join(f"{line}{end}" for line in lines)).encode())
     return read_pool(str(path))
@@ -43,7 +43,7 @@ def refusal(folder: Path, *lines: str) -> str:
     return message
 
 
-def names(candidates: tuple[Candidate, ...]) -> list[str]:
+def names(candidates: tuple[PoolEntry, ...]) -> list[str]:
     return [candidate.name for candidate in candidates]
 
 
@@ -118,8 +118,8 @@ def test_a_file_of_the_name_demo_goes_before_the_bundled_pool(folder: Path) -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("alpha colour=red", "'colour=red' is no option of a model; there are name, dtype"),
-        ("alpha bfloat16", "'bfloat16' is no option"),
+        ("alpha colour=red", "'colour=red' is not an option of a model; the options are name, dtype"),
+        ("alpha bfloat16", "'bfloat16' is not an option"),
         ("alpha dtype=float8", "dtype=float8: not one of auto, float32"),
         ("alpha chat_template=maybe", "chat_template=maybe: not one of auto, always, never"),
         ("alpha trust_remote_code=yes", "trust_remote_code=yes: not one of true, false"),
@@ -129,11 +129,11 @@ def test_a_file_of_the_name_demo_goes_before_the_bundled_pool(folder: Path) -> N
         ("alpha name=\x1b[2J", "must be printable"),
         ("alpha name=\u202eahpla", "must be printable"),
         ("alpha 'name=unclosed", "close the quotation mark"),
-        ("./gone", "there is no such folder"),
-        ("/gone/for/good", "there is no such folder"),
+        ("./gone", "no such folder"),
+        ("/gone/for/good", "no such folder"),
         ("notes.txt", "is a file"),
-        ("a/b/c", "neither a folder beside the pool file nor a hub id"),
-        ("org/model@", "names no revision"),
+        ("a/b/c", "neither a folder next to the pool file nor a hub id"),
+        ("org/model@", "has no revision"),
         ("org/model trust_remote_code=true", "needs a pinned revision"),
         ("org/model@main trust_remote_code=true", "needs a pinned revision"),
         (f"org/model@{COMMIT[:39]} trust_remote_code=true", "all 40 digits"),
@@ -151,17 +151,17 @@ def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, says: str)
 
 def test_a_name_that_is_there_twice_names_both_lines(folder: Path) -> None:
     message = refusal(folder, "alpha", "", "beta name=alpha")
-    assert message.startswith(f"{folder / 'models.txt'}:3: the name 'alpha' is that of {folder / 'models.txt'}:1 too")
+    assert message.startswith(f"{folder / 'models.txt'}:3: {folder / 'models.txt'}:1 has the name 'alpha', too")
     assert "name=" in message
 
 
 @pytest.mark.parametrize("lines", [(), ("",), ("# nothing", "  ")])
 def test_a_pool_without_a_model_is_refused(folder: Path, lines: tuple[str, ...]) -> None:
-    assert refusal(folder, *lines).startswith(f"{folder / 'models.txt'}: no model in it")
+    assert refusal(folder, *lines).startswith(f"{folder / 'models.txt'}: the pool is empty")
 
 
 @pytest.mark.parametrize(
-    ("pool", "says"), [("gone.txt", "there is no such file"), ("", "is a folder"), ("alpha", "is a folder")]
+    ("pool", "says"), [("gone.txt", "no such file"), ("", "is a folder"), ("alpha", "is a folder")]
 )
 def test_a_pool_that_is_no_file_is_refused(folder: Path, pool: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

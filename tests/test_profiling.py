@@ -15,8 +15,8 @@ import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
-from advisor.pool.fingerprint import Identity, identify
-from advisor.pool.pool_file import Candidate
+from advisor.pool.fingerprint import Fingerprint, identify
+from advisor.pool.pool_file import PoolEntry
 from advisor.profile import generate as answering
 from advisor.profile import sheet as profiling
 from advisor.profile.generate import Here
@@ -167,7 +167,7 @@ def test_an_interrupt_within_the_model_is_no_failure_of_it(
 
 
 def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Task) -> None:
-    identity = Identity(None, None, (("model.safetensors", "0"),), "float32", "auto")
+    identity = Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto")
     others = [
         dataclasses.replace(identity, **{name: value})
         for name, value in {
@@ -196,7 +196,7 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
 
 
 def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
-    identity = Identity(None, None, (("model.safetensors", "0"),), "float32", "auto")
+    identity = Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto")
     example = task.examples[0]
     sourced = dataclasses.replace(example, source="4")
     keys = []
@@ -218,8 +218,8 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
 
 
 def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Store, tmp_path: Path) -> None:
-    def identity(folder: Path) -> Identity:
-        return identify(Candidate("name", Checkpoint(str(folder)), "models.txt:1"), InferenceConfig(), store)
+    def identity(folder: Path) -> Fingerprint:
+        return identify(PoolEntry("name", Checkpoint(str(folder)), "models.txt:1"), "auto", "auto", store)
 
     copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
@@ -235,8 +235,8 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Stor
 def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
     models: Path, store: Store, own: str | None, of_run: str, found: str
 ) -> None:
-    candidate = Candidate("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
-    assert identify(candidate, InferenceConfig(dtype=of_run), store).dtype == found
+    candidate = PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
+    assert identify(candidate, of_run, "auto", store).dtype == found
 
 
 # --- Memory ---

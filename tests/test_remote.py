@@ -15,10 +15,9 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.config import InferenceConfig
-from advisor.output.terminal import Terminal
 from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.response_cache import Store
 from advisor.tasks import load_task
 from ensemble import Ensemble
@@ -69,7 +68,7 @@ def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.A
     place.pool(*lines)
     plan = plan_of_pool(place)
     with Store(place.cache) as store:
-        found = Profiler(plan, store, Terminal(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
+        found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
     assert all(one.profile.errors == 0 for one in found.values())
     return {name: one.profile.answers for name, one in found.items()}
 
@@ -104,7 +103,7 @@ def test_a_model_that_the_server_does_not_have_is_bad_input_and_it_says_which_it
     place.pool(f"openai:{url}#tiny/nobody chat_template=never")
     line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
     assert line.startswith(f"advisor: models.txt:1: {url} ")
-    assert "it lists no 'tiny/nobody', but " in line
+    assert "the server does not list 'tiny/nobody', but lists " in line
     assert "tiny/chat" in line
     assert "tiny/plain" in line
 
@@ -113,7 +112,7 @@ def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Plac
     place.task()
     place.pool(f"openai:{url}#tiny/plain")
     line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
-    assert "chat_template=never on its line asks /completions" in line
+    assert "add chat_template=never to its line to use /completions" in line
 
 
 def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
@@ -226,8 +225,8 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
     assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)
     ran = place.advisor("run", "run", "What is 1 + 1?")
     assert ran.status == 2
-    assert "is behind a server, which gives its texts and not the probabilities" in ran.line
-    assert "voting, mbr, router and rerank take it" in ran.line
+    assert "is behind a server, which gives texts and no probabilities" in ran.line
+    assert "use voting, mbr, router or rerank" in ran.line
     assert "behind a server" in place.advisor("run", "--models", f"openai:{url}#tiny/chat", "What?").line
 
 
@@ -235,15 +234,15 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    from advisor.servers.client import Server
+    from advisor.servers.client import ServerClient
 
-    post = Server.post
+    post = ServerClient.post
 
-    def count(server: Server, path: str, body: dict[str, Any]) -> Any:
+    def count(server: ServerClient, path: str, body: dict[str, Any]) -> Any:
         asked.append(body["prompt"])
         return post(server, path, body)
 
-    monkeypatch.setattr(Server, "post", count)
+    monkeypatch.setattr(ServerClient, "post", count)
     line = f"openai:{url}#tiny/plain chat_template=never"
     answers(place, line)
     assert len(asked) == 1 + 6  # the first sees whether it answers
@@ -273,7 +272,7 @@ def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) ->
 
     task = load_task("task.yaml")
     with Store(place.cache) as store:
-        identity = identify(candidate, InferenceConfig(), store)
+        identity = identify(candidate, "auto", "auto", store)
         assert identity.key()["path"] == "/completions"
         assert identity.key()["model"] == "tiny/plain"
         assert identity.key()["says"]["answers_as"] == "tiny/plain@main"

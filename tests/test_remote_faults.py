@@ -14,9 +14,9 @@ import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
 from advisor.pool.pool_file import read_pool
-from advisor.servers import traffic
-from advisor.servers.address import Remote
-from advisor.servers.client import Server, ServerError, key_variable
+from advisor.servers import transport
+from advisor.servers.address import ServerAddress
+from advisor.servers.client import ServerClient, ServerError, key_variable
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,29 +75,29 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("openai:http://127.0.0.1:8000/v1", "it names no model; write openai:http://HOST:PORT/v1#MODEL"),
-        ("openai:http://127.0.0.1:8000/v1#", "it names no model"),
+        ("openai:http://127.0.0.1:8000/v1", "the model's name is missing; write openai:http://HOST:PORT/v1#MODEL"),
+        ("openai:http://127.0.0.1:8000/v1#", "the model's name is missing"),
         ("openai:#m", "not http:// or https://"),
         ("openai:ftp://host/v1#m", "not http:// or https://"),
         ("openai:http://#m", "not http:// or https://"),
-        ("openai:http://host:port/v1#m", "the address is none"),
-        ("openai:http://host:99999/v1#m", "the address is none"),
-        ("openai:http://[::1/v1#m", "the address is none"),
+        ("openai:http://host:port/v1#m", "the address is not valid"),
+        ("openai:http://host:99999/v1#m", "the address is not valid"),
+        ("openai:http://[::1/v1#m", "the address is not valid"),
         ("openai:http://a..b/v1#m", "not http:// or https://"),
         ("openai:http://a b/v1#m", "an option has no ="),
         ("openai:http://höst/v1#m", "not http:// or https://"),
         (f"openai:http://{'a' * 300}/v1#m", "not http:// or https://"),
-        (f"openai:http://user:{KEY}@host/v1#m", "a key does not belong into a pool file"),
-        (f"openai:http://host/v1?key={KEY}#m", "a key does not belong into a pool file"),
-        (f"openai:http://host/v1#m key_env={KEY}", "key_env takes the name of an environment variable"),
-        (f"openai:http://host/v1#m api_key={KEY}", "'api_key' is no option of a model behind a server"),
+        (f"openai:http://user:{KEY}@host/v1#m", "do not write a key into a pool file"),
+        (f"openai:http://host/v1?key={KEY}#m", "do not write a key into a pool file"),
+        (f"openai:http://host/v1#m key_env={KEY}", "key_env must be the name of the environment variable"),
+        (f"openai:http://host/v1#m api_key={KEY}", "unknown option 'api_key' for a model behind a server"),
         (f"openai:http://host/v1#m {KEY}", "an option has no ="),
-        ("openai:http://host/v1#m dtype=bfloat16", "'dtype' is no option of a model behind a server"),
-        ("openai:http://host/v1#m timeout=0", "timeout=0: give seconds above 0"),
-        ("openai:http://host/v1#m timeout=soon", "timeout=soon: give seconds above 0"),
-        ("openai:http://host/v1#m timeout=nan", "timeout=nan: give seconds above 0"),
-        ("openai:http://host/v1#m concurrency=0", "concurrency=0: give a number from 1 to 1000"),
-        ("openai:http://host/v1#m requests_per_minute=-1", "requests_per_minute=-1: give a number above 0"),
+        ("openai:http://host/v1#m dtype=bfloat16", "unknown option 'dtype' for a model behind a server"),
+        ("openai:http://host/v1#m timeout=0", "timeout=0: must be a number above 0"),
+        ("openai:http://host/v1#m timeout=soon", "timeout=soon: must be a number above 0"),
+        ("openai:http://host/v1#m timeout=nan", "timeout=nan: must be a number above 0"),
+        ("openai:http://host/v1#m concurrency=0", "concurrency=0: must be a number from 1 to 1000"),
+        ("openai:http://host/v1#m requests_per_minute=-1", "requests_per_minute=-1: must be a number above 0"),
         ("openai:http://host/v1#m revision=", "revision= is empty"),
         ("openai:http://host/v1#m chat_template=maybe", "chat_template=maybe: not one of auto, always, never"),
         ("openai:http://host/v1#m timeout=1 timeout=2", "an option is given twice"),
@@ -121,10 +121,10 @@ def test_a_line_can_say_all_of_it(place: Place) -> None:
         "openai:http://host/v1#/models/gamma#2\tname=g",
     )
     first, second, third = read_pool("models.txt")
-    assert first.checkpoint == Remote("https://host:8000/some/v1", "org/name", "BIG", "r1", 2.5, 3, 90.0)
+    assert first.checkpoint == ServerAddress("https://host:8000/some/v1", "org/name", "BIG", "r1", 2.5, 3, 90.0)
     assert (first.name, first.chat_template) == ("big", "never")
-    assert second.checkpoint == Remote("http://host/v1", "a name")
-    assert (third.name, third.checkpoint) == ("g", Remote("http://host/v1", "/models/gamma#2"))
+    assert second.checkpoint == ServerAddress("http://host/v1", "a name")
+    assert (third.name, third.checkpoint) == ("g", ServerAddress("http://host/v1", "/models/gamma#2"))
 
 
 # --- Keys ---
@@ -145,7 +145,7 @@ def test_a_line_can_say_all_of_it(place: Place) -> None:
     ],
 )
 def test_the_usual_key_goes_to_its_own_hosts_alone(url: str, key_env: str | None, variable: str | None) -> None:
-    assert key_variable(Remote(url, "m", key_env)) == variable
+    assert key_variable(ServerAddress(url, "m", key_env)) == variable
 
 
 def test_a_server_gets_nothing_of_the_environment_that_was_not_meant_for_it(
@@ -211,7 +211,9 @@ def test_a_wrong_key_is_said_by_the_name_of_its_variable(
 
 def test_a_server_that_wants_a_key_is_said_to(place: Place, raw: Raw) -> None:
     raw.answer = but(401, "no key")
-    assert "wants a key (401); name the environment variable that holds one with key_env=NAME" in refused(place, raw)
+    assert "needs a key (401); add key_env=NAME to its line, the environment variable that holds the key" in refused(
+        place, raw
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch:
     monkeypatch.setenv("MY_KEY", KEY)
     with raw_server() as other:
         raw.answer = lambda _path, _body: (307, {"Location": f"{other.url}/models"}, b"")
-        assert f"sends on to {other.url}" in refused(place, raw, "key_env=MY_KEY")
+        assert f"redirects to {other.url}" in refused(place, raw, "key_env=MY_KEY")
         assert not other.asked
 
 
@@ -273,12 +275,12 @@ def test_a_server_that_is_not_there_is_bad_input(place: Place) -> None:
         (as_json({"choices": [{"finish_reason": "stop"}]}), "has no text"),
         (completion(7), "has no text"),
         (completion(["7"]), "has no text"),
-        (completion("7" * 100_000), "has 100,000 characters, which 16 tokens cannot be"),
+        (completion("7" * 100_000), "has 100,000 characters, too many for 16 tokens"),
         (as_json({"error": "out of order"}), "out of order"),
         (as_json({"error": {"message": "out of\norder"}}), "out of order"),
-        ((200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), "packs its answers"),
+        ((200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), "compresses its answers"),
         ((500, {}, b"Internal Server Error"), "failed (500) and says: Internal Server Error"),
-        ((418, {}, b"teapot"), "refuses what it is asked (418) and says: teapot"),
+        ((418, {}, b"teapot"), "refuses the request (418) and says: teapot"),
         (None, "no server answers at"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -289,7 +291,7 @@ def test_an_answer_that_is_nonsense_is_one_line(place: Place, raw: Raw, answer: 
 
 
 def test_an_answer_that_does_not_end_is_given_up(place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(transport, "MAX_BYTES", 1 << 16)
     endless = (200, {"Content-Length": str(1 << 40)}, b" " * (1 << 18))
     raw.answer = lambda path, _body: models("m") if path.endswith("/models") else endless
     assert "the server's answer is longer than" in refused(place, raw)
@@ -303,9 +305,12 @@ def test_an_answer_that_comes_too_slowly_is_a_timeout(raw: Raw) -> None:
 
     raw.answer = lambda _path, _body: (200, {"Content-Length": "1000000"}, drops())
     begin = time.monotonic()
-    with Server(Remote(raw.url, "m", timeout=0.3), retries=1) as server, pytest.raises(ServerError) as caught:
+    with (
+        ServerClient(ServerAddress(raw.url, "m", timeout=0.3), retries=1) as server,
+        pytest.raises(ServerError) as caught,
+    ):
         server.post("/completions", {"prompt": "What?"})
-    assert "did not answer within 0.3 s; give it more with timeout=SECONDS" in str(caught.value)
+    assert "did not answer within 0.3 s; set a longer timeout=SECONDS" in str(caught.value)
     assert time.monotonic() - begin < 10
 
 
@@ -316,7 +321,7 @@ def test_a_model_that_the_server_does_not_know_is_named_beside_those_it_has(plac
         else but(404, "no such model")(path, body)
     )
     line = refused(place, raw)
-    assert "(404) and says: no such model; it lists no 'm', but model-0, model-1, " in line
+    assert "(404) and says: no such model; the server does not list 'm', but lists model-0, model-1, " in line
     assert line.endswith("and 10 more")
 
 
@@ -355,7 +360,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_and_then_it_is_asked_again(pla
 def test_a_pause_that_is_too_long_is_said(place: Place, raw: Raw) -> None:
     raw.answer = but(429, "quota", **{"Retry-After": "7200"})
     line = refused(place, raw)
-    assert "takes no more requests now (429), and asks for a pause of 7200 s and says: quota" in line
+    assert "accepts no more requests now (429), asks for a pause of 7200 s and says: quota" in line
     assert "requests_per_minute=" in line
 
 
@@ -422,7 +427,7 @@ def test_no_more_are_begun_in_a_minute_than_the_line_says(raw: Raw) -> None:
         return as_json({}, 503) if len(times) == 2 else completion("7")  # what is tried again counts, too
 
     raw.answer = note
-    with Server(Remote(raw.url, "m", requests_per_minute=300)) as server:
+    with ServerClient(ServerAddress(raw.url, "m", requests_per_minute=300)) as server:
         for _ in range(4):
             server.post("/completions", {"prompt": "What?"})
     assert len(times) == 5

@@ -125,7 +125,7 @@ def test_the_advisor_is_not_loaded(run: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_samples_the_report_is_made_and_says_so(tmp_path: Path, result: dict[str, Any]) -> None:
-    assert "There was no samples.jsonl beside result.json" in text_of(written(tmp_path, result))
+    assert "The run folder has no samples.jsonl" in text_of(written(tmp_path, result))
 
 
 def test_empty_samples_are_no_error(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def test_what_the_first_version_wrote_is_drawn(tmp_path: Path) -> None:
     for name in ("result.json", "samples.jsonl"):
         (tmp_path / name).write_bytes((first / name).read_bytes())
     text = text_of(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert "Too close to call." in text and "Cost What it took" in text
+    assert "Too close to call." in text and "Cost Time and speed" in text
     # What that version did not know has no place on the page, rather than a row of dashes.
     for newer in ("Memory", "ECE", "kinds of questions", "Words cut alike", "step by step"):
         assert newer not in text
@@ -284,3 +284,11 @@ def test_other_uses_of_the_answers_are_a_table_where_there_are_any(tmp_path: Pat
     table = page.partition('id="alternatives"')[2].partition("</table>")[0]
     for shown in ("voting &lt;b&gt;", "81.0", "72.2 to 87.5", "+4.0", "= 0.021"):
         assert shown in table
+
+
+def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
+    result["ensemble"] |= {"delta": -34.0, "delta_ci": [-40.0, -28.0]}
+    for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):
+        drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
+        assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}
+    assert '<p class="delta loss">' in written(tmp_path, result) and '<p class="delta">' in page

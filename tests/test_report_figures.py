@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
-from reports.evaluation import read_evaluation
-from reports.examples import read_samples
-from reports.figures import Figures, draw
-from reports.labels import Box, Label, place, text_width
-from reports.model import Result, read_result
-from reports.rows import NARROW, WIDE
-from reports.scales import Scale, length_scale, points_scale
-from reports.svg import Canvas, plain_style
+from reports.charts.canvas import Canvas, plain_style
+from reports.charts.labels import Box, place, text_width
+from reports.charts.rows import NARROW, WIDE
+from reports.charts.scales import Scale, length_scale, points_scale
+from reports.page import section_values
+from reports.read import read_run
+from reports.read.result import Result, read_result
+
+Figures = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +34,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     folder = write_run(tmp_path_factory.mktemp("figures"))
     write_evaluation(folder, make_evaluation(make_result(make_samples())))
-    read = read_result(folder / "result.json")
-    evaluation = read_evaluation(folder / "evaluation.json")
-    return draw(read, read_samples(folder / "samples.jsonl", read), evaluation)
+    return section_values(read_run(folder))
 
 
 def every(figures: Figures) -> list[str]:
-    both = [drawing for drawing in (figures.map, figures.ensemble, figures.lengths, figures.methods) if drawing]
-    pairs = [svg for drawing in both for svg in (drawing.wide, drawing.narrow)]
-    return [*pairs, *(matrix.svg for matrix in figures.matrices), *([figures.delta] if figures.delta else [])]
+    both = [svg for name in ("map", "ensemble", "lengths", "methods") for svg in figures[name]["figure"].values()]
+    return [*both, *(svg for _, svg in figures["pairs"]["matrices"]), figures["verdict"]["figure"]]
 
 
 def test_everything_is_drawn(figures: Figures) -> None:
@@ -70,8 +69,8 @@ def test_every_drawing_says_what_it_shows(figures: Figures) -> None:
 
 @pytest.mark.parametrize("size", ["wide", "narrow"])
 def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, size: str) -> None:
-    assert figures.map is not None and result.primary is not None
-    root = ElementTree.fromstring(getattr(figures.map, size))
+    assert result.primary is not None
+    root = ElementTree.fromstring(figures["map"]["figure"][size])
     at = {name.removeprefix("data-"): float(value) for name, value in root.attrib.items() if name.startswith("data-")}
     x = Scale(at["x-low"], at["x-high"], at["left"], at["right"], log=True)
     y = Scale(at["y-low"], at["y-high"], at["bottom"], at["top"])
@@ -80,9 +79,9 @@ def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, 
     corners = [tuple(map(float, corner)) for corner in re.findall(r"[ML] (\S+) (\S+)", path.get("d", ""))]
     length, accuracy = result.primary.mean_length or 0, result.primary.accuracy or 0
     expected = {
-        "left": x(length / result.rules.max_length_ratio),
-        "right": x(length * result.rules.max_length_ratio),
-        "bottom": y(accuracy - result.rules.max_gap),
+        "left": x(length / result.max_length_ratio),
+        "right": x(length * result.max_length_ratio),
+        "bottom": y(accuracy - result.max_gap),
     }
     assert min(corner[0] for corner in corners) == pytest.approx(expected["left"], abs=0.05)
     assert max(corner[0] for corner in corners) == pytest.approx(expected["right"], abs=0.05)
@@ -90,8 +89,7 @@ def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, 
 
 
 def test_each_candidate_shows_the_one_mark_of_its_status(figures: Figures, result: Result) -> None:
-    assert figures.map is not None
-    root = ElementTree.fromstring(figures.map.wide)
+    root = ElementTree.fromstring(figures["map"]["figure"]["wide"])
     shown = {int(mark.get("data-point", "")): mark.get("data-shape") for mark in root.findall("g[@data-shown='1']")}
     assert shown == {each.index: each.status for each in result.candidates if each.status != "failed"}
 
@@ -100,17 +98,16 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     samples = make_samples(dev=6, held_out=4)
     made = make_result(samples)
     made["candidates"][0]["model"] = "$x^2$ <b>&"
-    svg = draw(read_result(write_json(tmp_path, made) / "result.json"), None).map
-    assert svg is not None
-    texts = [element.text for element in ElementTree.fromstring(svg.wide).iter("text")]
+    svg = section_values(read_result(write_json(tmp_path, made) / "result.json"))["map"]["figure"]["wide"]
+    texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "$x^2$ <b>&" in texts
 
 
 def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
     made = make_result(make_samples(dev=6, held_out=4))
     made["pairs"][0]["length_ratio"] = None
-    matrix = draw(read_result(write_json(tmp_path, made) / "result.json"), None).matrices[1]
-    assert [element.text for element in ElementTree.fromstring(matrix.svg).iter("text")].count("–") == 1
+    _, svg = section_values(read_result(write_json(tmp_path, made) / "result.json"))["pairs"]["matrices"][1]
+    assert [element.text for element in ElementTree.fromstring(svg).iter("text")].count("–") == 1
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,17 +118,19 @@ def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
 def test_names_on_a_map_never_collide(spots: list[tuple[int, int]], names: list[str]) -> None:
     bounds = Box(40, 46, 356, 350)
     marks = [Box(x - 8, y - 8, x + 8, y + 8) for x, y in spots]
-    labels = [Label(x, y, name, "no. 1") for (x, y), name in zip(spots, names, strict=False)]
+    labels = [((x, y), name, "no. 1") for (x, y), name in zip(spots, names, strict=False)]
     placed = [each for each in place(labels, 12.5, marks, [], bounds) if each is not None]
-    for one, other in itertools.combinations([*(each.box for each in placed), *marks], 2):
+    for one, other in itertools.combinations([*(box for _, box, _ in placed), *marks], 2):
         assert (one in marks and other in marks) or not one.overlap(other)
-    assert all(each.box.within(bounds) for each in placed)
+    assert all(box.within(bounds) for _, box, _ in placed)
 
 
 def test_a_lone_name_stands_right_of_its_mark() -> None:
-    (placed,) = place([Label(100, 100, "model", "no. 1")], 12.5, [Box(92, 92, 108, 108)], [], Box(0, 0, 400, 400))
-    assert placed is not None and placed.text == "model" and placed.leader is None
-    assert placed.box.left > 108 and placed.box.bottom < 100 < placed.box.top
+    (placed,) = place([((100, 100), "model", "no. 1")], 12.5, [Box(92, 92, 108, 108)], [], Box(0, 0, 400, 400))
+    assert placed is not None
+    text, box, leader = placed
+    assert text == "model" and leader is None
+    assert box.left > 108 and box.bottom < 100 < box.top
 
 
 def test_wide_characters_take_more_room() -> None:
@@ -178,8 +177,7 @@ def test_sizes_are_those_of_the_page() -> None:
 
 
 def test_methods_stand_on_lines_of_their_own_by_accuracy_and_cost(figures: Figures) -> None:
-    assert figures.methods is not None
-    for svg in (figures.methods.wide, figures.methods.narrow):
+    for svg in figures["methods"]["figure"].values():
         root = ElementTree.fromstring(svg)
         titles = [title.text or "" for title in root.iter("title")]
         # Each has a mark on either scale; what was left out has none.

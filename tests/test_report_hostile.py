@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
 
 from reports import write_report
-from reports.visible import visible
+from reports.text import visible
 
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)

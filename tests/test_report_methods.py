@@ -57,7 +57,7 @@ def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, r
     evaluation = make_evaluation(result)
     evaluation["members"][0]["model"] = "gone"
     text = text_of(page_of(tmp_path, result, evaluation))
-    assert "evaluation.json is of another set: gone," in text
+    assert "evaluation.json describes another set: gone," in text
     assert "ms/token" not in text
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from advisor import sandbox
-from advisor.sandbox import Isolation, Limits, running
+from advisor.sandbox import Isolation, SandboxLimits, run_program
 from ensemble.errors import UniteError
 
 WEAKEST = Isolation(nobody=False, namespaces=False, read_only=False)
@@ -26,11 +26,11 @@ def namespaces() -> None:
 
 
 def reason(program: str, *tests: str, **limits: float) -> str | None:
-    return sandbox.run(program, tests, Limits(**limits)).reason  # type: ignore[arg-type]  # whole where they must be
+    return sandbox.run(program, tests, SandboxLimits(**limits))  # type: ignore[arg-type]  # whole where they must be
 
 
 def test_a_program_passes_when_all_its_tests_do() -> None:
-    assert sandbox.run("def f(x): return 2 * x", ["assert f(2) == 4", "assert f(3) == 6"]).passed
+    assert sandbox.run("def f(x): return 2 * x", ["assert f(2) == 4", "assert f(3) == 6"]) is None
     assert reason("def f(x): return 2 * x", "assert f(2) == 4", "assert f(3) == 7") == "AssertionError"
 
 
@@ -123,7 +123,7 @@ def test_there_is_no_network(namespaces: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)"
         assert reason(connect) == "OSError"  # "network is unreachable": not even this machine's own
-        assert running._run(connect, (), Limits(), WEAKEST).passed
+        assert run_program._run(connect, (), SandboxLimits(), WEAKEST) is None
 
 
 def test_the_environment_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,14 +142,14 @@ def test_its_folder_is_empty_and_its_own_and_gone_afterwards(tmp_path: Path, mon
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     tests = ["assert os.listdir() == []", "open('file', 'w').close()", "os.mkdir('a'); os.chmod('a', 0)"]
-    assert running._run("import os", tests, Limits(), WEAKEST).passed
+    assert run_program._run("import os", tests, SandboxLimits(), WEAKEST) is None
     assert list(folder.iterdir()) == []
 
 
 def test_a_program_may_delete_its_folder(tmp_path: Path) -> None:
     program = "import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)"
     assert reason(program) is None
-    assert running._run(program, (), Limits(), WEAKEST).passed
+    assert run_program._run(program, (), SandboxLimits(), WEAKEST) is None
 
 
 def test_nothing_can_be_written_outside_of_its_folder() -> None:
@@ -181,7 +181,7 @@ os.wait()
 def test_a_daemon_does_not_outlive_its_program(tmp_path: Path, then: str) -> None:
     for kind in {sandbox.isolation(), WEAKEST}:
         program = DAEMON.format(folder=str(tmp_path)) + then
-        running._run(program, (), Limits(seconds=0.5), kind)
+        run_program._run(program, (), SandboxLimits(seconds=0.5), kind)
     time.sleep(2)
     assert not (tmp_path / "alive").exists()
 
@@ -189,7 +189,7 @@ def test_a_daemon_does_not_outlive_its_program(tmp_path: Path, then: str) -> Non
 def test_sets_have_the_same_order_in_every_run() -> None:
     program = "order = list({'a', 'b', 'c', 'd', 'e', 'f'})"
     orders = [f"assert order == {list(order)}" for order in _orders()]
-    verdicts = [sandbox.run(program, [test]).passed for test in orders]
+    verdicts = [sandbox.run(program, [test]) is None for test in orders]
     assert sum(verdicts) == 1
 
 
@@ -215,19 +215,19 @@ def test_data_classes_and_the_library_work_and_a_demonstration_is_not_run() -> N
 
 
 def test_a_system_where_no_program_runs_is_said_and_no_program_fails_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_GUARD", Path("/there/is/no/guard.py"))
+    monkeypatch.setattr(run_program, "_GUARD", Path("/there/is/no/guard.py"))
     with pytest.raises(UniteError, match="the sandbox did not start: exit status 2"):
-        running._run("x = 1", (), Limits(), WEAKEST)
-    running.isolation.cache_clear()
+        run_program._run("x = 1", (), SandboxLimits(), WEAKEST)
+    run_program.isolation.cache_clear()
     try:
-        with pytest.raises(UniteError, match=r"programs cannot be run here: .*; score MBPP on another system"):
-            running.isolation()
+        with pytest.raises(UniteError, match=r"programs cannot run here: .*; score MBPP on another system"):
+            run_program.isolation()
     finally:
-        running.isolation.cache_clear()
+        run_program.isolation.cache_clear()
 
 
 def test_what_the_system_does_not_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "isolation", lambda: WEAKEST)
-    notes = running.gaps()
+    monkeypatch.setattr(run_program, "isolation", lambda: WEAKEST)
+    notes = run_program.gaps()
     assert any("with network" in note for note in notes)
     assert any("can write wherever" in note for note in notes)

@@ -16,10 +16,10 @@ from transformers import BitsAndBytesConfig
 
 from ensemble import Ensemble
 from ensemble.errors import InputError, UniteError
-from ensemble.models.load import member_of
+from ensemble.models.load import member_of, quantization_of
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
-from ensemble.saved.folder import quantization_of, read
+from ensemble.saved.folder import read
 
 pytest_plugins = ["hubs", "pools"]
 
@@ -116,7 +116,7 @@ def test_a_quantization_is_written_down_and_read_again(tmp_path: Path) -> None:
 def test_a_member_that_came_from_nowhere_cannot_be_saved(models: Path, tmp_path: Path, cache: Path) -> None:
     member = Ensemble.from_pretrained([models / "alpha"], cache_dir=cache).members[0]
     made = Ensemble([member_of(member.model, member.tokenizer, name="made")], cache_dir=cache)
-    with pytest.raises(InputError, match="made: it was not loaded from anywhere"):
+    with pytest.raises(InputError, match="made: it was made from a model in memory"):
         made.save_pretrained(tmp_path / "saved")
 
 
@@ -126,10 +126,10 @@ def test_a_member_that_came_from_nowhere_cannot_be_saved(models: Path, tmp_path:
 def test_a_folder_of_something_else_is_left_alone(models: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"other: is no saved ensemble, and has config.json in it"):
+    with pytest.raises(InputError, match=r"other: is not a saved ensemble, and has config.json in it"):
         saved(tmp_path / "other", models / "alpha")
     (tmp_path / "other" / "ensemble.json").write_text('{"mine": 1}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"ensemble.json: is no saved ensemble, so it is not written over"):
+    with pytest.raises(InputError, match=r"ensemble.json: is not a saved ensemble, so it is not overwritten"):
         saved(tmp_path / "other", models / "alpha")
     with pytest.raises(InputError, match=r"config.json: is a file; give a folder"):
         saved(tmp_path / "other" / "config.json", models / "alpha")
@@ -163,7 +163,7 @@ def test_a_place_that_is_no_saved_ensemble_is_said(models: Path, tmp_path: Path)
         "is a model, not a saved ensemble; give a list of models, the primary first"
     )
     assert "has no ensemble.json" in refused(models)
-    assert "there is no such folder" in refused(tmp_path / "gone")
+    assert "no such folder" in refused(tmp_path / "gone")
 
 
 def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp_path: Path, cache: Path) -> None:
@@ -176,40 +176,40 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
     assert "check_files=False" in said
     assert Ensemble.from_pretrained(tmp_path / "saved", check_files=False, cache_dir=cache).members[0].name == "alpha"
     (tmp_path / "alpha" / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert "(adapter_config.json was not there)" in refused(tmp_path / "saved")
+    assert "(adapter_config.json is new)" in refused(tmp_path / "saved")
     shutil.rmtree(tmp_path / "alpha")
-    assert "is not there; mend its path" in refused(tmp_path / "saved")
+    assert "does not exist; correct the path" in refused(tmp_path / "saved")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
         ("schema_version", 2, "schema_version 2: this version reads 1"),
-        ("schema_version", ..., "no saved ensemble, as it has no schema_version"),
-        ("hook", "os.system", "'hook' is no key here"),
+        ("schema_version", ..., "not a saved ensemble, because schema_version is missing"),
+        ("hook", "os.system", "unknown key 'hook'"),
         ("method", "nothing", "method 'nothing': not one of"),
         ("method", "voting", "method voting: it works at response level"),
         ("k", 0, "k 0: give a whole number of at least 1"),
         ("k", True, "k True: give a whole number"),
         ("weights", [1], "weights [1]: give 2 numbers"),
-        ("weights", [1, -1], "give 2 numbers, none of them negative"),
-        ("weights", [0, 0], "one of them must be above 0"),
+        ("weights", [1, -1], "give 2 numbers that are 0 or more"),
+        ("weights", [0, 0], "at least one weight must be above 0"),
         ("weights", [1e999, 1], "cannot be read as JSON"),
         ("options", {"cache_dir": "/"}, "options: method unite has no option cache_dir"),
         ("options", {"gate": ["safe"]}, "options: gate"),
-        ("options", {"consistency": 1}, "options: consistency '1' is not of its type, bool"),
-        ("generation", {"stop": [""]}, "generation: stop ['']: give a list of texts"),
+        ("options", {"consistency": 1}, "options: consistency '1' does not have the type bool"),
+        ("generation", {"stop": [""]}, "generation: stop ['']: give a list of strings"),
         ("members", [], "members []: give a list of objects"),
         ("members", [1], "members [1]: give a list of objects"),
-        ("members.0.path", ..., "members[0]: id None: give either an id of the hub or a path"),
-        ("members.0.id", "org/a", "members[0]: id 'org/a': give either an id of the hub or a path"),
+        ("members.0.path", ..., "members[0]: id None: give either a hub id or a path"),
+        ("members.0.id", "org/a", "members[0]: id 'org/a': give either a hub id or a path"),
         ("members.0.name", "a\nb", "members[0]: name 'a\\nb': give a printable text"),
-        ("members.0.name", "beta", "the name 'beta' is there twice"),
+        ("members.0.name", "beta", "two members have the name 'beta'"),
         ("members.0.dtype", "int8", "members[0]: dtype 'int8': give one of auto, float32"),
         ("members.0.files", {"model.safetensors": "1"}, "give a SHA-256 for each file"),
         ("members.0.files", {}, "give the SHA-256 of each file of a local member"),
         ("members.0.trust_remote_code", "yes", "members[0]: trust_remote_code 'yes': give true or false"),
-        ("members.0.revision", COMMIT, "a local member has none"),
+        ("members.0.revision", COMMIT, "a local member has no revision"),
     ],
 )
 def test_every_key_of_a_file_is_checked(models: Path, tmp_path: Path, key: str, value: object, says: str) -> None:
@@ -243,7 +243,7 @@ def test_a_file_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
         ("revision", "main", "revision 'main': give the commit with all 40 digits"),
         ("id", "../../secret", "id '../../secret': give an id like org/name"),
         ("gguf_file", "../x.gguf", "gguf_file '../x.gguf': give the name of a file"),
-        ("trust_remote_code", True, f"its member org/a@{COMMIT} runs code that came with it; read that code"),
+        ("trust_remote_code", True, f"its member org/a@{COMMIT} runs code from its repository; read that code"),
     ],
 )
 def test_a_member_of_the_hub_is_pinned_and_runs_no_code(tmp_path: Path, key: str, value: object, says: str) -> None:
@@ -289,13 +289,13 @@ def test_what_was_loaded_from_the_hub_does_while_it_is_away(
     Ensemble.from_pretrained("org/one", cache_dir=cache)
     hub("http://127.0.0.1:9")
     assert Ensemble.from_pretrained("org/one", cache_dir=cache).members[0].name == "alpha"
-    assert "it was not downloaded before, and the hub cannot be reached" in refused("org/other")
+    assert "not downloaded before, and the hub cannot be reached" in refused("org/other")
 
 
 def test_nothing_else_on_the_hub_is_written_over(shelf: Path, tmp_path: Path, cache: Path) -> None:
     made = Ensemble.from_pretrained(["org/alpha"], cache_dir=cache)
     before = sorted(path.name for path in (shelf / "beta").iterdir())
-    with pytest.raises(UniteError, match="org/beta: it is on the hub already, with files of something else"):
+    with pytest.raises(UniteError, match="org/beta: the hub already has a model with this id and other files"):
         made.save_pretrained(tmp_path / "saved", push_to_hub="org/beta")
     assert sorted(path.name for path in (shelf / "beta").iterdir()) == before
 
@@ -303,8 +303,8 @@ def test_nothing_else_on_the_hub_is_written_over(shelf: Path, tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("token", "says"),
     [
-        (READER, "org/new: the hub does not let this token write there"),
-        ("hf_wrong", "org/new: the hub knows no such token"),
+        (READER, "org/new: the hub does not allow this token to write"),
+        ("hf_wrong", "org/new: the hub does not accept this token"),
     ],
 )
 def test_a_hub_that_refuses_is_said_in_a_line(
@@ -330,7 +330,7 @@ def test_a_hub_that_is_away_is_said_in_a_line(
 
 def test_a_local_member_is_not_pushed(models: Path, tmp_path: Path, shelf: Path, cache: Path) -> None:
     made = Ensemble.from_pretrained([models / "alpha"], cache_dir=cache)
-    with pytest.raises(InputError, match=r"alpha: .* is a local model, which nobody else can load"):
+    with pytest.raises(InputError, match=r"alpha: .* is a local model, which others cannot load"):
         made.save_pretrained(tmp_path / "saved", push_to_hub="org/new")
     assert not (tmp_path / "saved").exists() and not (shelf / "new").exists()
 
@@ -341,8 +341,8 @@ def test_an_ensemble_of_the_hub_has_no_local_member(models: Path, shelf: Path, t
 
 
 def test_a_model_of_the_hub_is_no_saved_ensemble(shelf: Path) -> None:
-    assert "org/alpha: no ensemble.json there, so it is no saved ensemble; give models as a list" in refused(
+    assert "org/alpha: it has no ensemble.json, so it is not a saved ensemble; give models as a list" in refused(
         "org/alpha"
     )
-    assert "the hub has no such model" in refused("org/gone")
+    assert "the hub has no model with this name" in refused("org/gone")
     assert "the hub has no revision v9" in refused("org/alpha@v9")

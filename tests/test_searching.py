@@ -13,8 +13,8 @@ from test_pipeline import LENIENT, plan_of, run, spoil_loading, statuses
 from advisor.choose.rules import select
 from advisor.choose.search import Prospect, Try, best_of, promising_sets, put_forward, sentence
 from advisor.output.result_json import result_of
-from advisor.output.terminal import Terminal
 from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
 from advisor.records import Answer, Profile, Rules, Standing
 from advisor.response_cache import Store
 from advisor.tasks import load_task
@@ -209,7 +209,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), search=4)
     with Store(place.cache) as store:
-        profiler = Profiler(plan, store, Terminal(quiet=True))
+        profiler = Profiler(plan, store, Progress(quiet=True))
         order = select(
             [
                 Standing(p.profile.model, p.profile.accuracy, p.profile.mean_length)

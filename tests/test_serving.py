@@ -15,8 +15,8 @@ import pytest
 from running_server import Running, serving
 from test_ensemble_api import SCRIPT, member, writer
 
-from advisor.serving.order import Limits
-from advisor.serving.starting import spare_what_stays
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.starting import freeze_garbage_collector
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.models.member import Member
@@ -26,7 +26,7 @@ TEMPLATE = (
     "{{ raise_exception('a system message comes first') }}{% endif %}"
     "<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 )
-LIMITS = Limits(new_tokens=400, usual_tokens=24)
+LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_completion_is_what_the_ensemble_writes(sure: Ensemble, client: openai
 def test_without_a_limit_a_text_has_the_usual_length(client: openai.OpenAI) -> None:
     made = client.completions.create(model="tiny", prompt="x")
     assert made.usage is not None
-    assert made.usage.completion_tokens == LIMITS.usual_tokens
+    assert made.usage.completion_tokens == LIMITS.default_tokens
 
 
 @pytest.mark.parametrize("stop", ["mat", ["zzz", "今天", "mat."], "🙂"])
@@ -104,7 +104,7 @@ def test_eos_is_the_reason_stop(tables: Path) -> None:
 
 
 def test_the_runs_own_stop_strings_count_where_a_request_has_none(sure: Ensemble) -> None:
-    with serving(sure, dataclasses.replace(LIMITS, usual_stop=("mat",))) as running, running.client() as client:
+    with serving(sure, dataclasses.replace(LIMITS, default_stop=("mat",))) as running, running.client() as client:
         usual = client.completions.create(model="tiny", prompt="x", max_tokens=60)
         none = client.completions.create(model="tiny", prompt="x", max_tokens=60, stop=[])
     assert usual.choices[0].finish_reason == "stop"
@@ -297,7 +297,7 @@ def test_figures_count_tokens_and_texts(server: Running, client: openai.OpenAI) 
 
 
 def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None:
-    spare_what_stays()
+    freeze_garbage_collector()
     try:
         assert gc.get_freeze_count() > 0
         assert len(gc.get_objects()) < gc.get_freeze_count() / 10

@@ -21,7 +21,7 @@ import pytest
 from running_server import Running, serving
 from test_ensemble_api import member, writer
 
-from advisor.serving.order import Limits
+from advisor.serving.protocol import RequestLimits
 from ensemble import Ensemble
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch
@@ -50,7 +50,7 @@ def sure(tables: Path) -> Ensemble:
 
 @pytest.fixture
 def server(sure: Ensemble) -> Iterator[Running]:
-    with serving(sure, Limits(texts=3), batch=SLOW) as running:
+    with serving(sure, RequestLimits(texts=3), batch=SLOW) as running:
         yield running
 
 
@@ -194,7 +194,7 @@ def test_a_decoder_that_ends_by_itself_ends_the_server(sure: Ensemble, monkeypat
     with serving(sure) as running:
         monkeypatch.setattr(running.engine, "_restart", fail)
         monkeypatch.setattr(Decoder, "step", fail)
-        said = "the decoder ended (kaput); the server must be started again"
+        said = "the decoder ended (kaput); start the server again"
         with pytest.raises(openai.InternalServerError, match=re.escape(said)):
             running.client().completions.create(model="tiny", prompt="x")
         running.thread.join(10)
@@ -205,7 +205,7 @@ def test_a_decoder_that_ends_by_itself_ends_the_server(sure: Ensemble, monkeypat
 
 
 def test_a_stop_finishes_what_runs_and_refuses_what_comes(sure: Ensemble) -> None:
-    with serving(sure, Limits(new_tokens=600), batch=Batch(size=1, draft=0)) as running:
+    with serving(sure, RequestLimits(new_tokens=600), batch=Batch(size=1, draft=0)) as running:
         client = running.client()
         ask: dict[str, Any] = {"model": "tiny", "prompt": "x", "max_tokens": 300, "stream": True}
         runs = client.completions.create(**ask)
@@ -256,8 +256,8 @@ def test_the_command_serves_until_a_signal_and_ends_well(process: subprocess.Pop
     assert process.wait(60) == 0
     said = process.stderr.read().splitlines()
     assert said == [
-        "advisor: serving alpha+beta; Ctrl-C finishes what runs, then stops",
-        "advisor: stopping; what runs is finished first, and a second signal ends it at once",
+        "advisor: serving alpha+beta; Ctrl-C finishes running requests, then stops",
+        "advisor: stopping; finishing running requests, a second signal ends them at once",
     ]
 
 

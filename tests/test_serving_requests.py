@@ -15,14 +15,13 @@ import pytest
 from running_server import Reply, Running, serving
 from test_ensemble_api import member, writer
 
-from advisor.serving.guard import Key, read_key
-from advisor.serving.order import Limits
-from advisor.serving.protocol import ChatRequest, CompletionRequest, chat_order, completion_order
+from advisor.serving.middleware import digest_of, read_key_digest
+from advisor.serving.protocol import ChatRequest, CompletionRequest, RequestLimits, read_chat, read_completion
 from advisor.serving.server import bind
 from ensemble import Ensemble
 from ensemble.errors import InputError
 
-LIMITS = Limits(texts=8, new_tokens=50, prompt_tokens=40, body=20_000, usual_tokens=5)
+LIMITS = RequestLimits(texts=8, new_tokens=50, prompt_tokens=40, body=20_000, default_tokens=5)
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KEY = "sesame-1"
 
@@ -284,10 +283,10 @@ def test_health_and_figures_need_no_key(server: Running) -> None:
 def test_a_key_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
-    assert read_key(None, {}) is None
-    assert read_key(file, {}) == read_key(None, {"ADVISOR_API_KEY": KEY}) == Key.of(KEY)
-    assert read_key(file, {"ADVISOR_API_KEY": "another"}) == Key.of(KEY)
-    assert KEY not in repr(Key.of(KEY))
+    assert read_key_digest(None, {}) is None
+    assert read_key_digest(file, {}) == read_key_digest(None, {"ADVISOR_API_KEY": KEY}) == digest_of(KEY)
+    assert read_key_digest(file, {"ADVISOR_API_KEY": "another"}) == digest_of(KEY)
+    assert KEY not in repr(digest_of(KEY))
 
 
 @pytest.mark.parametrize("key", ["", " \n", "two words", "schlüssel", "a\nb"])
@@ -295,14 +294,14 @@ def test_a_key_that_no_header_could_hold_is_refused(tmp_path: Path, key: str) ->
     file = tmp_path / "key"
     file.write_text(key, encoding="utf-8")
     with pytest.raises(InputError, match=r"--api-key-file .*key: a key is one word"):
-        read_key(file, {})
+        read_key_digest(file, {})
     with pytest.raises(InputError, match=r"\$ADVISOR_API_KEY: a key is one word"):
-        read_key(None, {"ADVISOR_API_KEY": key})
+        read_key_digest(None, {"ADVISOR_API_KEY": key})
 
 
 def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        read_key(tmp_path / "none", {})
+        read_key_digest(tmp_path / "none", {})
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
@@ -311,7 +310,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"--host 127.0.0.1 --port {port}: cannot be used"):
             bind("127.0.0.1", port)
-    with pytest.raises(InputError, match="--host no such host: it cannot be found"):
+    with pytest.raises(InputError, match="--host no such host: cannot be found"):
         bind("no such host", 0)
 
 
@@ -320,7 +319,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 def test_a_completions_order_has_what_was_asked_for() -> None:
     body = completion(max_tokens=7, stop="a", temperature=0.5, top_p=0.9, seed=3, n=2, stream=True, logprobs=0)
-    order = completion_order(CompletionRequest.model_validate(body), Limits(), seed=99)
+    order = read_completion(CompletionRequest.model_validate(body), RequestLimits(), seed=99)
     assert (order.prompts, order.copies, order.stream, order.usage) == (("x",), 2, True, False)
     assert order.settings.max_new_tokens == 7
     assert (order.settings.stop, order.settings.temperature, order.settings.top_p) == (("a",), 0.5, 0.9)
@@ -328,12 +327,12 @@ def test_a_completions_order_has_what_was_asked_for() -> None:
 
 
 def test_what_an_order_leaves_open_is_the_servers() -> None:
-    limits = Limits(usual_tokens=33, usual_stop=("\n",))
-    order = chat_order(ChatRequest.model_validate(chat()), limits, seed=99)
+    limits = RequestLimits(default_tokens=33, default_stop=("\n",))
+    order = read_chat(ChatRequest.model_validate(chat()), limits, seed=99)
     assert (order.settings.max_new_tokens, order.settings.stop, order.settings.seed) == (33, ("\n",), 99)
     assert (order.settings.temperature, order.settings.alternatives, order.copies) == (0.0, None, 1)
 
 
 def test_the_usual_length_is_no_longer_than_the_longest() -> None:
-    order = completion_order(CompletionRequest.model_validate(completion()), Limits(new_tokens=9), seed=0)
+    order = read_completion(CompletionRequest.model_validate(completion()), RequestLimits(new_tokens=9), seed=0)
     assert order.settings.max_new_tokens == 9

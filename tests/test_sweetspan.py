@@ -1,4 +1,4 @@
-"""SweetSpan against a slow reading of section 2 of its paper, and its ends and refusals."""
+"""SweetSpan against a slow implementation of section 2 of its paper, how texts end, and input errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def pair(n: int) -> tuple[Member, ReferenceMember]:
-    """The n-th member and its slow reading. It leans to a text with spaces, each member from another place of it on."""
+    """The n-th member and its slow reference. Each member prefers a text with spaces, from a different place on."""
     tokenizer = tokenizer_named(NAMES[n])
     plain = member_of(tiny_model(tokenizer, n, eos_rate=0.02), tokenizer, name=f"m{n}")
     start = 9 * n
@@ -45,7 +45,7 @@ def ensemble(count: int, tables: Path, **options: Any) -> Ensemble:
 
 
 def slow(count: int, prompt: str, tokens: int, words: int, outlier: float) -> bytes:
-    """Section 2, every context read anew for every token."""
+    """Section 2, with every context read again for every token."""
     members = [pair(n)[1] for n in range(count)]
     text = b""
     while True:
@@ -92,7 +92,7 @@ def perplexity(member: ReferenceMember, prompt: str, text: bytes, data: bytes, e
 
 @pytest.mark.parametrize("words", [1, 3])
 @pytest.mark.parametrize("count", [3, 4])
-def test_what_is_written_is_what_the_paper_says(count: int, words: int, tables: Path) -> None:
+def test_the_text_is_that_of_the_slow_implementation(count: int, words: int, tables: Path) -> None:
     decoded = ensemble(count, tables, words=words, outlier=2.0).generate(PROMPTS, max_new_tokens=16)
     wanted = [slow(count, prompt, 16, words, 2.0).decode(errors="replace") for prompt in PROMPTS]
     assert [generation.text for generation in decoded] == wanted
@@ -151,12 +151,14 @@ def test_a_full_context_ends_a_text(tables: Path) -> None:
         (3, {"outlier": 0.5}, "outlier is 0.5"),
     ],
 )
-def test_what_does_not_fit_is_refused(count: int, options: dict[str, Any], message: str, tables: Path) -> None:
+def test_members_and_options_that_do_not_fit_are_refused(
+    count: int, options: dict[str, Any], message: str, tables: Path
+) -> None:
     with pytest.raises(InputError, match=message):
         ensemble(count, tables, **options)
 
 
-def test_it_neither_samples_nor_scores(tables: Path) -> None:
+def test_sampling_and_scoring_are_refused(tables: Path) -> None:
     with pytest.raises(InputError, match="its members write greedily"):
         ensemble(3, tables).generate(PROMPTS, temperature=1.0)
     with pytest.raises(InputError, match="it scores no tokens"):

@@ -208,7 +208,7 @@ def test_flores_pairs_the_lines_of_any_two_languages() -> None:
 @needs_data
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("mmlu:anatmy", "anatmy.jsonl is not there"), ("flores:eng", "fails on the variant in the task's name")],
+    [("mmlu:anatmy", "anatmy.jsonl does not exist"), ("flores:eng", "fails on the variant in the task's name")],
 )
 def test_a_variant_that_is_not_there_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):

@@ -125,7 +125,7 @@ def test_a_variant_fills_paths_and_prompts(tmp_path: Path) -> None:
         ("d.json", b'[{"question": "a"},\n', "d.json:2: not valid JSON"),
         ("d.json", b'{"a": 1}', "d.json holds no list of records"),
         ("d.json", b'[{"question": "a"}, 3]', "d.json (record 2): a record must be"),
-        ("d.csv", b"question,answer\n", "d.csv ends in none of .jsonl, .json and .txt"),
+        ("d.csv", b"question,answer\n", "d.csv is not a .jsonl, .json or .txt file"),
     ],
 )
 def test_a_broken_data_file_is_refused_with_its_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -134,7 +134,7 @@ def test_a_broken_data_file_is_refused_with_its_line(tmp_path: Path, name: str, 
 
 
 def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
-    assert "d.jsonl is not there; correct the path in" in refusal(tmp_path, files("d.jsonl"))
+    assert "d.jsonl does not exist; correct the path in" in refusal(tmp_path, files("d.jsonl"))
     assert "*.jsonl matches no file" in refusal(tmp_path, files("*.jsonl"))
 
 
@@ -179,8 +179,8 @@ def test_local_data_may_be_divided_otherwise_than_the_hubs(exported: Path) -> No
 @pytest.mark.parametrize(
     ("data", "data_dir", "message"),
     [
-        (HUB, "nowhere", "nowhere is no folder; give --data the folder that holds s/train.jsonl"),
-        (HUB, "s", "s/s/train.jsonl is not there; give --data the folder"),
+        (HUB, "nowhere", "nowhere is not a folder; give --data the folder that holds s/train.jsonl"),
+        (HUB, "s", "s/s/train.jsonl does not exist; give --data the folder"),
         ({**HUB, "local": {}}, ".", "data.local is missing"),
         ({"dev": "test", "held_out": "test", "local": HUB["local"]}, None, "not on the hub; give --data the folder"),
     ],
@@ -263,4 +263,4 @@ def test_conditions_divide_a_file_among_splits(tmp_path: Path) -> None:
 def test_a_condition_that_is_neither_true_nor_false_is_refused_with_its_record(tmp_path: Path) -> None:
     (tmp_path / "all.jsonl").write_text('{"question": "1", "answer": "1"}\n', encoding="utf-8")
     message = refusal(tmp_path, {"dev": "all.jsonl", "held_out": "all.jsonl", "where": {"dev": "question < 4"}})
-    assert "all.jsonl:1: its condition under where gives 'question < 4'; make it one that is true or false" in message
+    assert "all.jsonl:1: its condition under where gives 'question < 4'; make it true or false" in message

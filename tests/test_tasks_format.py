@@ -237,9 +237,9 @@ def test_a_reference_that_the_metric_cannot_use_is_named_with_its_line(folder: P
     write_records(folder / "dev.jsonl", [{"question": "q", "answer": "E"}])
     assert "dev.jsonl:1: the reference 'E' is neither" in refusal(folder, metric="choice", choices=["x", "y"])
     write_records(folder / "dev.jsonl", [{"question": "q", "answer": ""}])
-    assert "dev.jsonl:1: there is no reference" in refusal(folder)
+    assert "dev.jsonl:1: the reference is empty" in refusal(folder)
     write_records(folder / "dev.jsonl", [{"question": "q", "answer": []}])
-    assert "dev.jsonl:1: there is no reference" in refusal(folder)
+    assert "dev.jsonl:1: the reference is empty" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tiny import byte_tokenizer, tiny_model
 from advisor import lm_eval as harness
 from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
-from advisor.tasks.lmeval import finding
+from advisor.tasks.lm_eval_tasks import find
 from ensemble.errors import InputError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -193,7 +193,7 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
     name = put(tmp_path, PALMS, {"test": options(40)})
     task = load_task(name, "test", tmp_path)
     assert (task.metric, task.delimiter) == ("choice", "\t")
-    manager_task = finding.find("palms", tmp_path)
+    manager_task = find.find_lm_eval_task("palms", tmp_path)
     for n, example in enumerate(task.examples):
         doc = options(40)[n]
         assert list(example.choices) == doc["options"]
@@ -262,7 +262,7 @@ def test_data_that_cannot_be_read_is_told_with_its_cause(tmp_path: Path) -> None
 
 def test_a_metric_that_wants_more_than_the_likeliest_option_is_refused(tmp_path: Path) -> None:
     name = put(tmp_path, PALMS, {"test": options(40)})
-    with pytest.raises(InputError, match="its metric acc_norm wants more than the likeliest option"):
+    with pytest.raises(InputError, match="its metric acc_norm needs more than the likeliest option"):
         load_task(f"{name}:acc_norm", "dev", tmp_path)
     with pytest.raises(InputError, match="neither a metric nor a filter 'f1'; metrics: acc, acc_norm; filters: none"):
         load_task(f"{name}:f1", "dev", tmp_path)
@@ -280,7 +280,7 @@ def test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks(tmp_path: Pat
 def test_splits_and_folders_that_are_not_there_are_named(sums_task: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="choose among dev, held_out, test, train"):
         load_task(sums_task, "validation", tmp_path)
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         load_task(sums_task, "dev", tmp_path / "nowhere")
 
 
@@ -300,7 +300,7 @@ def test_without_lm_eval_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     ):
         load_task("lm_eval:gsm8k")
     monkeypatch.setattr(harness, "version", lambda _: "0.4.9.2")
-    with pytest.raises(InputError, match=r"needs lm-eval 0.4.13, and 0.4.9.2 is installed"):
+    with pytest.raises(InputError, match=r"needs lm-eval 0.4.13 or newer; 0.4.9.2 is installed"):
         load_task("lm_eval:gsm8k")
 
 
@@ -310,7 +310,7 @@ def test_a_fingerprint_is_the_same_in_another_process_and_another_after_a_change
     def loaded(**changes: Any) -> Task:
         if changes:
             put(tmp_path, SUMS, {"train": sums(1000, 40), "test": sums(0, 30)}, **changes)
-            finding._loaded.cache_clear()
+            find._load.cache_clear()
         return load_task(sums_task, "held_out", tmp_path)
 
     own = loaded()
@@ -329,5 +329,5 @@ def test_a_fingerprint_is_the_same_in_another_process_and_another_after_a_change
 
 
 def test_lm_eval_is_not_imported_before_it_is_asked_for() -> None:
-    code = "import sys, advisor.tasks.loading; sys.exit('lm_eval' in sys.modules or 'datasets' in sys.modules)"
+    code = "import sys, advisor.tasks.load; sys.exit('lm_eval' in sys.modules or 'datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,26 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.tasks import Task, load_task, splits
+from advisor.tasks.data_files import Record
+from advisor.tasks.questions import Question
 from ensemble.errors import InputError
 
 
-class Asked:
-    def __init__(self, text: str) -> None:
-        self.text = text
+def pool_of(texts: list[str]) -> list[Question]:
+    """Questions with these texts; their ids differ, so that no two of them are equal."""
+    return [Question(str(place), text, (), Record({}, "")) for place, text in enumerate(texts)]
 
 
-POOLS = st.lists(st.integers(0, 30).map(lambda n: Asked(f"question {n}")), max_size=30)
+POOLS = st.lists(st.integers(0, 30).map("question {}".format), max_size=30).map(pool_of)
 
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
-def test_a_smaller_limit_is_the_start_of_a_larger_one(pool: list[Asked], seed: int, low: int, high: int) -> None:
+def test_a_smaller_limit_is_the_start_of_a_larger_one(pool: list[Question], seed: int, low: int, high: int) -> None:
     low, high = sorted((low, high))
     assert splits.limited(pool, high, seed)[:low] == splits.limited(pool, low, seed)
 
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 40))
 def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
-    pool: list[Asked], seed: int, size: int
+    pool: list[Question], seed: int, size: int
 ) -> None:
     drawn = splits.sample(pool, size, seed)
     positions = [pool.index(question) for question in drawn]
@@ -39,19 +41,19 @@ def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
 
 
 @given(POOLS, st.integers(0, 5))
-def test_a_new_record_moves_no_other(pool: list[Asked], seed: int) -> None:
-    before = [question for question in splits.seeded([*pool, Asked("new")], seed) if question.text != "new"]
+def test_a_new_record_moves_no_other(pool: list[Question], seed: int) -> None:
+    before = [question for question in splits.seeded([*pool, *pool_of(["new"])], seed) if question.text != "new"]
     assert before == splits.seeded(pool, seed)
 
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 8))
-def test_shots_are_different_questions(pool: list[Asked], seed: int, count: int) -> None:
+def test_shots_are_different_questions(pool: list[Question], seed: int, count: int) -> None:
     texts = [question.text for question in splits.draw_shots(pool, count, seed)]
     assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
 
 
 def test_seeds_draw_differently() -> None:
-    pool = [Asked(str(number)) for number in range(100)]
+    pool = pool_of([str(number) for number in range(100)])
     assert splits.limited(pool, 10, 0) != splits.limited(pool, 10, 1)
 
 
@@ -173,7 +175,7 @@ def test_ids_are_the_records_own_or_split_and_index(tmp_path: Path) -> None:
 
 def test_ids_given_twice_are_refused_with_both_lines(tmp_path: Path) -> None:
     path = task_file(tmp_path, {"dev": [{"id": 1, "question": n, "answer": n} for n in (1, 2)], "held_out": [100]})
-    with pytest.raises(InputError, match=r"dev\.jsonl:2: the id '1' is that of .*dev\.jsonl:1 too"):
+    with pytest.raises(InputError, match=r"dev\.jsonl:2: .*dev\.jsonl:1 has the same id '1'"):
         load_task(path)
 
 

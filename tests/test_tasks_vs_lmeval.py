@@ -90,17 +90,17 @@ class Quirk(NamedTuple):
 
 
 EQUAL = "numbers are compared as numbers"
-PUNCTUATION = "punctuation behind or between numbers is no part of them"
-MINUS = "a minus counts where it is one"
-DECIMALS = "a decimal point is no punctuation"
-ARTICLES = "articles are no part of an answer, in capitals neither"
+PUNCTUATION = "punctuation after or between numbers does not belong to them"
+MINUS = "a minus sign belongs to a number, and a hyphen does not"
+DECIMALS = "a decimal point is not punctuation"
+ARTICLES = "articles do not count, also in capital letters"
 SPACES = "white space does not count"
-NOTHING = "an answer of nothing but punctuation is one"
-CURRENCY = "signs of currency do not count"
+NOTHING = "an answer that is only punctuation is a valid answer"
+CURRENCY = "currency signs do not count"
 SPELLING = "case, full stops and brackets do not count"
-LENGTHENING = "letters whose lower case is longer are not cut off"
+LENGTHENING = "letters whose lower case is longer are kept whole"
 SCRIPTS = "digits of any script are digits"
-ZERO = "a character NUL at the end counts"
+ZERO = "a NUL character at the end counts"
 
 QUIRKS = (
     Quirk("gsm8k", "18", "so $18.00", 0, 1, EQUAL),

@@ -1,4 +1,4 @@
-"""Tokens as bytes, and texts as continuations, against the judge's own reading of the page on UNITE."""
+"""Tokens as bytes, and texts as continuations, against an independent implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.errors import InputError
-from ensemble.vocabulary.token_bytes import Run, Vocabulary, utf8_runs
+from ensemble.vocabulary.token_bytes import Vocabulary, utf8_runs
 
 ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
 NAMES: list[Any] = [*MADE_UP, *(real_tokenizers() or [ABSENT])]
@@ -46,7 +46,7 @@ def vocabulary_named(name: str) -> Vocabulary:
     return Vocabulary(tokenizer, (), len(tokenizer))
 
 
-def judge_of(name: str) -> ReferenceVocabulary:
+def reference_of(name: str) -> ReferenceVocabulary:
     tokenizer = tokenizer_named(name)
     return vocabulary_of(tokenizer, len(tokenizer), (tokenizer.eos_token_id,))
 
@@ -61,15 +61,15 @@ def id_named(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_id_has_the_bytes_that_the_judge_finds(name: str) -> None:
-    vocabulary, judge = vocabulary_named(name), judge_of(name)
+def test_every_id_has_the_bytes_of_the_reference(name: str) -> None:
+    vocabulary, reference = vocabulary_named(name), reference_of(name)
     found = {token: data for token in range(vocabulary.size) if (data := vocabulary.token_bytes(token)) is not None}
-    assert found == {token: data for token, data in judge.bytes.items() if token not in vocabulary.eos_ids}
+    assert found == {token: data for token, data in reference.bytes.items() if token not in vocabulary.eos_ids}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_candidates_and_their_representatives_are_the_judges(name: str) -> None:
-    assert vocabulary_named(name).representatives == judge_of(name).candidates
+def test_candidates_and_their_representatives_are_those_of_the_reference(name: str) -> None:
+    assert vocabulary_named(name).representatives == reference_of(name).candidates
 
 
 def test_a_byte_token_gives_way_to_a_token_with_the_same_byte() -> None:
@@ -81,14 +81,14 @@ def test_a_byte_token_gives_way_to_a_token_with_the_same_byte() -> None:
     assert not vocabulary.is_byte_token(letter)
 
 
-def test_rows_beyond_the_tokenizer_stand_for_nothing() -> None:
+def test_rows_beyond_the_tokenizer_are_not_candidates() -> None:
     tokenizer = byte_tokenizer()
     vocabulary = Vocabulary(tokenizer, (), len(tokenizer) + 10)
     assert vocabulary.token_bytes(len(tokenizer) + 3) is None
     assert max(vocabulary.representatives.values()) < len(tokenizer)
 
 
-def test_ids_beyond_the_models_rows_are_no_candidates_and_in_no_text() -> None:
+def test_ids_beyond_the_models_rows_are_not_candidates_and_in_no_text() -> None:
     tokenizer = byte_tokenizer(("zzz",))
     whole, cut = (Vocabulary(tokenizer, (), size) for size in (300, 256))
     assert len(whole.continue_ids(b"zzz")) == 1
@@ -106,7 +106,7 @@ def test_every_eos_id_is_special_and_ends_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked as special", "not marked"])
-def test_the_unknown_token_is_no_candidate(marked: bool) -> None:
+def test_the_unknown_token_is_not_a_candidate(marked: bool) -> None:
     backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -1.0), ("a", -1.0), ("</s>", -9.0)], unk_id=0))
     backend.add_special_tokens([AddedToken(token, special=True) for token in ("</s>", *(["<unk>"] if marked else []))])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -115,7 +115,7 @@ def test_the_unknown_token_is_no_candidate(marked: bool) -> None:
     assert vocabulary.representatives == {b" ": 1, b"a": 2}
 
 
-def test_unused_ids_are_no_candidates() -> None:
+def test_unused_ids_are_not_candidates() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["[UNUSED_TOKEN_7]", "<unused3>", "<|unused_12|>", "unused", "[UNUSED]"])
     added = [data for data in Vocabulary(tokenizer, (), 300).representatives if len(data) > 1]
@@ -123,7 +123,7 @@ def test_unused_ids_are_no_candidates() -> None:
 
 
 @pytest.mark.parametrize("name", ["WordPiece", "CTC", "BPEDecoder"])
-def test_a_decoder_whose_tokens_are_no_byte_strings_is_refused_by_name(name: str) -> None:
+def test_a_decoder_whose_tokens_are_not_byte_strings_is_refused_by_name(name: str) -> None:
     tokenizer = byte_tokenizer(("x",))
     tokenizer.backend_tokenizer.decoder = getattr(decoders, name)()
     with pytest.raises(InputError, match=name):
@@ -153,27 +153,27 @@ def test_without_a_decoder_a_token_is_its_own_text() -> None:
 @given(texts)
 def test_runs_are_maximal_and_in_order(data: bytes) -> None:
     runs = [*utf8_runs(data)]
-    assert b"".join(run.data for run in runs) == data
-    assert all(run.text is None or run.text.encode() == run.data for run in runs)
-    assert all((a.text is None) != (b.text is None) for a, b in pairwise(runs))
+    assert b"".join(run for run, _ in runs) == data
+    assert all(text is None or text.encode() == run for run, text in runs)
+    assert all((a is None) != (b is None) for (_, a), (_, b) in pairwise(runs))
 
 
 def test_runs_of_a_cut_character() -> None:
-    assert [*utf8_runs(b"a\xe4\xbb b")] == [Run(b"a", "a"), Run(b"\xe4\xbb", None), Run(b" b", " b")]
+    assert [*utf8_runs(b"a\xe4\xbb b")] == [(b"a", "a"), (b"\xe4\xbb", None), (b" b", " b")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hard_texts_continue_as_the_judge_says(name: str) -> None:
-    vocabulary, judge = vocabulary_named(name), judge_of(name)
+def test_hard_texts_continue_as_in_the_reference(name: str) -> None:
+    vocabulary, reference = vocabulary_named(name), reference_of(name)
     for data in [*(text.encode() for text in TEXTS.values()), *BYTES.values()]:
-        assert vocabulary.continue_ids(data) == judge.continuation(data)
+        assert vocabulary.continue_ids(data) == reference.continuation(data)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @quick
 @given(data=texts)
-def test_any_bytes_continue_as_the_judge_says(name: str, data: bytes) -> None:
-    assert vocabulary_named(name).continue_ids(data) == judge_of(name).continuation(data)
+def test_any_bytes_continue_as_in_the_reference(name: str, data: bytes) -> None:
+    assert vocabulary_named(name).continue_ids(data) == reference_of(name).continuation(data)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,7 +20,7 @@ from typing import Any
 LIBRARIES = (
     "advisor.cli",
     "advisor.pipeline",
-    "advisor.planning",
+    "advisor.session",
     "advisor.output.chosen_set",
     "advisor.output.terminal",
     "ensemble.api",

@@ -11,9 +11,9 @@ from advisor.choose.rules import select
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiled, Profiler
 from advisor.profile.sheet import Cost
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Decision, Profile, Rules, Selection, Standing
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 from ensemble.errors import UniteError
 
 
@@ -72,7 +72,7 @@ class Pool:
         return [Standing(p.model, p.accuracy, p.mean_length) for p in profiles]
 
 
-def gather(plan: RunConfig, profiler: Profiler, watcher: Watcher) -> Pool:
+def gather(plan: RunConfig, profiler: Profiler, watcher: Progress) -> Pool:
     """Profile the candidates that have not failed yet, in a race where the plan has one.
 
     Raises:
@@ -97,7 +97,7 @@ def gather(plan: RunConfig, profiler: Profiler, watcher: Watcher) -> Pool:
             return pool
 
 
-def without_failed(pool: Pool, plan: RunConfig, profiler: Profiler, watcher: Watcher) -> Pool:
+def without_failed(pool: Pool, plan: RunConfig, profiler: Profiler, watcher: Progress) -> Pool:
     """The pool that is left when a member has failed since.
 
     Raises:
@@ -125,7 +125,9 @@ def race_order(task: Task) -> list[int]:
     return sorted(range(len(task.examples)), key=draw)
 
 
-def _run_race(plan: RunConfig, level: float, names: Sequence[str], profiler: Profiler, watcher: Watcher) -> Pool | None:
+def _run_race(
+    plan: RunConfig, level: float, names: Sequence[str], profiler: Profiler, watcher: Progress
+) -> Pool | None:
     """Profile candidates in rounds; None where one of them fails."""
     order, total = race_order(plan.dev), len(plan.dev.examples)
     race = Race(len(names), total, plan.rules.max_gap, level)

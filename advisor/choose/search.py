@@ -28,11 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.choose.rules import select
-from advisor.records import Decision, Profile, Rules, Selection, Standing
+from advisor.records import TRIES, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 
-TRIES = 4
-"""Sets to decode on the dev questions by default, the greedy one among them."""
 AMONG = 24
 """The best so many of the candidates that fit are combined: 2,300 pairs and triples, predicted within a second."""
 

@@ -1,1 +1,1 @@
-"""The commands of ``advisor``, a file each: options in, text out, no logic."""
+"""The commands of ``advisor``: each file has the options of a command and the call that does its work."""

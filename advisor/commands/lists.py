@@ -1,10 +1,10 @@
-"""``advisor tasks`` and ``advisor methods``: what there is, a line each."""
+"""``advisor tasks`` and ``advisor methods``: lists of what is available."""
 
 from __future__ import annotations
 
 
 def tasks() -> None:
-    """List the tasks, a line each."""
+    """List the tasks, one per line."""
     from advisor.tasks import list_tasks
 
     for task in list_tasks():
@@ -12,7 +12,7 @@ def tasks() -> None:
 
 
 def methods() -> None:
-    """List the methods of ensembling, a line each."""
+    """List the methods of ensembling, one per line."""
     from ensemble.methods import list_methods
 
     for name, method in list_methods().items():

@@ -1,4 +1,4 @@
-"""``advisor lm-eval``: lm-eval's own command line, with the ensemble among its models."""
+"""``advisor lm-eval``: lm-eval's own command line, with the ensemble as one of its models."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import typer
 from ensemble.errors import UniteError
 
 ABOUT = """\
-advisor lm-eval passes what follows to lm-eval's own command line, which knows the ensemble as a model:
+advisor lm-eval passes its arguments to lm-eval's own command line, which has the ensemble as a model:
 
   advisor lm-eval run --model unite --model_args run=runs/demo --tasks gsm8k --batch_size auto
 
 --model_args: run=FOLDER, or models=FOLDER+FOLDER; method, k, weights, dtype, device, chat_template, max_gen_toks, seed
-and the method's own settings. What follows is lm-eval's help; docs/how-to/lm-eval.md has more.
+and the method's own options. The help of lm-eval follows; docs/how-to/lm-eval.md has more.
 """
+# No argument is read here: all of them, --help too, are lm-eval's.
 PASSED_ON = {
     "ignore_unknown_options": True,
     "allow_extra_args": True,
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-"""How the command is read: not at all."""
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Run lm-eval with the ensemble as a model (--model unite); all that follows is lm-eval's own."""
-    given = [one for one in context.args if one != "--debug"]
-    if not given or given in (["--help"], ["-h"]):
+    """Run lm-eval with the ensemble as a model (--model unite); all arguments are those of lm-eval."""
+    arguments = [argument for argument in context.args if argument != "--debug"]
+    if not arguments or arguments in (["--help"], ["-h"]):
         print(ABOUT)
-        given = ["--help"]
+        arguments = ["--help"]
     from advisor.lm_eval import check_installed, register
 
     check_installed("advisor lm-eval")
@@ -38,13 +38,14 @@ def lm_eval(context: typer.Context) -> None:
     from lm_eval.__main__ import cli_evaluate
 
     before = sys.argv
-    sys.argv = ["lm-eval", *given]
+    sys.argv = ["lm-eval", *arguments]
     try:
         cli_evaluate()
     except UniteError:
         raise
-    except Exception as error:  # lm-eval has no exceptions of its own, and task files may run any code
-        reason = " ".join(str(error).split()) or "it does not say why"
+    # lm-eval has no exceptions of its own, and its task files can run any code.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "it gives no reason"
         raise UniteError(f"lm-eval: {type(error).__name__}: {reason} (--debug shows where)") from error
     finally:
         sys.argv = before

@@ -1,53 +1,105 @@
-"""The options that several commands have."""
+"""What the commands share: their options, and the form of what they print.
+
+A command passes ``context.params``, its options by parameter name, to the ``from_options`` of a configuration.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-Pool = Annotated[str | None, typer.Option("--pool", metavar="FILE", help="The candidates, one a line; or: demo.")]
-Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="A task's name, or a task file.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Folder with the task's data, instead of the hub.")]
-Split = Annotated[str, typer.Option("--split", help="The split to profile on.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="Questions of each split.")]
-Shots = Annotated[int | None, typer.Option("--shots", help="Demonstrations before each question.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of every draw.")]
-Code = Annotated[
-    bool, typer.Option("--allow-code-execution", help="Run programs that models wrote, as mbpp does, in a sandbox.")
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunOrModels = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="A run folder or a saved ensemble; or give --models.")
 ]
-Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be behind the best.")]
-Ratio = Annotated[float, typer.Option("--max-length-ratio", help="How many times as long, or as short.")]
-Models = Annotated[int, typer.Option("--max-models", help="Members at the most.")]
-Level = Annotated[float, typer.Option("--level", help="Accepted chance of advising an ensemble that gains nothing.")]
-Method = Annotated[str, typer.Option("--method", help="How the set decodes; see: advisor methods.")]
-K = Annotated[int, typer.Option("--k", help="Candidates that each member brings to the union.")]
-Tokens = Annotated[int | None, typer.Option("--max-new-tokens", help="Where a response is cut off.")]
+Members = Annotated[
+    list[str] | None, typer.Option("--models", help="A folder or hub id, once for each model; the primary first.")
+]
+Pool = Annotated[
+    str | None, typer.Option("--pool", metavar="FILE", help="A file with one candidate per line, or demo.")
+]
+Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="The name of a task, or a task file.")]
+Data = Annotated[Path | None, typer.Option("--data", help="A folder with the task's data, instead of the hub.")]
+Split = Annotated[str, typer.Option("--split", help="The split to profile on.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="The number of questions of each split.")]
+Shots = Annotated[int | None, typer.Option("--shots", help="The number of demonstrations before each question.")]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of every draw.")]
+Code = Annotated[
+    bool, typer.Option("--allow-code-execution", help="Run programs that models write, in a sandbox; mbpp needs it.")
+]
+Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be worse than the best model.")]
+Ratio = Annotated[
+    float, typer.Option("--max-length-ratio", help="How many times longer or shorter a member's responses may be.")
+]
+Models = Annotated[int, typer.Option("--max-models", help="The maximum number of members.")]
+Level = Annotated[
+    float, typer.Option("--level", help="Accepted probability of advising an ensemble that gains nothing.")
+]
+Method = Annotated[str, typer.Option("--method", help="How the set decodes; see advisor methods.")]
+K = Annotated[int, typer.Option("--k", help="Candidate tokens of each member in a step.")]
+SetMethod = Annotated[
+    str | None, typer.Option("--method", help="How the set decodes; see advisor methods. Default: as in the run.")
+]
+SetK = Annotated[
+    int | None, typer.Option("--k", help="Candidate tokens of each member in a step. Default: as in the run.")
+]
+SetDevice = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: as in the run.")]
+SetDtype = Annotated[str | None, typer.Option("--dtype", help="auto, float32, bfloat16, ... Default: as in the run.")]
+SetTemplate = Annotated[
+    str | None, typer.Option("--chat-template", help="auto, always or never. Default: as in the run.")
+]
+Tokens = Annotated[int | None, typer.Option("--max-new-tokens", help="The maximum number of tokens of a response.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
-Batch = Annotated[str, typer.Option("--batch-size", help="Prompts at a time, or auto.")]
+Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
-Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, one after the other, or ray.")]
+Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, or ray for a cluster.")]
 Address = Annotated[
-    str | None, typer.Option("--ray-address", help="The cluster's host:port; RAY_ADDRESS or one started here if none.")
+    str | None,
+    typer.Option(
+        "--ray-address", help="host:port of the cluster. Default: RAY_ADDRESS, or a new cluster on this machine."
+    ),
 ]
-Cache = Annotated[Path | None, typer.Option("--cache-dir", help="Where responses are kept for the next run.")]
-Json = Annotated[bool, typer.Option("--json", help="Write the result to standard output, and nothing else there.")]
+Cache = Annotated[Path | None, typer.Option("--cache-dir", help="The folder of responses that later runs use again.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Race = Annotated[bool, typer.Option("--race", help="Drop candidates as soon as they are surely outside the gap.")]
 RaceLevel = Annotated[
-    float | None, typer.Option("--race-level", help="Chance that --race changes the selection.", show_default="0.05")
+    float | None,
+    typer.Option("--race-level", help="Probability that --race changes the selection.", show_default="0.05"),
 ]
-Search = Annotated[bool, typer.Option("--search", help="Decode more sets on the dev questions; take the best there.")]
+Search = Annotated[bool, typer.Option("--search", help="Decode more sets on the dev questions, and take the best.")]
 Tries = Annotated[
     int | None,
-    typer.Option("--tries", help="Sets that --search decodes, the rules' own among them.", show_default="4"),
+    typer.Option("--tries", help="Sets that --search decodes, with the one of the rules.", show_default="4"),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the code that a saved ensemble's members came with.")
+    bool, typer.Option("--trust-remote-code", help="Run the code that comes with the members of a saved ensemble.")
 ]
 NoCheck = Annotated[
-    bool, typer.Option("--no-check-files", help="Take a saved ensemble's members also where their files changed.")
+    bool, typer.Option("--no-check-files", help="Load a saved ensemble even if the files of a member have changed.")
 ]
+
+
+def command_line() -> str:
+    """The command line, for the record."""
+    return shlex.join(["advisor", *sys.argv[1:]])
+
+
+def for_output(text: str) -> str:
+    """A model's text for standard output."""
+    from reports.text import visible
+
+    # A terminal would obey escape sequences in it; a file or a program gets the text unchanged.
+    return visible(text, keep_lines=True) if sys.stdout.isatty() else text
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=True))

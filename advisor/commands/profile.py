@@ -1,12 +1,14 @@
-"""``advisor profile``: only the candidates' own answers."""
+"""``advisor profile``: the answers of each candidate alone."""
 
 from __future__ import annotations
 
+import typer
+
 from advisor.commands import options as opt
-from advisor.commands.output import command_line, print_json
 
 
 def profile(
+    context: typer.Context,
     *,
     pool: opt.Pool = None,
     task: opt.Task = None,
@@ -26,40 +28,23 @@ def profile(
     cache_dir: opt.Cache = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
-    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+    debug: opt.Debug = False,
 ) -> None:
-    """Only profile: fill the store, print the leaderboard. --json has the form that --profiles reads."""
-    from advisor.output.terminal import Terminal
-    from advisor.planning import opened, plan_of, setting_of
-    from advisor.records import Rules
-
-    terminal = Terminal(quiet=quiet)
-    plan = plan_of(
-        pool=pool,
-        task=task,
-        data=data,
-        split=split,
-        limit=limit,
-        shots=shots,
-        seed=seed,
-        allow_code_execution=allow_code_execution,
-        rules=Rules(),
-        inference=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
-        method="unite",
-        k=1,
-        verify=False,
-        cache_dir=cache_dir,
-        command=command_line(),
-    )
+    """Only profile: fill the cache and print the leaderboard. --json has the form that --profiles reads."""
     from advisor.choose.gathering import gather
+    from advisor.config import RunConfig
     from advisor.profile.profiler import Profiler
+    from advisor.progress import Progress
+    from advisor.session import open_session
 
-    with opened(plan, terminal, quiet=quiet) as (store, at):
-        found = gather(plan, Profiler(plan, store, terminal, engine=at), terminal)
-    ranked = [found.profiles[decision.model] for decision in found.select(plan.rules).decisions]
+    progress = Progress(quiet=quiet)
+    config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
+    with open_session(config, progress) as (cache, run_engine):
+        profiled = gather(config, Profiler(config, cache, progress, engine=run_engine), progress)
+    ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
-        print_json({"task": plan.dev.name, "signature": str(plan.dev.signature), "profiles": numbers})
+        opt.print_json({"task": config.dev.name, "signature": str(config.dev.signature), "profiles": numbers})
         return
     for p in ranked:
         print(f"{p.accuracy:6.1f} points  {p.mean_length:7.0f} characters  {p.truncated:4d} cut off  {p.model}")

@@ -1,4 +1,4 @@
-"""``advisor report``: the report of a run, again."""
+"""``advisor report`` and ``advisor export``: what is written from a finished run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from typing import Annotated
 import typer
 
 from advisor.commands import options as opt
+from ensemble.errors import InputError
 
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    *,
-    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
-) -> None:
-    """Write a run's report.html again, from result.json, samples.jsonl and evaluation.json alone."""
+def report(run: opt.Run, *, debug: opt.Debug = False) -> None:
+    """Write the report.html of a run again, from result.json, samples.jsonl and evaluation.json alone."""
     from reports import write_report
 
     print(write_report(run))
+
+
+def export(
+    run: opt.Run,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, or an earlier export.")],
+    *,
+    push: Annotated[str | None, typer.Option("--push", metavar="ID", help="Push it to the hub under this id.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Make the new model of --push public.")] = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write the chosen set of a run, without weights, and a model card with the evidence; push it on request."""
+    if public and push is None:
+        raise InputError("--public needs --push; add it, or leave out --public")
+    from advisor.output.export import export as write
+
+    print(write(run, folder, push, private=not public))

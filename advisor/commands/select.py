@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from advisor.commands import options as opt
-from advisor.commands.output import command_line, print_json
-from ensemble.errors import InputError
-
-Number = TypeVar("Number", int, float)
 
 
 def select(
+    context: typer.Context,
     *,
     pool: opt.Pool = None,
     task: opt.Task = None,
@@ -42,81 +39,42 @@ def select(
     search: opt.Search = False,
     tries: opt.Tries = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
-    profiles: Annotated[Path | None, typer.Option("--profiles", help="Numbers instead of models.")] = None,
+    profiles: Annotated[
+        Path | None, typer.Option("--profiles", help="A file with numbers, instead of models that run.")
+    ] = None,
     cache_dir: opt.Cache = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/TASK where left out.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder. Default: runs/TASK.")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
-    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+    debug: opt.Debug = False,
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor.checks import check_rules
-    from advisor.choose.search import TRIES
+    from advisor.config import RunConfig, rules_for_numbers
+    from advisor.output.result_json import result_of, samples_of
     from advisor.output.run_folder import check_out, folder_name, write_run
-    from advisor.output.terminal import Terminal
-    from advisor.planning import opened, plan_of, setting_of
-    from advisor.records import LEVEL
+    from advisor.output.terminal import print_conclusion, print_tables
+    from advisor.pipeline import run, run_on_numbers
+    from advisor.progress import Progress
+    from advisor.session import open_session
+    from reports import write_report
 
-    terminal = Terminal(quiet=quiet)
-    rules = check_rules(max_gap, max_length_ratio, max_models)
+    command = opt.command_line()
     if profiles is not None:
-        from advisor.pipeline import run_on_numbers
-
-        if pool is not None:
-            raise InputError("--profiles gives numbers instead of models; leave out --pool")
-        if race or search:
-            option = "--race" if race else "--search"
-            raise InputError(f"{option} asks models, and --profiles has only their numbers; leave one of the two out")
-        outcome = run_on_numbers(profiles, rules, command_line())
+        outcome = run_on_numbers(profiles, rules_for_numbers(context.params), command)
         folder = out or Path("runs") / folder_name(profiles.stem)
         check_out(folder)
     else:
-        plan = plan_of(
-            pool=pool,
-            task=task,
-            data=data,
-            split=split,
-            limit=limit,
-            shots=shots,
-            seed=seed,
-            allow_code_execution=allow_code_execution,
-            rules=rules,
-            inference=setting_of(device, dtype, chat_template, max_new_tokens, batch_size, engine, ray_address),
-            method=method,
-            k=k,
-            verify=not no_verify,
-            cache_dir=cache_dir,
-            command=command_line(),
-            race=_setting_of("--race", race, "--race-level", race_level, LEVEL),
-            level=level,
-            search=_setting_of("--search", search, "--tries", tries, TRIES),
-        )
-        folder = out or Path("runs") / folder_name(plan.dev.name)
+        config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
+        folder = out or Path("runs") / folder_name(config.dev.name)
         check_out(folder)
-        from advisor.pipeline import run
-
-        with opened(plan, terminal, quiet=quiet) as (store, at):
-            outcome = run(plan, store, terminal, at)
-
-    from advisor.output.result_json import result_of, samples_of
-    from reports import write_report
-
+        with open_session(config, progress) as (cache, run_engine):
+            outcome = run(config, cache, progress, run_engine)
     result = result_of(outcome)
     write_run(folder, result, samples_of(outcome))
     report = write_report(folder)
-    terminal.show(result)
+    if not quiet:
+        print_tables(result)
     if as_json:
-        print_json(result)
+        opt.print_json(result)
     else:
-        terminal.conclude(result, report)
-
-
-def _setting_of(switch: str, is_on: bool, option: str, value: Number | None, default: Number) -> Number | None:
-    """What a switch does by an option of its own; None where it is off.
-
-    Raises:
-        InputError: The option is given without the switch.
-    """
-    if value is not None and not is_on:
-        raise InputError(f"{option} {value:g} does nothing without {switch}; add {switch}, or leave {option} out")
-    return (default if value is None else value) if is_on else None
+        print_conclusion(result, report)

@@ -1,120 +1,104 @@
-"""``advisor serve``: a run's chosen set, or any models, behind an OpenAI-compatible HTTP endpoint."""
+"""``advisor serve``: the chosen set of a run, or any models, as an HTTP server with OpenAI's API."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
 from advisor.commands import options as opt
-from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    from ensemble.models.spec import ChatTemplate
 
 
 def serve(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run folder or a saved one; or --models.")
-    ] = None,
+    context: typer.Context,
+    run: opt.RunOrModels = None,
     *,
-    models: Annotated[list[str] | None, typer.Option("--models", help="A folder or hub id; the primary first.")] = None,
-    method: Annotated[str | None, typer.Option("--method", help="How the set decodes.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Candidates that each member brings to the union.")] = None,
+    models: opt.Members = None,
+    method: opt.SetMethod = None,
+    k: opt.SetK = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", help="Of a text whose request names no limit; the run's own.")
+        int | None,
+        typer.Option("--max-new-tokens", help="The limit for requests that name none. Default: as in the run."),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="Ends texts whose requests name none; the run's own.")
+        list[str] | None,
+        typer.Option("--stop", help="A stop string for requests that name none. Default: as in the run."),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, ...; the run's own.")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32, ...; the run's own.")] = None,
-    chat_template: Annotated[str | None, typer.Option("--chat-template", help="auto, ...; the run's own.")] = None,
-    host: Annotated[str, typer.Option("--host", help="Where to listen: only this machine reaches 127.0.0.1.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any that is free.")] = 8000,
-    name: Annotated[str | None, typer.Option("--name", help="What requests call the model; the run's folder.")] = None,
+    device: opt.SetDevice = None,
+    dtype: opt.SetDtype = None,
+    chat_template: opt.SetTemplate = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; only this machine reaches 127.0.0.1.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the model in requests. Default: the run's folder.")
+    ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="Holds the key; else $ADVISOR_API_KEY, else there is none.")
+        Path | None, typer.Option("--api-key-file", help="A file with the key. Default: $ADVISOR_API_KEY, or no key.")
     ] = None,
-    batch_size: Annotated[str, typer.Option("--batch-size", help="Texts decoded at a time, or auto.")] = "auto",
+    batch_size: Annotated[str, typer.Option("--batch-size", help="The number of texts in a batch, or auto.")] = "auto",
     max_requests: Annotated[
-        int, typer.Option("--max-requests", min=1, help="Texts that may run or wait; one more gets 429.")
+        int, typer.Option("--max-requests", min=1, help="Texts that may run or wait; further ones get status 429.")
     ] = 64,
     most_new_tokens: Annotated[
-        int, typer.Option("--most-new-tokens", min=1, help="That a request may ask for.")
+        int, typer.Option("--most-new-tokens", min=1, help="The highest limit that a request may set.")
     ] = 4096,
     most_prompt_tokens: Annotated[
-        int | None, typer.Option("--most-prompt-tokens", min=1, help="Of a prompt; the members' contexts.")
+        int | None,
+        typer.Option("--most-prompt-tokens", min=1, help="Tokens of a prompt. Default: the members' context."),
     ] = None,
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of a request; more get 413.")] = 2**20,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1, help="Bytes of a request; a larger one gets status 413.")
+    ] = 2**20,
     trust_remote_code: opt.Trust = False,
     no_check_files: opt.NoCheck = False,
-    debug: opt.Debug = False,  # noqa: ARG001  # read by main, before the command
+    debug: opt.Debug = False,
 ) -> None:
-    """Serve the chosen set of a run, or any models, to clients that speak OpenAI's protocol."""
-    if models and run is not None:
-        raise InputError("give a run folder or --models, not both")
-    if run is None and not models:
-        raise InputError("give a run folder, or --models for each model, the primary first")
-
-    from advisor import checks
+    """Serve the chosen set of a run, or any models, to clients that use OpenAI's API."""
+    from advisor.config import InferenceConfig
+    from advisor.output.chosen_set import check_source, chosen_by_options
     from advisor.serving import starting
 
+    check_source(context.params)
     starting.check_extra()
-    checks.check_method(method or "unite", 1 if k is None else k)
-    checks.check_tokens(max_new_tokens)
-    checks.check_loading(dtype or "auto", chat_template or "auto")
-    checks.check_stop(stop or ())
-    size = checks.check_batch_size(batch_size)
 
-    from advisor.output import chosen_set
-    from advisor.profile.loader import hush
-    from advisor.serving.guard import read_key
-    from advisor.serving.order import Limits
-    from advisor.serving.server import Server, address_of, bind, is_loopback
+    from advisor.serving.middleware import read_key_digest
+    from advisor.serving.protocol import RequestLimits
+    from advisor.serving.server import GracefulServer, address_of, bind, is_loopback
 
-    hush()
-    key = read_key(api_key_file, os.environ)
-    if models:
-        chosen = chosen_set.chosen_by_hand(models)
-    else:
-        chosen = chosen_set.chosen_by_folder(
-            Path(str(run)), trust_remote_code=trust_remote_code, check_files=not no_check_files
-        )
-    chosen = chosen.with_decoding(method=method, k=k, max_new_tokens=max_new_tokens, stop=stop)
-    chosen = chosen.with_loading(device=device, dtype=dtype, chat_template=cast("ChatTemplate | None", chat_template))
+    inference = InferenceConfig.from_options(context.params)
+    key_digest = read_key_digest(api_key_file, os.environ)
+    chosen = chosen_by_options(context.params)
     starting.check_level(chosen.method)
-    checks.check_models(chosen.members)
     usual_tokens = chosen.max_new_tokens or 256
-    limits = Limits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
+    limits = RequestLimits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
     with bind(host, port) as bound:
-        app, engine = starting.make_app_of(chosen, name, limits, key, size)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, inference.batch_size)
 
         def ready() -> None:
-            _say_ready(address_of(bound), name, open_to_all=not is_loopback(bound), keyed=key is not None)
+            _print_ready(address_of(bound), name, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
 
-        server = Server(app, engine, bound, ready=ready, stopping=_say_stopping)
-        starting.spare_what_stays()
+        server = GracefulServer(app, engine, bound, ready=ready, stopping=_print_stopping)
+        starting.freeze_garbage_collector()
         server.run_bound()
 
 
-def _say_ready(address: str, name: str, *, open_to_all: bool, keyed: bool) -> None:
-    """Tell people that it listens, and what that means; and scripts, on standard output, where."""
-    print(f"advisor: serving {name}; Ctrl-C finishes what runs, then stops", file=sys.stderr)
+def _print_ready(address: str, name: str, *, open_to_all: bool, has_key: bool) -> None:
+    """Tell people on standard error that the server listens, and scripts on standard output where it does."""
+    print(f"advisor: serving {name}; Ctrl-C finishes running requests, then stops", file=sys.stderr)
     if open_to_all:
-        who = "whoever has the key" if keyed else "whoever reaches this machine, as there is no key,"
+        clients = "every client with the key" if has_key else "every client, because the server has no key,"
         print(
-            f"advisor: {address} is open to other machines: {who} can use it, and nothing is encrypted on the way",
+            f"advisor: {address} is open to other machines: {clients} can use it, and the connection is not encrypted",
             file=sys.stderr,
         )
     print(f"{address}/v1", flush=True)
 
 
-def _say_stopping() -> None:
-    print("advisor: stopping; what runs is finished first, and a second signal ends it at once", file=sys.stderr)
+def _print_stopping() -> None:
+    print("advisor: stopping; finishing running requests, a second signal ends them at once", file=sys.stderr)

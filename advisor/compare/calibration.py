@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from advisor.records import Profile
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
 
 BINS = 15
 """As many as Guo et al. take."""

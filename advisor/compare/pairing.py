@@ -20,7 +20,7 @@ from advisor.compare.tokenizer_overlap import Tokenization, common_words, tokeni
 from advisor.config import RunConfig
 from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Profile, Rules, Standing
 from advisor.response_cache import Store, key_of
 from advisor.verify.advice import Margin
@@ -49,7 +49,7 @@ class Pairing:
     plan: RunConfig
     profiler: Profiler
     store: Store
-    watcher: Watcher
+    watcher: Progress
 
     def tokenizations(self, names: Sequence[str]) -> dict[str, Tokenization]:
         """What each candidate's tokenizer does with its tokens and with the commonest words of the dev questions.
@@ -144,7 +144,7 @@ class Pairing:
         """A candidate's responses to some questions, by number, without the empty ones."""
         answers = {n: profile.answers[n] for n in numbers}
         return {
-            n: Text(self.plan.dev.examples[n].asked, answer.text, cut=answer.finish_reason != "eos")
+            n: Text(self.plan.dev.examples[n].model_input, answer.text, cut=answer.finish_reason != "eos")
             for n, answer in answers.items()
             if answer.text
         }

@@ -1,1 +1,1 @@
-"""The bundled pool of tiny models, the word problems that they solve, and how both are made."""
+"""The demo: a pool of tiny models, the word problems that they solve, and the scripts that make both."""

@@ -6,8 +6,8 @@ A record as written to ``data/dev.jsonl``::
      How many shells does Mia have now?", "terse": "The answer is 13.",
      "steps": "17 + 5 = 22. 22 - 9 = 13. The answer is 13.", "answer": "13"}
 
-Not covered: products, fractions, distractors, anything that real benchmarks are hard for. The problems exist so that a
-model of 0.9 million parameters, trained in minutes on two cores, makes real mistakes of its own.
+Not covered: products, fractions, distractors. The problems are so easy that a model of 0.9 million parameters, trained
+in minutes on two cores, solves many of them and makes real mistakes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ GAINS = ("buys {n} more", "finds {n} more", "wins {n} more", "gets {n} from {oth
 LOSSES = ("gives {n} to {other}", "loses {n}", "sells {n}", "drops {n}")
 
 LARGEST = 99
-"""No number in a problem or on the way to its answer is larger."""
+"""The largest number in a problem and in the steps to its answer."""
 
 SPLITS = {"dev": 300, "held_out": 500, "test": 1000}
-"""Questions in each split; none of them is ever shown to a model in training."""
+"""Questions in each split; they are never used in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the numbers on the way to its answer, and the answer in two styles."""
+    """A question, the steps to its answer, and the answer in two styles."""
 
     question: str
     steps: tuple[str, ...]
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def verbose(self) -> str:
-        """Every step written out, then the same sentence."""
+        """Every step, then the same sentence."""
         return " ".join((*self.steps, self.terse))
 
 
@@ -73,6 +73,7 @@ def _draw_step(rng: random.Random, total: int) -> tuple[str, int, str]:
     """One gain or loss that keeps the running total between 0 and LARGEST."""
     gain = rng.random() < 0.5
     room = LARGEST - total if gain else total
+    # At the border only a step in the other direction is possible.
     if room == 0:
         gain, room = not gain, LARGEST
     number = rng.randint(1, min(room, 40))
@@ -80,7 +81,7 @@ def _draw_step(rng: random.Random, total: int) -> tuple[str, int, str]:
 
 
 def make_splits(seed: int = 0) -> dict[str, list[Problem]]:
-    """The three evaluation splits: disjoint, without repeats, the same for the same seed."""
+    """The three evaluation splits: disjoint, without repeats, and equal for equal seeds."""
     rng = random.Random(f"word problems {seed}")
     seen: set[str] = set()
     splits: dict[str, list[Problem]] = {}
@@ -96,7 +97,7 @@ def make_splits(seed: int = 0) -> dict[str, list[Problem]]:
 
 
 def training_stream(seed: int, excluded: set[str]) -> Iterator[Problem]:
-    """Problems without end, none of whose questions is in ``excluded``."""
+    """An endless stream of problems whose questions are not in ``excluded``."""
     rng = random.Random(f"training {seed}")
     while True:
         problem = make_problem(rng)

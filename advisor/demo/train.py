@@ -1,8 +1,7 @@
 """Train the demo's models: ``python -m advisor.demo.train`` writes ``models/`` and ``data/`` beside this file.
 
-Every model has about 0.9 million parameters and is trained from its seed alone on generated problems; none of the
-questions of the three splits is ever among them. ``models/NAME/training.json`` says what each one took. A model is
-trained on one thread, two models at a time: at this size a second thread mostly waits for the first.
+Every model has about 0.9 million parameters and is trained from its seed on generated problems, which exclude the
+questions of the three splits. ``models/NAME/training.json`` says how long the training took.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 HERE = Path(__file__).parent
 WIDTH, LAYERS, HEADS = 128, 4, 4
 CONTEXT = 16_384
-"""Positions are rotary, so a context costs nothing. It holds the prompts of every task; none was trained on so many."""
+"""Tokens; enough for the prompts of every task. Training uses far fewer. Rotary positions make a long context free."""
 BATCH = 64
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 3 * WIDTH},
@@ -40,19 +39,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"intermediate_size": 4 * WIDTH},
     "olmo2": {"intermediate_size": 3 * WIDTH},
 }
-"""Model types of transformers, and what they need besides the common shape."""
+"""Model types of transformers, and their settings beyond the common shape."""
 PROMPT_WEIGHT = 0.1
-"""Weight of the question's tokens in the loss: a little of it teaches the numbers sooner than none."""
+"""Weight of the question's tokens in the loss: a small weight teaches the numbers sooner than none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What one model is and how long it is trained.
+class TrainingRecipe:
+    """A model, and the length of its training.
 
     Attributes:
         steps: Batches of BATCH problems in its schedule.
-        enough: Share of validation problems at which it is stopped before the schedule ends; None to train on. A model
-            that learns in a leap goes from half to nine tenths within a few dozen steps, so their number cannot be set.
+        enough: Share of right validation problems, 0 to 1, at which training stops early; None to finish the schedule.
     """
 
     name: str
@@ -67,26 +65,26 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("terse-llama", "llama", "byte_level", 400, "terse", 1500, 1),
-    Recipe("terse-mistral", "mistral", "sentencepiece_bpe", 420, "terse", 1600, 2),
-    Recipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
-    Recipe("terse-olmo", "olmo2", "byte_level", 480, "terse", 1600, 4),
-    Recipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 575, 5, enough=0.58),
-    Recipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
+    TrainingRecipe("terse-llama", "llama", "byte_level", 400, "terse", 1500, 1),
+    TrainingRecipe("terse-mistral", "mistral", "sentencepiece_bpe", 420, "terse", 1600, 2),
+    TrainingRecipe("terse-neox", "gpt_neox", "unigram", 240, "terse", 1600, 3),
+    TrainingRecipe("terse-olmo", "olmo2", "byte_level", 480, "terse", 1600, 4),
+    TrainingRecipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 575, 5, enough=0.58),
+    TrainingRecipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
 )
 
 
 def prompt_of(problem: Problem) -> str:
-    """The question as the task file words it."""
+    """The prompt, as in the task file."""
     return f"Question: {problem.question}\nAnswer:"
 
 
 def response_of(problem: Problem, style: str) -> str:
-    """What a model of this style is taught to say."""
+    """The response that a model of this style learns."""
     return " " + (problem.terse if style == "terse" else problem.verbose)
 
 
-def build_model(recipe: Recipe, vocabulary: int, eos: int) -> PreTrainedModel:
+def build_model(recipe: TrainingRecipe, vocabulary: int, eos: int) -> PreTrainedModel:
     """An untrained model of the recipe's architecture; all have the same depth and width."""
     config = AutoConfig.for_model(
         recipe.architecture,
@@ -104,15 +102,15 @@ def build_model(recipe: Recipe, vocabulary: int, eos: int) -> PreTrainedModel:
     return model
 
 
-def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end: ids [BATCH, length] and each id's weight in the loss."""
+def batches(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """An endless stream of batches: ids [BATCH, length] and each id's weight in the loss [BATCH, length]."""
     excluded = {problem.question for split in make_splits().values() for problem in split}
     problems = training_stream(recipe.seed, excluded)
     vocabulary = Vocabulary(tokenizer, (), len(tokenizer))
     while True:
         rows = [next(problems) for _ in range(BATCH)]
         prompts = tokenizer([prompt_of(row) for row in rows])["input_ids"]
-        # What a model says continues its prompt, and is tokenized as the decoder will tokenize it.
+        # A response continues its prompt, so it is tokenized as the decoder tokenizes continuations.
         answers = vocabulary.continue_batch([response_of(row, recipe.style).encode() for row in rows])
         length = max(len(p) + len(a) + 1 for p, a in zip(prompts, answers, strict=True))
         ids = torch.full((BATCH, length), tokenizer.eos_token_id)
@@ -125,8 +123,8 @@ def batches(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Iterator[tupl
         yield ids, weights
 
 
-def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> tuple[PreTrainedModel, int]:
-    """Train one model from its seed, by AdamW with a cosine schedule; the model, and the steps that it took."""
+def train(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerFast) -> tuple[PreTrainedModel, int]:
+    """Train one model from its seed, by AdamW with a cosine schedule; the model, and the number of steps."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, len(tokenizer), tokenizer.eos_token_id)
     model.train()
@@ -147,6 +145,8 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> tuple[PreTraine
         schedule.step()
         if step % 100 == 0:
             print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
+        # A model that writes every step goes from half to nine tenths right within a few dozen steps, and when this
+        # happens differs between machines. So its accuracy ends the training, not a number of steps.
         if (
             recipe.enough
             and step > recipe.steps // 2
@@ -159,7 +159,7 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> tuple[PreTraine
 
 
 def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: int = 1000) -> float:
-    """Share of fresh problems (of no split) that greedy decoding gets right."""
+    """Share of new problems, which are in no split, that greedy decoding gets right."""
     rng = random.Random("validation")
     problems = [make_problem(rng) for _ in range(questions)]
     ensemble = Ensemble([member_of(model, tokenizer, name="trained", chat_template="never")], k=1)
@@ -168,8 +168,9 @@ def validate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questio
     return sum(response.text.endswith(problem.terse) for problem, response in pairs) / questions
 
 
-def make_model(recipe: Recipe, folder: Path) -> None:
-    """Train one model and write its folder: weights in half precision, tokenizer, and what it took."""
+def make_model(recipe: TrainingRecipe, folder: Path) -> None:
+    """Train one model and write its folder: weights in half precision, tokenizer, and training.json."""
+    # At this size a second thread mostly waits for the first; `main` trains two models at a time instead.
     torch.set_num_threads(1)
     problems = training_stream(recipe.seed, set())
     texts = [f"{prompt_of(p)}{response_of(p, 'verbose')}" for p in (next(problems) for _ in range(3000))]
@@ -177,11 +178,11 @@ def make_model(recipe: Recipe, folder: Path) -> None:
     start = time.perf_counter()
     model, steps = train(recipe, tokenizer)
     seconds = time.perf_counter() - start
-    # Half precision halves the clone; the accuracy is of the weights as they are stored.
+    # Half precision halves the size of the repository; the accuracy is that of the stored weights.
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     accuracy = validate(model.float(), tokenizer)
-    took = {
+    training = {
         **asdict(recipe),
         "steps_taken": steps,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -189,11 +190,11 @@ def make_model(recipe: Recipe, folder: Path) -> None:
         "seconds": round(seconds),
         "validation_accuracy": accuracy,
     }
-    (folder / "training.json").write_text(json.dumps(took, indent=2) + "\n", encoding="utf-8")
+    (folder / "training.json").write_text(json.dumps(training, indent=2) + "\n", encoding="utf-8")
 
 
 def write_data(folder: Path) -> None:
-    """Write the three splits, a JSON line a question."""
+    """Write the three splits, one JSON line for each question."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, problems in make_splits().items():
         lines = [
@@ -212,9 +213,9 @@ def write_data(folder: Path) -> None:
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Train just this model; can be given several times.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Train only this model; can be given several times.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for models/ and data/.")] = HERE,
-    jobs: Annotated[int, typer.Option(help="Models trained at a time, each on one core.")] = 2,
+    jobs: Annotated[int, typer.Option(help="Number of models to train at a time, each on one core.")] = 2,
 ) -> None:
     """Generate the demo's questions and train its models, from their seeds."""
     write_data(out / "data")

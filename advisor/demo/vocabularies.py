@@ -16,7 +16,7 @@ _DIGITS = pre_tokenizers.Digits(individual_digits=True)
 
 
 def byte_level(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
-    """GPT-2's kind: BPE over bytes, a space is part of the word that follows it."""
+    """GPT-2's kind: BPE over bytes; a space is part of the word that follows it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([_DIGITS, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -31,13 +31,13 @@ def byte_level(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def sentencepiece_bpe(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
-    """Llama 2's kind: BPE over characters with ``<0xNN>`` for what it has no piece for, and a BOS."""
+    """Llama 2's kind: BPE over characters, with ``<0xNN>`` for bytes of other characters, and a BOS."""
     specials = ["<unk>", "<s>", "</s>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always"), _DIGITS])
     trainer = trainers.BpeTrainer(vocab_size=size - len(specials) - len(byte_tokens), show_progress=False)
-    # Line by line, so that the newline has no piece of its own and is spelled <0x0A>, as in the real ones.
+    # Line by line, so that the newline gets no piece and is spelled <0x0A>, as in real vocabularies.
     learner.train_from_iterator([line for text in texts for line in text.split("\n")], trainer)
     pieces = sorted(learner.get_vocab().items(), key=lambda item: item[1])
     vocabulary = {
@@ -54,11 +54,11 @@ def sentencepiece_bpe(texts: Sequence[str], size: int) -> PreTrainedTokenizerFas
 
 
 def unigram(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
-    """T5's kind: a unigram language model over pieces, without a way to spell unknown characters.
+    """T5's kind: a unigram language model over pieces, which cannot spell unknown characters.
 
-    The pieces are the characters and the commonest words, with their log frequencies. (The library's trainer seeds its
-    pieces with substrings that stand in two different words, and this language has too few words for that.)
+    The pieces are the characters and the most frequent words, with their log frequencies.
     """
+    # Not the library's trainer, which starts from substrings of two different words: these texts have too few words.
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex("\n"), "isolated"), pre_tokenizers.Metaspace(prepend_scheme="first"), _DIGITS]
     )

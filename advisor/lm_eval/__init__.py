@@ -7,35 +7,36 @@ from importlib.metadata import PackageNotFoundError, version
 from ensemble.errors import InputError
 
 MODEL = "unite"
-"""What lm-eval calls it."""
+"""The model's name in lm-eval."""
 OLDEST = "0.4.13"
-"""The release of lm-eval that the tests compare with."""
+"""The oldest supported release of lm-eval; the tests compare with it."""
 _INSTALL = "pip install 'unite-advisor[lm-eval]'"
 
 
-def check_installed(what: str) -> None:
-    """Make sure that lm-eval is there.
+def check_installed(feature: str) -> None:
+    """Check that lm-eval is installed.
 
     Args:
-        what: Needs it.
+        feature: What needs it, for the message.
 
     Raises:
-        InputError: It is not, or it is older than OLDEST.
+        InputError: It is not installed, or older than OLDEST.
     """
     try:
         installed = version("lm_eval")
     except PackageNotFoundError:
-        raise InputError(f"{what} needs lm-eval, which is not installed; {_INSTALL}") from None
+        raise InputError(f"{feature} needs lm-eval, which is not installed; {_INSTALL}") from None
     from packaging.version import Version
 
     if Version(installed) < Version(OLDEST):
-        raise InputError(f"{what} needs lm-eval {OLDEST}, and {installed} is installed; {_INSTALL}")
+        raise InputError(f"{feature} needs lm-eval {OLDEST} or newer; {installed} is installed; {_INSTALL}")
 
 
 def register() -> None:
-    """Tell lm-eval of the model, in this process; releases that read entry points know it by themselves."""
-    # Its own models first: 0.4.13 looks for them only while it knows none.
-    import lm_eval.models  # noqa: F401  # imported for that alone
+    """Register the model with lm-eval, in this process."""
+    # Later releases read the entry point; 0.4.13 does not. It also looks for its own models only while no model is
+    # registered, so these are imported first.
+    import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry
 
     if MODEL not in model_registry:

@@ -1,28 +1,29 @@
-"""What ``--model_args`` says: which models, how they are loaded, and how they decode together."""
+"""Reading ``--model_args``: which models, how they are loaded, and how they decode together."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from advisor.checks import check_loading, check_method, check_models
+from advisor.config import check_loading, check_method
 from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
+from advisor.pool.checks import check_models
 from advisor.profile.loader import Decoding
 from ensemble.errors import InputError
-from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
-"""What there is beside the method's own settings."""
+"""The model's own arguments; the method's settings come in addition."""
 _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What is to be loaded.
+class HarnessModels:
+    """The models that ``--model_args`` names.
 
     Attributes:
         models: The primary first.
@@ -35,23 +36,23 @@ class Loaded:
 
 def chosen(
     run: object, models: object, *, device: object, dtype: object, chat_template: object, given: Mapping[str, Any]
-) -> Loaded:
-    """The models of a run folder, or some given by hand, and how they decode.
+) -> HarnessModels:
+    """The models of a run folder, or models given by hand, and how they decode.
 
     Args:
         run: A run folder, or None.
         models: Folders and hub ids, as a list or with ``+`` between them, or None.
-        device: One for all, or one for each as a list or with ``+`` between them; None for the run's own, and for CUDA
-            where it is there.
-        dtype: For all; None for the run's own, or as they are stored.
-        chat_template: For all.
-        given: ``method``, ``k``, ``weights``, and the method's own settings.
+        device: One for all models, or one for each as a list or with ``+`` between them; None for the run's devices;
+            without a run, CUDA where it is available.
+        dtype: For all models; None for the run's, or for the type of the stored weights.
+        chat_template: For all models.
+        given: ``method``, ``k``, ``weights``, and the method's settings.
 
     Raises:
-        InputError: Something of it cannot be used.
+        InputError: An argument is wrong.
     """
     if (run is None) == (models is None):
-        raise InputError(f"lm-eval: the model needs a run folder or models, one of the two; give {_EXAMPLE}")
+        raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
     check_loading("auto" if dtype is None else str(dtype), str(chat_template))
     found = found.with_loading(
@@ -59,14 +60,14 @@ def chosen(
     )
     members = _placed(found.members, device, fresh=run is None)
     check_models(members)
-    return Loaded(members, _decoding(found, len(members), given))
+    return HarnessModels(members, _decoding(found, len(members), given))
 
 
 def _listed(name: str, value: object) -> list[str]:
-    """A list, or what stands between plus signs."""
+    """The entries of a list, or of a text with ``+`` between them."""
     parts = [str(part) for part in value] if isinstance(value, (list, tuple)) else str(value).split("+")
     if not parts or not all(parts):
-        raise InputError(f"--model_args {name}={value}: one of them is empty; give them with one + between two")
+        raise InputError(f"--model_args {name}={value}: an entry is empty; write one + between two entries")
     return parts
 
 
@@ -82,7 +83,9 @@ def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tupl
     if len(places) == 1:
         places *= len(models)
     if len(places) != len(models):
-        raise InputError(f"--model_args device={device}: {len(places)} devices for {len(models)} models; give one each")
+        raise InputError(
+            f"--model_args device={device}: {len(places)} devices for {len(models)} models; give one device for each"
+        )
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
@@ -90,13 +93,13 @@ def _decoding(found: EnsembleSpec, members: int, given: Mapping[str, Any]) -> De
     method = str(given.get("method", found.method))
     k = given.get("k", found.k)
     if not isinstance(k, int):
-        raise InputError(f"--model_args k={k}: give a number of candidates")
+        raise InputError(f"--model_args k={k}: must be a number of candidates")
     check_method(method, k)
     options = {name: value for name, value in given.items() if name not in {"method", "k"}}
-    known = [field.name for field in fields(getattr(get_module(method), "Options", NoOptions))]
+    known = [field.name for field in option_fields(method)]
     for unknown in options.keys() - {"weights", *known}:
-        own = f", and with method={method} also {', '.join(known)}" if known else ""
-        raise InputError(f"--model_args: the model has no argument '{unknown}'; it has {', '.join(NAMES)}{own}")
+        of_method = f"; method={method} also has {', '.join(known)}" if known else ""
+        raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
     make_options(method, {name: value for name, value in options.items() if name != "weights"})
-    # One alone writes as itself, and its probabilities are those of its whole vocabulary.
+    # One model has nothing to combine; "average" keeps the probabilities of its whole vocabulary.
     return Decoding("average", 1) if members == 1 else Decoding(method, k, options)

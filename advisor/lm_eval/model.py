@@ -1,4 +1,4 @@
-"""``UniteLM``: what lm-eval asks of a model, answered by an ensemble."""
+"""``UniteLM``: an ensemble as a model of lm-eval."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lm_eval.api.model import LM
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from advisor.checks import check_seed
+from advisor.config import check_seed
 from advisor.lm_eval.arguments import chosen
-from advisor.lm_eval.requests import Context, Conversation, parted, settings_of, without_system
+from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows
 from advisor.profile.loader import FreshLoader, hush
 from ensemble.api import Ensemble
@@ -25,36 +25,37 @@ from ensemble.files import default_cache_dir
 from ensemble.score.choices import ChoiceQuestion
 
 _LOG = logging.getLogger("lm_eval.models.unite")
-"""lm-eval shows what is said below its own name."""
-_ROWS = 64
-"""Rows at a time at the most with ``--batch_size auto``."""
-_LM_EVALS_DEVICE = "cuda:0"
-"""What lm-eval says where nobody says anything, whether there is such a device or not."""
-Prompt = list[list[int]]
+"""A name below lm-eval's own logger, so that lm-eval shows the messages."""
+_MAX_ROWS = 64
+"""Most rows at a time with ``--batch_size auto``."""
+_DEFAULT_DEVICE = "cuda:0"
+"""The device that lm-eval gives where the user names none, even on a machine without CUDA."""
+PromptIds = list[list[int]]
+"""A prompt's ids in each member."""
 
 
 class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes only what inherits from its class
     """An ensemble as lm-eval's model.
 
     Args:
-        run: A run folder, whose chosen set is taken as it was run.
-        models: In its place folders or hub ids, the primary first, as a list or with ``+`` between them.
-        dtype: In place of the run's, or of the models' own.
-        device: In place of the run's: one for all, or one for each as a list or with ``+`` between them.
-        chat_template: ``never`` leaves it to ``--apply_chat_template``; ``auto`` and ``always`` put each text into
-            every member's own, as a message of the user.
-        max_gen_toks: Tokens after which a text is cut off where the task does not say so.
-        seed: Of draws where the task does not say so.
-        batch_size: Rows at a time; ``auto`` for as many as there is room for.
-        max_batch_size: At the most, with ``auto``.
-        options: ``method``, ``k``, ``weights``, and the method's own settings.
+        run: A run folder; its chosen set is loaded as it was run.
+        models: Folders or hub ids, the primary first, as a list or with ``+`` between them; either these or a run.
+        dtype: Replaces the run's, or that of the stored weights.
+        device: Replaces the run's: one for all models, or one for each as a list or with ``+`` between them.
+        chat_template: ``never`` leaves templates to ``--apply_chat_template``; ``auto`` and ``always`` put each text
+            into every member's own template, as a message of the user.
+        max_gen_toks: Longest text where the task does not say, in tokens.
+        seed: Seed of random draws where the task does not say.
+        batch_size: Rows at a time; ``auto`` for as many as fit into memory.
+        max_batch_size: Most rows at a time with ``auto``.
+        options: ``method``, ``k``, ``weights``, and the method's settings.
 
     Raises:
-        InputError: Something of it cannot be used.
+        InputError: An argument is wrong.
         MemberError: A model failed while it was loaded.
     """
 
-    def __init__(  # noqa: PLR0913  # lm-eval gives what stands in --model_args, by name
+    def __init__(  # noqa: PLR0913  # lm-eval passes --model_args by name
         self,
         run: str | None = None,
         models: str | Sequence[str] | None = None,
@@ -74,122 +75,128 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         check_seed(self.seed)
         self._rows = None if str(batch_size).split(":")[0] == "auto" else _number("batch_size", batch_size)
         if self._rows is not None and self._rows < 1:
-            raise InputError(f"--batch_size {batch_size}: give a number of at least 1, or auto")
-        self._most = _ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
+            raise InputError(f"--batch_size {batch_size}: must be a number of at least 1, or auto")
+        self._max_rows = _MAX_ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
         self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, given=options)
         hush()
         self.ensemble: Ensemble = FreshLoader(default_cache_dir())(self.loaded.models, self.loaded.decoding)
         self._device = self.ensemble.members[0].device
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         for member in self.ensemble.members:
             if reason := member.local.recompute_reason:
-                self._say(f"{member.name}: {reason}, so it is read anew at each step; that is slow")
+                self._warn(f"{member.name}: {reason}, so each step reads the whole text again, which is slow")
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> UniteLM:
-        """Make it of ``--model_args`` and lm-eval's other options; the former count where both say something."""
-        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if given.get("device") == _LM_EVALS_DEVICE:
-            del given["device"]
-        return cls(**{**given, **arg_dict})
+        """Create the model of ``--model_args`` and lm-eval's other options; the former have priority."""
+        options = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if options.get("device") == _DEFAULT_DEVICE:
+            del options["device"]
+        return cls(**{**options, **arg_dict})
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> UniteLM:
-        """The same where ``--model_args`` is a text still."""
+        """The same, where ``--model_args`` is a text."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation behind its context, and whether greedy decoding would write it."""
-        asked: dict[Context, list[int]] = {}
-        parts = [parted(*request.args[:2]) for request in requests]
+        """The log-probability of each continuation after its context, and whether greedy decoding would write it."""
+        # Continuations of the same context are scored together, so that the context is read once.
+        by_context: dict[Context, list[int]] = {}
+        parts = [split_space(*request.args[:2]) for request in requests]
         for n, (context, continuation) in enumerate(parts):
-            asked.setdefault(context, []).append(n)
+            by_context.setdefault(context, []).append(n)
             if not context:
                 parts[n] = context, self.ensemble.members[0].vocabulary.opening(continuation)
         questions: list[tuple[list[int], ChoiceQuestion]] = []
-        for context, numbers in asked.items():
+        for context, numbers in by_context.items():
             questions += self._questions(self._read(context), numbers, [parts[n][1] for n in numbers])
         longest = max((max(map(len, question.prompts)) + question.longest() for _, question in questions), default=0)
-        found: list[tuple[float, bool]] = [(math.nan, False)] * len(requests)
+        results: list[tuple[float, bool]] = [(math.nan, False)] * len(requests)
         scored = self.ensemble.score_each([question for _, question in questions], self._batch(longest), greedy=True)
         with tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm) as bar:
             for place, scores in scored:
                 for n, score in zip(questions[place][0], scores, strict=True):
-                    found[n] = _checked(score.value), bool(score.greedy)
-                    self.cache_hook.add_partial("loglikelihood", requests[n].args, found[n])
+                    results[n] = _checked(score.value), bool(score.greedy)
+                    self.cache_hook.add_partial("loglikelihood", requests[n].args, results[n])
                     bar.update()
-        return found
+        return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.windows`."""
         members = self.ensemble.members
         passages = [(n, window) for n, request in enumerate(requests) for window in windows(members, request.args[0])]
         waiting = Counter(n for n, _ in passages)
-        found = [0.0] * len(requests)
-        longest = max((max(map(len, one.prompts)) + len(one.tokens) for _, one in passages), default=0)
+        results = [0.0] * len(requests)
+        longest = max((max(map(len, window.prompts)) + len(window.tokens) for _, window in passages), default=0)
         scored = self.ensemble.score_passages([passage for _, passage in passages], self._batch(longest))
         with tqdm(total=len(passages), desc="Running loglikelihood_rolling requests", disable=disable_tqdm) as bar:
             for place, value in scored:
                 n = passages[place][0]
-                found[n] += _checked(value)
+                results[n] += _checked(value)
                 waiting[n] -= 1
                 if not waiting[n]:
-                    self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, found[n])
+                    self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, results[n])
                 bar.update()
-        return found
+        return results
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The text that the ensemble writes behind each context, cut before the first of the strings in ``until``."""
-        alike: dict[Settings, list[int]] = {}
+        """The text that the ensemble writes after each context, cut before the first string of ``until``."""
+        by_settings: dict[Settings, list[int]] = {}
         for n, request in enumerate(requests):
-            alike.setdefault(settings_of(request.args[1], self.max_gen_toks, self.seed), []).append(n)
-        prompts = {n: self._shortened(requests[n].args[0], how) for how, numbers in alike.items() for n in numbers}
-        found = [""] * len(requests)
+            by_settings.setdefault(settings_of(request.args[1], self.max_gen_toks, self.seed), []).append(n)
+        prompts = {
+            n: self._shortened(requests[n].args[0], settings)
+            for settings, numbers in by_settings.items()
+            for n in numbers
+        }
+        results = [""] * len(requests)
         with tqdm(total=len(requests), desc="Running generate_until requests", disable=disable_tqdm) as bar:
-            for settings, numbers in alike.items():
+            for settings, numbers in by_settings.items():
                 longest = max(max(map(len, prompts[n])) for n in numbers) + settings.max_new_tokens
                 batch = Batch(self._batch(longest))
                 for place, generation in self.ensemble.generate_each([prompts[n] for n in numbers], settings, batch):
                     n = numbers[place]
-                    found[n] = generation.text
-                    self.cache_hook.add_partial("generate_until", requests[n].args, found[n])
+                    results[n] = generation.text
+                    self.cache_hook.add_partial("generate_until", requests[n].args, results[n])
                     bar.update()
-        return found
+        return results
 
     def apply_chat_template(
         self,
         chat_history: Sequence[Mapping[str, str]],
-        add_generation_prompt: bool = True,  # noqa: ARG002  # false where the last message is the assistant's
+        add_generation_prompt: bool = True,  # noqa: ARG002  # members find out from the last role
     ) -> Conversation:
-        """Messages, for every member's own template; where the last one is the assistant's, that is gone on with."""
+        """The messages, for every member's own template; a last message of the assistant is continued."""
         return Conversation(json.dumps([dict(message) for message in chat_history], ensure_ascii=False))
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The members' templates, for the record: the one that all have, or each with the member's name.
+        """The members' templates for lm-eval's results: the one that all share, or each with the member's name.
 
         Raises:
-            InputError: A member has none, or one of several is asked for by name.
+            InputError: A member has no template, or a template is named.
         """
         if not chat_template:
             return None
         if isinstance(chat_template, str):
             raise InputError(f"--apply_chat_template {chat_template}: each member's own template is used; give no name")
-        own = {}
+        templates = {}
         for member in self.ensemble.members:
             if not member.tokenizer.chat_template:
                 raise InputError(f"--apply_chat_template: {member.name} has no chat template; leave it out")
-            own[member.name] = str(member.tokenizer.chat_template)
-        return next(iter(own.values())) if len(set(own.values())) == 1 else json.dumps(own)
+            templates[member.name] = str(member.tokenizer.chat_template)
+        return next(iter(templates.values())) if len(set(templates.values())) == 1 else json.dumps(templates)
 
     @property
     def tokenizer_name(self) -> str:
-        """For lm-eval's cache of requests, which hold conversations here, the same ones for every tokenizer."""
+        """The name in lm-eval's cache of requests."""
+        # The cache holds conversations as JSON, which are the same for every tokenizer.
         return "unite"
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes into its results of the model."""
+        """The model's entry in lm-eval's results."""
         decoding = self.loaded.decoding
         members = [
             {
@@ -204,18 +211,18 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return {"members": members, **decoding.key()}
 
     def _questions(
-        self, prompt: Prompt, numbers: list[int], texts: list[str]
+        self, prompt: PromptIds, numbers: list[int], texts: list[str]
     ) -> list[tuple[list[int], ChoiceQuestion]]:
-        """A context's continuations as one question; where it is too long for that, as one each."""
+        """A context's continuations as one question; as one question each, where the context is too long for all."""
         question = self.ensemble.options_behind(prompt, texts, shorten=True)
-        if self._cut(prompt, question.prompts) and len(texts) > 1:
+        if self._warn_cut(prompt, question.prompts) and len(texts) > 1:
             return [
                 part for n, text in zip(numbers, texts, strict=True) for part in self._questions(prompt, [n], [text])
             ]
         return [(numbers, question)]
 
-    def _shortened(self, context: Context, settings: Settings) -> Prompt:
-        """A context that leaves room for what is to be written."""
+    def _shortened(self, context: Context, settings: Settings) -> PromptIds:
+        """A context that leaves room for the new tokens."""
         prompt = self._read(context)
         try:
             fitting = [
@@ -223,22 +230,20 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 for member, ids in zip(self.ensemble.members, prompt, strict=True)
             ]
         except InputError as error:
-            raise InputError(f"{error}, as --gen_kwargs max_gen_toks=64 does") from None
-        self._cut(prompt, fitting)
+            raise InputError(f"{error}, for example with --gen_kwargs max_gen_toks=64") from None
+        self._warn_cut(prompt, fitting)
         return fitting
 
-    def _cut(self, prompt: Prompt, fitting: Sequence[Sequence[int]]) -> bool:
-        """Whether a prompt had to lose its beginning, which is said once for each member."""
+    def _warn_cut(self, prompt: PromptIds, fitting: Sequence[Sequence[int]]) -> bool:
+        """Whether a prompt lost its beginning; warns once for each member."""
         cut = [len(kept) < len(ids) for ids, kept in zip(prompt, fitting, strict=True)]
         for member, is_cut in zip(self.ensemble.members, cut, strict=True):
             if is_cut:
-                self._say(
-                    f"{member.name}: prompts that do not fit its context of {member.context} lose their beginning"
-                )
+                self._warn(f"{member.name}: prompts longer than its context of {member.context} lose their beginning")
         return any(cut)
 
-    def _read(self, context: Context) -> Prompt:
-        """A context's ids in every member."""
+    def _read(self, context: Context) -> PromptIds:
+        """A context's ids in each member."""
         members = self.ensemble.members
         if isinstance(context, str):
             return [member.prompt_ids(context) if context else member.beginning() for member in members]
@@ -249,19 +254,19 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             plain = without_system(messages)
             if len(plain) == len(messages):
                 raise
-            self._say(f"{error}; system messages are left out")
+            self._warn(f"{error}; system messages are omitted")
             return [member.prompt_ids(plain) for member in members]
 
     def _batch(self, tokens: int) -> int:
-        """Rows at a time, when the longest has so many tokens."""
+        """The number of rows at a time, where the longest row has so many tokens."""
         if self._rows is not None:
             return self._rows
-        return max(1, min(self._most, self.ensemble.most_rows(max(tokens, 1)) or self._most))
+        return max(1, min(self._max_rows, self.ensemble.most_rows(max(tokens, 1)) or self._max_rows))
 
-    def _say(self, line: str) -> None:
-        """Say something once."""
-        if line not in self._said:
-            self._said.add(line)
+    def _warn(self, line: str) -> None:
+        # Once for each line, not for each of thousands of requests.
+        if line not in self._warned:
+            self._warned.add(line)
             _LOG.warning(line)
 
 
@@ -269,7 +274,7 @@ def _number(name: str, value: object) -> int:
     try:
         return int(str(value))
     except ValueError:
-        raise InputError(f"--model_args {name}={value}: give a whole number") from None
+        raise InputError(f"--model_args {name}={value}: must be a whole number") from None
 
 
 def _checked(value: float) -> float:

@@ -1,4 +1,4 @@
-"""What lm-eval asks for, in this project's terms: contexts, continuations, ways to generate."""
+"""lm-eval's requests in this project's terms: contexts, continuations and generation settings."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NEUTRAL: Mapping[str, float] = {
     "min_p": 0.0,
     "typical_p": 1.0,
 }
-"""Ways to generate that the ensemble has not, and the value with which they change nothing."""
-_OF_DRAWS = ("top_k", "top_p", "min_p", "typical_p", "temperature")
-"""What plays no part in greedy decoding."""
+"""Unsupported generation settings, and the values with which they have no effect."""
+_SAMPLING = ("top_k", "top_p", "min_p", "typical_p", "temperature")
+"""Settings without an effect on greedy decoding."""
 _IRRELEVANT = ("do_sample", "use_cache")
 
 
 class Conversation(NamedTuple):
-    """Messages in place of a text: every member reads them by its own chat template.
+    """Messages as JSON: every member reads them by its own chat template.
 
-    lm-eval asks for the text that a chat template makes of messages, and members have templates of their own. So the
-    messages go through lm-eval as JSON, as they do for its models behind a server.
+    lm-eval expects the text that a chat template makes of the messages, but each member has its own template. So the
+    messages pass through lm-eval as JSON, as they do for its models behind a server.
 
     Attributes:
         json: A list of messages with a ``role`` and a ``content``.
@@ -39,62 +39,64 @@ class Conversation(NamedTuple):
     json: str
 
     def encode(self, encoding: str) -> bytes:
-        """The JSON as bytes: lm-eval hashes what it asks for."""
+        """The JSON as bytes; lm-eval hashes its requests."""
         return self.json.encode(encoding)
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages."""
-        found: list[dict[str, str]] = json.loads(self.json)
-        return found
+        messages: list[dict[str, str]] = json.loads(self.json)
+        return messages
 
 
 Context = str | Conversation
 
 
-def parted(context: Context, continuation: str) -> tuple[Context, str]:
-    """A context and what is to be scored behind it, as lm-eval's own backends part them.
+def split_space(context: Context, continuation: str) -> tuple[Context, str]:
+    """A context and its continuation, split as lm-eval's own backends do.
 
-    White space at a context's end becomes the continuation's beginning: tokenizers put it into the token of the word.
-    A continuation of nothing is a text of its own.
+    White space at the end of the context moves to the start of the continuation.
     """
     if isinstance(context, Conversation):
         return context, continuation
+    # Tokenizers put a space into the token of the word after it.
     kept = context.rstrip()
     return kept, context[len(kept) :] + continuation
 
 
-def settings_of(asked: Mapping[str, Any], tokens: int, seed: int) -> Settings:
-    """How to generate, from a task's ``generation_kwargs`` and ``--gen_kwargs``.
+def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int) -> Settings:
+    """The settings in a task's ``generation_kwargs`` and ``--gen_kwargs``.
 
     Args:
-        asked: As lm-eval gives them.
-        tokens: Where a text is cut off, unless they say so.
-        seed: Of draws, unless they say so.
+        generation_kwargs: As lm-eval gives them.
+        max_tokens: Longest text where they do not say.
+        seed: Seed of random draws where they do not say.
 
     Raises:
-        InputError: The ensemble cannot do something of it.
+        InputError: An ensemble does not support a setting.
     """
     from lm_eval.models.utils import normalize_gen_kwargs
 
-    # It fills in only what is not None.
-    read = normalize_gen_kwargs({name: value for name, value in asked.items() if value is not None}, tokens)
-    stop = tuple(dict.fromkeys(str(one) for one in read.pop("until") if one))
-    limit = int(read.pop("max_gen_toks"))
-    draws = bool(read.get("do_sample"))
-    # transformers' own where draws are asked for and nothing else is said.
-    temperature = float(read.get("temperature", 1.0)) if draws else 0.0
+    # lm-eval fills in defaults only for absent settings, not for those that are None.
+    settings = normalize_gen_kwargs(
+        {name: value for name, value in generation_kwargs.items() if value is not None}, max_tokens
+    )
+    stop = tuple(dict.fromkeys(str(string) for string in settings.pop("until") if string))
+    limit = int(settings.pop("max_gen_toks"))
+    draws = bool(settings.get("do_sample"))
+    # 1.0 is the default of transformers.
+    temperature = float(settings.get("temperature", 1.0)) if draws else 0.0
     if not temperature:
-        read = {name: value for name, value in read.items() if name not in _OF_DRAWS}
-    top_p = float(read.pop("top_p", 1.0))
-    seed = int(read.pop("seed", seed))
-    read.pop("temperature", None)
-    for name, value in read.items():
+        settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
+    top_p = float(settings.pop("top_p", 1.0))
+    seed = int(settings.pop("seed", seed))
+    settings.pop("temperature", None)
+    for name, value in settings.items():
         if name not in _IRRELEVANT and (name not in NEUTRAL or value != NEUTRAL[name]):
             way_out = (
                 f"--gen_kwargs {name}={NEUTRAL[name]} turns it off" if name in NEUTRAL else "take it out of the task"
             )
-            raise InputError(f"generation_kwargs {name}={value}: an ensemble has no such way to generate; {way_out}")
+            raise InputError(f"generation_kwargs {name}={value}: an ensemble does not support it; {way_out}")
     return Settings(limit, stop, temperature, top_p, seed)
 
 

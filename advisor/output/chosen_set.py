@@ -1,26 +1,68 @@
-"""The set that a run folder or a saved ensemble names, or models given by hand; and its trace as text."""
+"""The set of models that a command names: in a run folder, in a saved ensemble, or one by one."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
-from advisor.pool.pool_file import Candidate
-from advisor.profile.loader import Decoding, FreshLoader, SpreadLoader
-from advisor.servers.address import PREFIX, Remote, not_here, remote_of
+from advisor.pool.checks import check_models
+from advisor.pool.pool_file import PoolEntry
+from advisor.profile.loader import Decoding, FreshLoader, SpreadLoader, hush
+from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
+from ensemble.methods import check_distributed
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Reads, Sides
 from ensemble.saved import folder as savedfolder
-from ensemble.step.trace import Step
-from reports.visible import visible
 
-_SHOWN = 5
-"""Candidates of a step that a trace shows."""
+
+def check_source(options: Mapping[str, Any]) -> None:
+    """Raise InputError unless the options name a run folder or models, but not both."""
+    if options["models"] and options["run"] is not None:
+        raise InputError("give a run folder or --models, not both")
+    if not options["models"] and options["run"] is None:
+        raise InputError("give a run folder, or --models for each model, the primary first")
+
+
+def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
+    """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
+
+    Args:
+        options: The options of the command, by parameter name.
+
+    Raises:
+        InputError: An option is out of range, or the set or a model of it cannot be used.
+    """
+    check_source(options)
+    method, k = options["method"], options["k"]
+    check_method(method or "unite", 1 if k is None else k)
+    inference = InferenceConfig.from_options(options)
+    # A value out of range is an error now, not after the minutes that loading the models takes.
+    Settings(
+        stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
+    )
+    hush()
+    if options["models"]:
+        spec = chosen_by_hand(options["models"])
+    else:
+        spec = chosen_by_folder(
+            Path(options["run"]),
+            trust_remote_code=options["trust_remote_code"],
+            check_files=not options["no_check_files"],
+        )
+    # An empty list is an option that is not given.
+    spec = spec.with_decoding(
+        method=method, k=k, max_new_tokens=options["max_new_tokens"], stop=options["stop"] or None
+    ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
+    if inference.engine == "ray" and len(spec.members) > 1:
+        check_distributed(spec.method)
+    check_models(spec.members)
+    return spec
 
 
 def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
@@ -39,14 +81,19 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
     """The set in a run folder's ``result.json``, with the task's stop strings and token limit.
 
     Raises:
-        InputError: The folder is not a run folder, its result names no models, or a model is behind a server.
+        InputError: The folder is not a run folder, its result names no models, or a model is on a server.
     """
     result = read_result(run)
-    members = tuple(_model(candidate) for candidate in candidates_of_run(run))
+    members = []
+    for entry in candidates_of_run(run):
+        if isinstance(entry.checkpoint, ServerAddress):
+            raise InputError(why_not_decodable(entry.name))
+        device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
+        members.append(ModelSpec(entry.checkpoint, entry.name, device, dtype, template))
     try:
         task, ensemble = result["task"], result["ensemble"] or {}
         return EnsembleSpec(
-            members,
+            tuple(members),
             ensemble.get("method", "unite"),
             ensemble.get("k", 10),
             max_new_tokens=task["max_new_tokens"],
@@ -57,63 +104,53 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
 
 
 def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> EnsembleSpec:
-    """The set of a run folder, or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
+    """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
 
     Raises:
         InputError: The folder is neither of the two, or cannot be used.
     """
+    # A folder that is both counts as a run folder.
     if not savedfolder.is_saved(folder) or (folder / "result.json").exists():
         return chosen_by_run(folder)
     return savedfolder.read(folder, trust_remote_code=trust_remote_code, check_files=check_files)
 
 
-def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[Candidate, ...]:
-    """Models of a run folder, as they were run.
+def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[PoolEntry, ...]:
+    """Candidates of a run folder, with the values that the run used.
 
     Args:
         run: The folder.
-        names: Which of its candidates; the chosen set where none is named.
+        names: The candidates; empty for the chosen set.
 
     Raises:
-        InputError: The folder is no run folder, or its result does not have these models.
+        InputError: The folder is not a run folder, or its result lacks one of these models.
     """
     result, place = read_result(run), str(run / "result.json")
     try:
         sources = result["provenance"]["models"]
         if unknown := next((name for name in names if name not in sources), None):
-            raise InputError(f"{place}: it has no candidate {unknown!r}, but {', '.join(sources)}")
-        return tuple(_candidate(name, sources[name], place) for name in names or result["selected"])
+            raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
+        return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
     except (AttributeError, KeyError, TypeError) as error:
         raise _incomplete(run, error) from None
 
 
 def _incomplete(run: Path, error: Exception) -> InputError:
     return InputError(
-        f"{run / 'result.json'}: it does not say where its models are ({error} is missing), as a run on numbers "
-        "does not; give them with --models"
+        f"{run / 'result.json'}: it does not have the place of its models ({error} is missing), for example because "
+        "the run used --profiles; give the models with --models"
     )
 
 
-def _candidate(name: str, source: Mapping[str, Any], place: str) -> Candidate:
+def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
     template = cast("ChatTemplate", source["chat_template"])
     if "remote" in source:
-        return Candidate(name, remote_of(source["remote"], place), place, chat_template=template)
+        return PoolEntry(name, ServerAddress.from_dict(source["remote"], place), place, chat_template=template)
+    sides = Sides(source.get("source"), source.get("target"), cast("Reads | None", source.get("reads")))
     checkpoint = Checkpoint(
-        str(source["path_or_id"]), source["revision"], sides=_sides(source), gguf_file=source.get("gguf_file")
+        str(source["path_or_id"]), source["revision"], sides=sides, gguf_file=source.get("gguf_file")
     )
-    return Candidate(name, checkpoint, place, source["dtype"], source["device"], template)
-
-
-def _model(candidate: Candidate) -> ModelSpec:
-    if isinstance(candidate.checkpoint, Remote):
-        raise InputError(not_here(candidate.name))
-    template = candidate.chat_template or "auto"
-    device, dtype = candidate.device or "cpu", candidate.dtype or "auto"
-    return ModelSpec(candidate.checkpoint, candidate.name, device, dtype, template)
-
-
-def _sides(source: Mapping[str, str]) -> Sides:
-    return Sides(source.get("source"), source.get("target"), cast("Reads | None", source.get("reads")))
+    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
 
 
 def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
@@ -121,42 +158,10 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     members = []
     for model in models:
         if model.startswith(PREFIX):
-            raise InputError(not_here(model.partition("#")[2] or "a model"))
+            raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
         folder = Path(model).expanduser()
+        # The path of a folder may contain an @.
         path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
         checkpoint = Checkpoint(path_or_id, revision or None)
         members.append(ModelSpec(checkpoint, checkpoint.name))
     return EnsembleSpec(tuple(members))
-
-
-def read_prompt(prompt: str) -> str:
-    """A prompt as it was given, or standard input where it is ``-``.
-
-    Raises:
-        InputError: It is empty, or no Unicode text.
-    """
-    try:
-        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-        text.encode()
-    except UnicodeError as error:
-        raise InputError(f"the prompt is not UTF-8 text ({error}); convert it") from None
-    if not text:
-        raise InputError("the prompt is empty; give a text to continue")
-    return text
-
-
-def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
-    """A trace for people to read: for each step what was emitted, and the likeliest of the union."""
-    for number, step in enumerate(steps, start=1):
-        emitted = "<eos>" if step.data is None else repr(visible(step.data.decode(errors="replace")))
-        yield f"step {number}: {emitted}"
-        for place in step.likeliest(_SHOWN):
-            candidate = step.candidates[place]
-            mark = "*" if place == step.chosen else " "
-            # Fewer than names where the primary decided alone.
-            shares = "  ".join(
-                f"{name} {100 * p:5.1f}%" for name, p in zip(names, candidate.probabilities, strict=False)
-            )
-            wanted = ", ".join(names[n] for n in candidate.wanted_by)
-            text = repr(visible(candidate.text))
-            yield f"  {mark} {100 * candidate.mean:5.1f}%  {text:16} {shares}   (top k of {wanted})"

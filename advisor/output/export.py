@@ -1,4 +1,4 @@
-"""A run's chosen set as a saved ensemble, with a model card that states the evidence."""
+"""The chosen set of a run as a saved ensemble, with a model card that states the evidence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ensemble.models.fingerprint import check_unchanged
 from ensemble.models.spec import EnsembleSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import model_card
-from reports import model as run_model
 from reports.card import evidence
+from reports.read import result as run_result
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -30,12 +30,13 @@ def spec_of_run(run: Path) -> EnsembleSpec:
     spec = chosen_by_run(run)
     if len(spec.members) < 2:
         raise InputError(
-            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use that model itself"
+            f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use this model alone"
         )
     sources = read_result(run)["provenance"]["models"]
     members = []
     for member in spec.members:
         checkpoint = member.checkpoint
+        # A commit pins the files of a hub model; those of a local model can change, so their hashes go along.
         files = dict(sources[member.name].get("files") or {}) if checkpoint.is_local else {}
         if checkpoint.is_local:
             check_unchanged(checkpoint, files, since="the run")
@@ -57,26 +58,26 @@ def export(run: Path, folder: Path, push: str | None, *, private: bool) -> str:
     savedfolder.check_target(folder)
     if push is not None:
         savedfolder.check_pushable(spec)
-    result = run_model.read_result(run / "result.json")
-    card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
+    result = run_result.read_result(run / "result.json")
+    card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
     return savedfolder.save(spec, folder, push, private=private, card=card) or str(folder)
 
 
-def _measured(result: run_model.Result) -> Sequence[EvalResult]:
+def _measured(result: run_result.Result) -> Sequence[EvalResult]:
     """The ensemble's accuracy for the card's metadata; nothing where it was not run on held-out questions."""
     from huggingface_hub import EvalResult
 
-    run, task = result.ensemble, result.task
+    run = result.ensemble
     if run is None or run.accuracy is None:
         return ()
     return (
         EvalResult(
             task_type="text-generation",
-            dataset_type=task.name,
-            dataset_name=task.name,
+            dataset_type=result.task,
+            dataset_name=result.task,
             dataset_split=run.split,
-            metric_type=task.metric,
-            metric_name=f"{task.metric}, points of 100, on {run.n} held-out questions",
+            metric_type=result.metric,
+            metric_name=f"{result.metric}, points of 100, on {run.n} held-out questions",
             metric_value=round(run.accuracy, 2),
         ),
     )

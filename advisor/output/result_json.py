@@ -1,6 +1,6 @@
-"""``result.json`` and ``samples.jsonl``: their one definition. Accuracies are in points, lengths in characters.
+"""The contents of ``result.json`` and ``samples.jsonl``. Accuracies are in points, lengths in characters.
 
-Everything that reads a run later reads these two files, never the objects that they were made of.
+A program that reads a finished run reads these two files; the objects here exist only while the run goes on.
 """
 
 from __future__ import annotations
@@ -18,68 +18,43 @@ from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
 from advisor.profile.sheet import Cost
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
-from advisor.statistics import Comparison, Interval
-from advisor.tasks.values import Task
+from advisor.statistics import Interval
+from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
+from advisor.verify.held_out import Verified
 from advisor.verify.strategies import Alternative
+from ensemble.errors import InputError
 
 SCHEMA_VERSION = 1
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """The chosen set on held-out questions.
-
-    Attributes:
-        task: The held-out questions.
-        ensemble: The set's answers together.
-        members: Each member's answers alone, in the set's order.
-        single: The best single model's, which a search may have found no place for in the set.
-        comparison: The one held against the others.
-        intervals: Of each member's accuracy, in points.
-        cost: What the ensemble's responses took.
-        member_costs: What each member's took.
-    """
-
-    task: Task
-    ensemble: Profile
-    members: tuple[Profile, ...]
-    single: Profile
-    comparison: Comparison
-    intervals: tuple[Interval, ...]
-    cost: Cost
-    member_costs: tuple[Cost, ...]
-    method: str
-    k: int
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that a run found out.
+    """All results of a run.
 
     Attributes:
         task_info: ``task`` of ``result.json``.
-        rules: The limits that were applied.
-        standings: What the rules looked at, for each candidate that was profiled.
-        selection: What they decided.
+        rules: The limits of the run.
+        standings: Accuracy and length of each candidate that was profiled.
+        selection: What the rules decided.
         failures: Model and reason of each candidate that could not be profiled.
         pairs: Every pair of profiled candidates.
         advice: The verdict.
-        task: The dev questions; None where numbers were given instead of models.
-        profiles: The candidates' answers on them.
-        dropped: The answers of those that left a race, to the questions that they were asked.
-        intervals: Of each candidate's accuracy, in points, by name.
+        task: The dev questions; None for a run on numbers instead of models.
+        profiles: The candidates' answers to them.
+        dropped: The answers of candidates that left a race, to the questions before they left.
+        intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: The level of the race; None where everybody was asked everything.
-        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
-        costs: What each candidate's responses took, by name.
-        verified: The set on held-out questions; None where it was not run.
-        held_out: The held-out questions; None where nobody was asked them.
-        alone: Answers to them of single models: the set's members, and who it is held against.
-        alternatives: What else could be done with its members, the best first.
-        traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
-        provenance: How the run can be made again.
+        race: The level of the race; None without a race.
+        tried: The sets that a search decoded on the dev questions, the one of the rules first; None without a search.
+        costs: Time and memory of each candidate's responses, by name.
+        verified: The set on held-out questions; None if it was not run on them.
+        held_out: The held-out questions; None if no model was run on them.
+        alone: Answers to them of single models: the members of the set, and the models that it is compared with.
+        alternatives: Other uses of the members' answers, the best first.
+        traces: The steps of some responses of the set, by the question's number; see :mod:`advisor.verify.traces`.
+        provenance: What is needed to repeat the run.
     """
 
     task_info: Mapping[str, Any]
@@ -106,7 +81,7 @@ class Outcome:
 
 
 def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
-    """What ``result.json`` says of the task."""
+    """``task`` of ``result.json``."""
     return {
         "name": task.name,
         "metric": task.metric,
@@ -158,22 +133,20 @@ def read_result(run: Path) -> dict[str, Any]:
     """Read a run folder's ``result.json``.
 
     Raises:
-        InputError: It is not there, or is not what its name says.
+        InputError: The file does not exist, or is not a result of this version.
     """
-    from ensemble.errors import InputError
-
     path = run / "result.json"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        there = "no result.json in it" if run.is_dir() else "no such folder"
-        raise InputError(f"{run}: {there}; give a run folder that `advisor select` wrote") from None
+        problem = "this folder has no result.json" if run.is_dir() else "no such folder"
+        raise InputError(f"{run}: {problem}; give a run folder that `advisor select` wrote") from None
     except NotADirectoryError:
-        raise InputError(f"{run}: a file; give the run folder that `advisor select` wrote") from None
+        raise InputError(f"{run}: this is a file; give the run folder that `advisor select` wrote") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
     if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: not a result of schema version {SCHEMA_VERSION}; run `advisor select` again")
+        raise InputError(f"{path}: it does not have schema version {SCHEMA_VERSION}; run `advisor select` again")
     return result
 
 
@@ -194,32 +167,33 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         "reason": decision.reason,
         "fragile": margin.text if margin is not None and doubtful else None,
         "gap_ci": _list(margin.gap_ci) if margin else None,
-        "length_ratio_ci": [_finite(value) for value in margin.length_ratio_ci] if margin else None,
+        "length_ratio_ci": _list(margin.length_ratio_ci) if margin else None,
         **_cost(cost),
     }
 
 
 def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
-    """What a race took: responses, and how many there would have been without it."""
-    asked = [len(profile.answers) for profile in profiles]
-    return {"level": level, "responses": sum(asked), "of": len(asked) * max(asked)}
+    """The number of responses in a race, and without one."""
+    counts = [len(profile.answers) for profile in profiles]
+    return {"level": level, "responses": sum(counts), "of": len(counts) * max(counts)}
 
 
 def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
-    """What only some tasks have: figures of their parts (a subject of MMLU), and of the likelihoods of options."""
+    """Figures that only some tasks have: of groups of questions (subjects of MMLU), and of options' likelihoods."""
     if profile is None or task is None:
         return dict.fromkeys(_DETAILS)
     groups = profile.groups
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
         "ece": calibration_error(profile),
-        # ``accuracy`` is the mean over the questions (micro); this is the mean over the groups (macro).
+        # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
         "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
         "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
     }
 
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
+    # Without a response, because all questions failed, no speed follows.
     if cost is None or cost.seconds == 0:
         return {"seconds": None, "tokens_per_second": None, "peak_memory": None}
     speed = cost.tokens / cost.seconds
@@ -227,10 +201,9 @@ def _cost(cost: Cost | None) -> dict[str, Any]:
 
 
 def _failed(model: str, reason: str) -> dict[str, Any]:
-    empty = dict.fromkeys(("accuracy", "accuracy_ci", "n", "mean_length", "truncated", "errors"))
     return {
         "model": model,
-        **empty,
+        **dict.fromkeys(("accuracy", "accuracy_ci", "n", "mean_length", "truncated", "errors")),
         **_details(None, None),
         "status": "failed",
         "reason": reason,
@@ -309,10 +282,6 @@ def _answer(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: a ratio to an empty response is unknown there."""
-    return value if math.isfinite(value) else None
-
-
-def _list(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)
+def _list(interval: Interval | None) -> list[float | None] | None:
+    # JSON has no infinity, which is the length ratio to an empty response.
+    return None if interval is None else [value if math.isfinite(value) else None for value in interval]

@@ -1,4 +1,4 @@
-"""Writing a run folder: each file whole, or not at all."""
+"""Writing a run folder. Each file is written as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ensemble.errors import InputError, UniteError
 
 
 def folder_name(name: str) -> str:
-    """A task's name as that of a folder: letters, digits, and ``_.-`` that do not begin it."""
+    """A folder name for a task: letters, digits, and ``_.-``, which do not begin it."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
 def check_out(out: Path) -> None:
-    """Make sure that a run folder can be written, leaving nothing there.
+    """Check that a run folder can be written, without leaving a file.
 
     Raises:
-        InputError: It is a file, or no part of its path can be written.
+        InputError: The path is a file, or no part of it can be written.
     """
     try:
         nearest = next(path for path in [out, *out.absolute().parents] if path.exists())
@@ -31,41 +31,43 @@ def check_out(out: Path) -> None:
     if not nearest.is_dir():
         raise InputError(f"--out {out}: {nearest} is a file; give a folder")
     try:
-        # Tried, since some file systems take nothing that their permissions would allow.
+        # A real write, because some file systems refuse what their permissions allow.
         tempfile.TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"--out {out}: nothing can be written to {nearest} ({reason}); give another folder") from None
+        raise InputError(f"--out {out}: cannot write to {nearest} ({reason}); give another folder") from None
 
 
 def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write ``samples.jsonl`` and ``result.json``, the latter last."""
-    # Escaped to ASCII, so that no line separator in a response is taken for the end of a line.
+    """Write ``samples.jsonl``, then ``result.json``: a folder with a result is complete."""
+    # ASCII escapes keep the line separators of Unicode in a response from ending a line.
     replace(out / "samples.jsonl", "".join(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples))
-    replace(out / "result.json", f"{json.dumps(result, indent=2, allow_nan=False)}\n")
+    write_json(out / "result.json", result)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file; see :func:`replace`."""
+    replace(path, f"{json.dumps(content, indent=2, allow_nan=False)}\n")
 
 
 def replace(path: Path, text: str) -> None:
-    """Put a text in a file's place at once: whoever reads it sees the old one or the new one, whole.
+    """Write a text file in one step: a reader finds the old file or the new one, never a part.
 
     Raises:
-        UniteError: It cannot be written.
+        UniteError: The file cannot be written.
     """
+    # The process id keeps two runs into one folder from writing the same temporary file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _replace(path, text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise UniteError(
-            f"{path}: cannot be written ({error}); mend that or give another --out, and run the same command again: "
-            "all responses are kept"
+            f"{path}: cannot be written ({error}); correct that or give another --out, then run the command again: "
+            "the cache keeps all responses"
         ) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, encoding="utf-8", newline="\n")
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise

@@ -1,127 +1,96 @@
-"""What the user sees while a run goes on, on standard error, and its conclusion, on standard output."""
+"""Text on the terminal: the tables of a run on standard error, its conclusion on standard output, and a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from reports.visible import visible
+from reports.text import visible
+
+if TYPE_CHECKING:
+    from ensemble.step.trace import Step
 
 _DETAILS = {"accuracy_macro": ("macro", ".1f"), "ece": ("ECE", ".3f")}
 """Columns that only some tasks have: mean accuracy over the task's groups, and calibration of its choices."""
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
+_CANDIDATES = 5
+"""Candidates that a trace shows of a step."""
 
 
-class Terminal:
-    """A watcher who draws progress bars with the time left.
-
-    Args:
-        quiet: Draw and say nothing.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self._bars: Progress | None = None
-        self._stages = 0
-
-    @contextmanager
-    def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """See :class:`advisor.progress.Watcher`; stages that go on side by side have a bar each."""
-        if self._bars is None:
-            self._bars = _bars(self.console)
-            self._bars.start()
-        bars = self._bars
-        self._stages += 1
-        try:
-            task = bars.add_task(visible(description), total=total)
-            yield lambda done: bars.advance(task, done)
-        finally:
-            self._stages -= 1
-            if not self._stages:
-                bars.stop()
-                self._bars = None
-
-    def say(self, text: str) -> None:
-        """See :class:`advisor.progress.Watcher`."""
-        self.console.print(Text.assemble(("note ", "yellow"), visible(text)), soft_wrap=True)
-
-    def show(self, result: Mapping[str, Any]) -> None:
-        """The leaderboard with its reasons, and the ensemble beside its members."""
-        self.console.print(leaderboard(result))
-        for candidate in result["candidates"]:
-            self.console.print(
-                Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}")
-            )
-        if groups := next((one["groups"] for one in result["candidates"] if one.get("groups")), None):
-            self.console.print(
-                f"Points are the mean over all questions (micro), macro is the mean over {len(groups)} groups of them; "
-                "result.json has each group's."
-            )
-        if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
-            self.console.print(_plain(f"Close calls, which other questions could turn round: {', '.join(close)}."))
-        if result["search"]:
-            self.console.print()
-            self.console.print(searched(result))
-        if result["ensemble"]:
-            self.console.print()
-            self.console.print(held_out(result["ensemble"], result["alternatives"]))
-
-    def compare(self, evaluation: Mapping[str, Any]) -> None:
-        """Methods side by side, on standard output."""
-        console = Console(highlight=False)
-        console.print(methods_table(evaluation))
+def print_tables(result: Mapping[str, Any]) -> None:
+    """Print the leaderboard with the reasons, and the ensemble next to its members, on standard error."""
+    console = Console(stderr=True, highlight=False)
+    console.print(leaderboard(result))
+    for candidate in result["candidates"]:
+        console.print(Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}"))
+    if groups := next((candidate["groups"] for candidate in result["candidates"] if candidate.get("groups")), None):
         console.print(
-            "p: of no gain over the best single model, corrected for how many methods are compared (Holm). joint: "
-            "steps in which several members decided. entries: probabilities looked at, a step. self-consistency: the "
-            "best single model's own majority over as many drawn responses as there are members."
+            f"Points are the mean over all questions (micro); macro is the mean over {len(groups)} groups of "
+            "questions. result.json has the points of each group."
         )
-        for entry in evaluation["methods"]:
-            if entry["left_out"]:
-                console.print(_plain(f"{entry['method']} was left out: {entry['left_out']}"), soft_wrap=True)
-
-    def conclude(self, result: Mapping[str, Any], report: Path) -> None:
-        """The result itself, on standard output: the verdict, and where the report is."""
-        console = Console(highlight=False)
-        console.print(_plain(result["advice"]["text"]), soft_wrap=not console.is_terminal)
-        link = Style(link=report.absolute().as_uri())
-        console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
+    if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
+        console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
+    if result["search"]:
+        console.print()
+        console.print(searched(result))
+    if result["ensemble"]:
+        console.print()
+        console.print(held_out(result["ensemble"], result["alternatives"]))
 
 
-def _bars(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(finished_text="[green]✓"),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
+def print_methods(evaluation: Mapping[str, Any]) -> None:
+    """Print methods side by side, on standard output."""
+    console = Console(highlight=False)
+    console.print(methods_table(evaluation))
+    console.print(
+        "p: of no gain over the best single model, corrected for the number of methods (Holm). joint: steps in which "
+        "several members decided. entries: probabilities that a step looks at. self-consistency: the majority of the "
+        "best single model over as many drawn responses as the set has members."
     )
+    for entry in evaluation["methods"]:
+        if entry["left_out"]:
+            console.print(_plain(f"{entry['method']} was left out: {entry['left_out']}"), soft_wrap=True)
+
+
+def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
+    """Print the advice and the place of the report, on standard output."""
+    console = Console(highlight=False)
+    # A file or a program gets the advice as one line.
+    console.print(_plain(result["advice"]["text"]), soft_wrap=not console.is_terminal)
+    link = Style(link=report.absolute().as_uri())
+    console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
+
+
+def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
+    """A trace as text: for each step its token, and the most likely candidates of the union."""
+    for number, step in enumerate(steps, start=1):
+        emitted = "<eos>" if step.data is None else repr(visible(step.data.decode(errors="replace")))
+        yield f"step {number}: {emitted}"
+        for place in step.likeliest(_CANDIDATES):
+            candidate = step.candidates[place]
+            mark = "*" if place == step.chosen else " "
+            # Where the primary decides alone, a step has fewer probabilities than names.
+            shares = "  ".join(
+                f"{name} {100 * p:5.1f}%" for name, p in zip(names, candidate.probabilities, strict=False)
+            )
+            members = ", ".join(names[n] for n in candidate.wanted_by)
+            text = repr(visible(candidate.text))
+            yield f"  {mark} {100 * candidate.mean:5.1f}%  {text:16} {shares}   (top k of {members})"
 
 
 def leaderboard(result: Mapping[str, Any]) -> Table:
-    """The candidates, best first, with what the rules decided."""
+    """The candidates, best first, with the decisions of the rules."""
     task = result["task"]
-    asked = f", {task['n']} {task['split']} questions" if task["n"] else ""
-    table = _table(f"{task['name']}{asked}")
-    details = [one for one in _DETAILS if any(candidate.get(one) is not None for candidate in result["candidates"])]
+    questions = f", {task['n']} {task['split']} questions" if task["n"] else ""
+    table = _table(f"{task['name']}{questions}")
+    details = [key for key in _DETAILS if any(candidate.get(key) is not None for candidate in result["candidates"])]
     for detail in details:
         table.add_column(_DETAILS[detail][0], justify="right")
     table.add_column("length", justify="right")
@@ -142,41 +111,41 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
 
 
 def searched(result: Mapping[str, Any]) -> Table:
-    """The sets that were decoded on the dev questions, and what was expected of them."""
+    """The sets that a search decoded on the dev questions, with their predicted accuracy."""
     task = result["task"]
     table = Table(title=_plain(f"Sets on {task['n']} {task['split']} questions"), title_justify="left", box=box.SIMPLE)
     table.add_column("set", overflow="fold")
     for column in ("points", "predicted"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
-    notes = {"greedy": "the rules' own", "put_forward": "[green]put forward", "error": "[red]failed"}
-    for one in result["search"]:
+    notes = {"greedy": "chosen by the rules", "put_forward": "[green]chosen", "error": "[red]failed"}
+    for attempt in result["search"]:
         table.add_row(
-            _plain(", ".join(one["models"])),
-            _number(one["dev_accuracy"], ".1f"),
-            _number(one["predicted"], ".1f"),
-            ", ".join(text for key, text in notes.items() if one[key]),
+            _plain(", ".join(attempt["models"])),
+            _number(attempt["dev_accuracy"], ".1f"),
+            _number(attempt["predicted"], ".1f"),
+            ", ".join(text for key, text in notes.items() if attempt[key]),
         )
     return table
 
 
 def held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]] = ()) -> Table:
-    """The ensemble beside its members on the held-out questions, and beside other uses of their answers."""
+    """The ensemble on the held-out questions, next to its members and to other uses of their answers."""
     table = _table(f"{ensemble['n']} held-out questions")
     for member in ensemble["members"]:
         table.add_row(_plain(member["model"]), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"]))
     table.add_row(
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
-    for one in alternatives:
-        table.add_row(f"or {one['method']}", _number(one["accuracy"], ".1f"), _interval(one["accuracy_ci"]))
+    for other in alternatives:
+        table.add_row(f"or {other['method']}", _number(other["accuracy"], ".1f"), _interval(other["accuracy_ci"]))
     return table
 
 
 def methods_table(evaluation: Mapping[str, Any]) -> Table:
-    """Every member, every method, and the control, on the same questions."""
+    """Every member, every method, and self-consistency as the control, on the same questions."""
     best = evaluation["best_single"]
-    title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, against {best} alone"
+    title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, compared with {best} alone"
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold", min_width=16)
     for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries"):
@@ -218,7 +187,7 @@ def _table(title: str) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """A text of somebody else's: no command to the terminal, and no markup, has an effect in it."""
+    # Models and data are untrusted: their text must not control the terminal, nor count as markup of rich.
     return Text(visible(text))
 
 

@@ -1,1 +1,1 @@
-"""The pool file, and what each of its lines stands for."""
+"""The pool of candidates: the pool file, checks of its models, and what decides their responses."""

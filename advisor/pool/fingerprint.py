@@ -6,30 +6,29 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.config import InferenceConfig
-from advisor.pool.pool_file import Candidate
+from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import Store
-from advisor.servers.address import Remote, not_here
-from advisor.servers.identity import RemoteIdentity, identify_remote
+from advisor.servers.address import ServerAddress, why_not_decodable
+from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import Checkpoint, ModelSpec, Sides
+from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What decides a model's responses.
+class Fingerprint:
+    """What decides the responses of a model that this program loads; see :class:`ServerIdentity` for a server's.
 
     Attributes:
-        hub_id: The hub's name of the model; None for a local folder.
-        revision: The hub's commit; None for a local folder.
-        files: Name and SHA-256 of a local model's files.
-        dtype: The numeric type that it is run in.
+        hub_id: The model's id on the hub; None for a local model.
+        revision: The commit on the hub; None for a local model.
+        files: Name and SHA-256 of each file of a local model.
+        dtype: The numeric type that it runs in.
         chat_template: Whether its prompts go through a chat template.
-        sides: How it is asked where it has an encoder; None for a causal model.
-        gguf_file: Which file of the hub's model it is, where that is one of the format GGUF.
+        sides: The languages of an encoder-decoder model; None for a causal model.
+        gguf_file: The GGUF file of a hub model, if the model is in this format.
     """
 
     hub_id: str | None
@@ -41,7 +40,8 @@ class Identity:
     gguf_file: str | None = None
 
     def key(self) -> dict[str, Any]:
-        """As part of a response's key."""
+        """The model's part of the cache key of a response."""
+        # New entries appear only for the models that have them, so that responses of older versions are found again.
         encoder = {} if self.sides is None else {"encoder": self.sides.key()}
         file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
         return {
@@ -55,53 +55,54 @@ class Identity:
         }
 
 
-def identify(candidate: Candidate, inference: InferenceConfig, store: Store) -> Identity | RemoteIdentity:
-    """Find out what decides a candidate's responses, reading no weights but to hash them.
+def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: Store) -> Fingerprint | ServerIdentity:
+    """Find out what decides a candidate's responses. Weights are only read to hash them.
+
+    Args:
+        entry: The candidate.
+        dtype: The numeric type for an entry that names none.
+        chat_template: The use of chat templates for an entry that does not set it.
+        cache: Keeps the hashes of files.
 
     Raises:
-        InputError: The candidate cannot be used; names its line in the pool file.
+        InputError: The candidate cannot be used; the message names its line in the pool file.
     """
-    template = candidate.chat_template or inference.chat_template
-    if isinstance(candidate.checkpoint, Remote):
-        try:
-            return identify_remote(candidate.checkpoint, chat=template != "never")
-        except InputError as error:
-            raise InputError(f"{candidate.place}: {error}") from None
-    return _identify_local(candidate, candidate.checkpoint, template, inference, store)
-
-
-def _identify_local(
-    candidate: Candidate, checkpoint: Checkpoint, template: str, inference: InferenceConfig, store: Store
-) -> Identity:
+    template = entry.chat_template or chat_template
+    checkpoint = entry.checkpoint
     try:
+        if isinstance(checkpoint, ServerAddress):
+            return identify_server(checkpoint, chat=template != "never")
         config = check(checkpoint)
-        files = tuple((path.name, store.sha256(path)) for path in files_of(checkpoint))
+        files = tuple((path.name, cache.sha256(path)) for path in files_of(checkpoint))
         commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
-        raise InputError(f"{candidate.place}: {error}") from error
-    dtype = candidate.dtype or inference.dtype
+        raise InputError(f"{entry.place}: {error}") from error
+    dtype = entry.dtype or dtype
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     sides = checkpoint.sides if is_encoder_decoder(config) else None
     if commit is None:
-        return Identity(None, None, files, dtype, template, sides)
-    return Identity(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
+        return Fingerprint(None, None, files, dtype, template, sides)
+    # The commit decides the files of a hub model, so the key does not need their hashes.
+    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
 
 
-def model_of(candidate: Candidate, identity: Identity | RemoteIdentity, inference: InferenceConfig) -> ModelSpec:
-    """A candidate as it is to be loaded: its own options, and the run's where it has none.
+def model_of(
+    entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
+) -> ModelSpec:
+    """A candidate as a model to load: with the entry's own values, or else with those of the run.
 
     Raises:
-        InputError: It is behind a server.
+        InputError: The model is on a server.
     """
-    if isinstance(candidate.checkpoint, Remote) or isinstance(identity, RemoteIdentity):
-        raise InputError(not_here(candidate.name))
-    # The commit that was found at the beginning: a branch may move while other candidates are run.
-    revision = identity.revision or candidate.checkpoint.revision
+    if isinstance(entry.checkpoint, ServerAddress) or isinstance(fingerprint, ServerIdentity):
+        raise InputError(why_not_decodable(entry.name))
+    # The commit from the start of the run, because a branch may move while other candidates run.
+    revision = fingerprint.revision or entry.checkpoint.revision
     return ModelSpec(
-        dataclasses.replace(candidate.checkpoint, revision=revision),
-        candidate.name,
-        candidate.device or inference.device,
-        candidate.dtype or inference.dtype,
-        candidate.chat_template or inference.chat_template,
+        dataclasses.replace(entry.checkpoint, revision=revision),
+        entry.name,
+        entry.device or device,
+        entry.dtype or dtype,
+        entry.chat_template or chat_template,
     )

@@ -1,87 +1,84 @@
-"""The pool: the candidates, one a line.
+"""The pool file: the candidates, one per line.
 
     mistralai/Mistral-7B-Instruct-v0.3@c170c708  dtype=bfloat16
-    ./models/my-finetune  name=mine  chat_template=never    # a folder beside this file
+    ./models/my-finetune  name=mine  chat_template=never    # a folder next to this file
     facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
     ./models/llama-q4.gguf  dtype=bfloat16
-    org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub's model
-    org/large  device=cuda  num_gpus=1  num_cpus=8          # what it asks of a node, with --engine ray
+    org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub model
+    org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY
 
-The last one is behind a server; see `remote`.
+The last model is on a server; see :mod:`advisor.servers.address`.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from advisor.pool.resources import OPTIONS, Needs, read_needs
-from advisor.servers.address import PREFIX, Remote, read_remote
+from advisor.pool.resources import OPTIONS, Resources, read_resources
+from advisor.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
-from ensemble.models.spec import ChatTemplate, Checkpoint, Reads, Sides
+from ensemble.models.spec import CHAT_TEMPLATES, COMMIT, DTYPES, HUB_ID, READS, ChatTemplate, Checkpoint, Reads, Sides
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
-DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-CHAT_TEMPLATES = ("auto", "always", "never")
-READS = ("source", "prompt")
 _OPTIONS = (
     *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
     *OPTIONS,
 )
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A line of the pool file. What it leaves open (None) is decided by the run's own options.
+class PoolEntry:
+    """A candidate: a line of the pool file. The options of the run decide each value that is None.
 
     Attributes:
         name: Unique within the pool.
-        checkpoint: Where the model is: in files, or behind a server.
+        checkpoint: The place of the model: files, or a server.
         place: File and line, for messages.
-        needs: What it asks of a node of a cluster.
+        dtype: The numeric type, one of DTYPES.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        chat_template: The use of chat templates, one of CHAT_TEMPLATES.
+        resources: What it needs on a node of a cluster.
     """
 
     name: str
-    checkpoint: Checkpoint | Remote
+    checkpoint: Checkpoint | ServerAddress
     place: str
     dtype: str | None = None
     device: str | None = None
     chat_template: ChatTemplate | None = None
-    needs: Needs = field(default_factory=Needs)
+    resources: Resources = field(default_factory=Resources)
 
 
-def read_pool(pool: str) -> tuple[Candidate, ...]:
-    """Read a pool file, or the bundled pool where ``pool`` is ``demo`` and no such file is there.
+def read_pool(pool: str) -> tuple[PoolEntry, ...]:
+    """Read a pool file, or the bundled pool if ``pool`` is ``demo`` and no file has this name.
 
     Raises:
-        InputError: The file is not there, is empty, or a line of it cannot be used; names file and line.
+        InputError: The file does not exist, is empty, or a line cannot be used; the message names file and line.
     """
     path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(
-            f"--pool {pool}: there is no such file; give a file with a model a line, or the bundled pool, demo"
+            f"--pool {pool}: no such file; give a file with one model per line, or demo for the bundled pool"
         ) from None
     except IsADirectoryError:
-        raise InputError(f"--pool {pool}: is a folder; give a text file with a model a line") from None
+        raise InputError(f"--pool {pool}: this is a folder; give a text file with one model per line") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--pool {pool}: cannot be read as UTF-8 text ({error})") from None
-    candidates = tuple(_candidates(text, path))
-    if not candidates:
-        raise InputError(f"{path}: no model in it; write a hub id or a local folder on each line")
-    return candidates
+    entries = tuple(_entries(text, path))
+    if not entries:
+        raise InputError(f"{path}: the pool is empty; write a hub id or a local folder on each line")
+    return entries
 
 
-def _candidates(text: str, path: Path) -> Iterator[Candidate]:
+def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
     places: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"{path}:{number}"
@@ -91,26 +88,27 @@ def _candidates(text: str, path: Path) -> Iterator[Candidate]:
             raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
         if not words:
             continue
-        candidate = _candidate(words, place, path.parent)
-        if candidate.name in places:
-            raise InputError(
-                f"{place}: the name {candidate.name!r} is that of {places[candidate.name]} too; add name=ANOTHER"
-            )
-        places[candidate.name] = place
-        yield candidate
+        entry = _entry(words, place, path.parent)
+        if entry.name in places:
+            raise InputError(f"{place}: {places[entry.name]} has the name {entry.name!r}, too; add name=ANOTHER")
+        places[entry.name] = place
+        yield entry
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line, without its comment; in a server's address # stands before the model's name."""
+    """The words of a line, without its comment."""
+    # In the address of a server, # comes before the model's name and does not begin a comment.
     if not line.lstrip().startswith(PREFIX):
         return shlex.split(line, comments=True)
     address, _, options = line.strip().replace("\t", " ").partition(" ")
     return [address, *shlex.split(options, comments=True)]
 
 
-def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
+def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
     if words[0].startswith(PREFIX):
-        return _remote(words, place)
+        remote, options = read_server_line(words, place)
+        name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
+        return PoolEntry(name, remote, place, chat_template=_template(options, place))
     options = dict(_option(word, place) for word in words[1:])
     if len(options) < len(words) - 1:
         raise InputError(f"{place}: an option is given twice")
@@ -118,29 +116,19 @@ def _candidate(words: list[str], place: str, folder: Path) -> Candidate:
     reads = cast("Reads | None", _choice(options, "reads", READS, place))
     sides = Sides(options.get("source"), options.get("target"), reads)
     checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
-    return Candidate(
+    return PoolEntry(
         name=_name(options, checkpoint.name, place),
         checkpoint=checkpoint,
         place=place,
         dtype=_choice(options, "dtype", DTYPES, place),
         device=options.get("device"),
         chat_template=_template(options, place),
-        needs=read_needs(options, place),
+        resources=read_resources(options, place),
     )
 
 
-def _remote(words: list[str], place: str) -> Candidate:
-    remote, options = read_remote(words, place)
-    return Candidate(
-        _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place),
-        remote,
-        place,
-        chat_template=_template(options, place),
-    )
-
-
-def _name(options: dict[str, str], usual: str, place: str) -> str:
-    name = options.get("name", usual)
+def _name(options: dict[str, str], default: str, place: str) -> str:
+    name = options.get("name", default)
     if not name.strip() or not name.isprintable():
         raise InputError(f"{place}: the name {name!r} must be printable and not empty")
     return name
@@ -153,7 +141,7 @@ def _template(options: dict[str, str], place: str) -> ChatTemplate | None:
 def _option(word: str, place: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in _OPTIONS:
-        raise InputError(f"{place}: {word!r} is no option of a model; there are {', '.join(_OPTIONS)}")
+        raise InputError(f"{place}: {word!r} is not an option of a model; the options are {', '.join(_OPTIONS)}")
     return key, value
 
 
@@ -174,28 +162,29 @@ def _gguf_file(options: dict[str, str], place: str) -> str | None:
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
     try:
         path = folder / Path(model).expanduser()
-        there, is_folder = path.exists(), path.is_dir()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a user that is not known
+        exists, is_folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or ~ with an unknown user
         raise InputError(f"{place}: {model!r} cannot be read as a path ({error}); correct it") from None
-    if is_folder or (there and path.suffix.lower() == SUFFIX):
-        # A file's own link stays: what it leads to in the hub's cache has a name without an ending.
-        found = path.resolve() if is_folder else path.parent.resolve() / path.name
-        return Checkpoint(str(found), trust_remote_code=trust)
-    if there:
-        raise InputError(f"{place}: {path} is a file, and no {SUFFIX} one; give the folder that it is in")
+    if is_folder or (exists and path.suffix.lower() == SUFFIX):
+        # The link of a file stays, because its target in the hub's cache has a name without a suffix.
+        absolute = path.resolve() if is_folder else path.parent.resolve() / path.name
+        return Checkpoint(str(absolute), trust_remote_code=trust)
+    if exists:
+        raise InputError(f"{place}: {path} is a file, but not a {SUFFIX} file; give the folder of the model")
     if model.startswith((".", "/", "~")):
-        what = "file" if path.suffix.lower() == SUFFIX else "folder"
-        raise InputError(f"{place}: {path}: there is no such {what}; paths are relative to the pool file")
+        kind = "file" if path.suffix.lower() == SUFFIX else "folder"
+        raise InputError(f"{place}: {path}: no such {kind}; paths are relative to the pool file")
     return _on_hub(model, place, trust)
 
 
 def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
     hub_id, at, revision = model.partition("@")
-    if not _HUB_ID.fullmatch(hub_id):
-        raise InputError(f"{place}: {model!r} is neither a folder beside the pool file nor a hub id like org/name")
+    if not HUB_ID.fullmatch(hub_id):
+        raise InputError(f"{place}: {model!r} is neither a folder next to the pool file nor a hub id like org/name")
     if at and not revision:
-        raise InputError(f"{place}: {model!r} names no revision; write one after the @, or leave the @ out")
-    if trust and not _COMMIT.fullmatch(revision):
+        raise InputError(f"{place}: {model!r} has no revision after the @; write one, or remove the @")
+    # Without a pinned commit, the code could change between two runs.
+    if trust and not COMMIT.fullmatch(revision):
         raise InputError(
             f"{place}: trust_remote_code runs code from the hub, so it needs a pinned revision: "
             f"{hub_id}@COMMIT with all 40 digits"
@@ -203,7 +192,7 @@ def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
     checkpoint = Checkpoint(hub_id, revision or None, trust)
     if checkpoint.is_local:
         raise InputError(
-            f"{place}: {hub_id} is a folder of the current directory, and paths are relative to the pool file; "
+            f"{place}: {hub_id} is a folder of the current directory, but paths are relative to the pool file; "
             "write the path from there"
         )
     return checkpoint

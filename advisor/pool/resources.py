@@ -1,4 +1,4 @@
-"""What a model asks of a node of a cluster: cores and GPUs, by Ray's own names."""
+"""The cores and GPUs that a model needs on a node of a cluster, under Ray's names."""
 
 from __future__ import annotations
 
@@ -12,69 +12,71 @@ OPTIONS = ("num_cpus", "num_gpus")
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a line of the pool file asks for; what it leaves open (None) follows from its device.
+class Resources:
+    """What a line of the pool file requests. A value of None follows from the model's device.
 
     Attributes:
-        num_cpus: Cores, which are the threads that it computes with: a whole number, 1 where None.
-        num_gpus: GPUs: a whole number, or a share of one; where None, 1 for a model on ``cuda``, else 0.
+        num_cpus: Cores, and threads that the model computes with: a whole number, 1 if None.
+        num_gpus: GPUs: a whole number, or a part of one GPU. If None, 1 for a model on ``cuda``, else 0.
     """
 
     num_cpus: float | None = None
     num_gpus: float | None = None
 
 
-def read_needs(options: Mapping[str, str], place: str) -> Needs:
+def read_resources(options: Mapping[str, str], place: str) -> Resources:
     """Read the options of a line of the pool file.
 
     Args:
-        options: All of them, by name.
+        options: All options of the line, by name.
         place: File and line, for messages.
 
     Raises:
-        InputError: One is no such number.
+        InputError: A value is not a number in its range.
     """
     cpus, gpus = (_number(options, name, place) for name in OPTIONS)
     if cpus is not None and (cpus < 1 or cpus % 1):
         raise InputError(f"{place}: num_cpus={options['num_cpus']}: give a whole number, at least 1")
+    # Ray shares one GPU between several models, but a model cannot have one GPU and a half.
     if gpus is not None and gpus > 1 and gpus % 1:
-        raise InputError(f"{place}: num_gpus={options['num_gpus']}: give a whole number, or a share below 1")
-    return Needs(cpus, gpus)
+        raise InputError(f"{place}: num_gpus={options['num_gpus']}: give a whole number, or a part of one GPU")
+    return Resources(cpus, gpus)
 
 
-def needs_of(asked: Needs, device: str, place: str) -> Needs:
-    """What a model asks for, with what it leaves open.
+def resources_of(requested: Resources, device: str, place: str) -> Resources:
+    """The resources of a model, with a number for every value that its line leaves open.
 
     Args:
-        asked: What its line says.
-        device: Where it is to compute.
-        place: Who asks, for messages.
+        requested: What its line requests.
+        device: The model's device, ``cpu`` or ``cuda``.
+        place: File and line, or the model's name, for messages.
 
     Raises:
-        InputError: The device is not the one that it would be given.
+        InputError: The device and the number of GPUs do not fit.
     """
     if device not in ("cpu", "cuda"):
-        raise InputError(f"{place}: device {device}: with --engine ray a model is given its GPU; use cuda, or cpu")
+        raise InputError(f"{place}: device {device}: --engine ray assigns the GPUs itself; use cuda or cpu")
     cuda = device == "cuda"
-    gpus = float(cuda) if asked.num_gpus is None else asked.num_gpus
+    gpus = float(cuda) if requested.num_gpus is None else requested.num_gpus
     if cuda != (gpus > 0):
-        way = "give it more" if cuda else "add device=cuda, or leave num_gpus out"
-        raise InputError(f"{place}: num_gpus={gpus:g} for a model on {device}; {way}")
-    return Needs(asked.num_cpus or 1, gpus)
+        way_out = "give it more" if cuda else "add device=cuda, or leave out num_gpus"
+        raise InputError(f"{place}: num_gpus={gpus:g} for a model on {device}; {way_out}")
+    return Resources(requested.num_cpus or 1, gpus)
 
 
-def together(needs: Sequence[Needs]) -> Needs:
-    """What models that decode together ask of one node: GPUs for each, cores for one, as they compute in turns."""
-    return Needs(max(one.num_cpus or 1 for one in needs), sum(one.num_gpus or 0 for one in needs))
+def combined(resources: Sequence[Resources]) -> Resources:
+    """The resources of models that decode together on one node."""
+    # The models compute in turns, so they share their cores; but each keeps its weights on its own GPUs.
+    return Resources(max(model.num_cpus or 1 for model in resources), sum(model.num_gpus or 0 for model in resources))
 
 
-def devices(needs: Sequence[Needs]) -> list[str]:
-    """Each model's device as its worker sees it, where the GPUs that it was given are counted from 0."""
-    found, before = [], 0.0
-    for one in needs:
-        found.append(f"cuda:{int(before)}" if one.num_gpus else "cpu")
-        before += one.num_gpus or 0
-    return found
+def devices(resources: Sequence[Resources]) -> list[str]:
+    """The device of each model within its worker, where Ray numbers the GPUs of the worker from 0."""
+    names, used = [], 0.0
+    for model in resources:
+        names.append(f"cuda:{int(used)}" if model.num_gpus else "cpu")
+        used += model.num_gpus or 0
+    return names
 
 
 def _number(options: Mapping[str, str], name: str, place: str) -> float | None:
@@ -85,6 +87,6 @@ def _number(options: Mapping[str, str], name: str, place: str) -> float | None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        what = "a whole number, at least 1" if name == "num_cpus" else "a number, 0 or more"
-        raise InputError(f"{place}: {name}={options[name]}: give {what}")
+        form = "a whole number, at least 1" if name == "num_cpus" else "a number, 0 or more"
+        raise InputError(f"{place}: {name}={options[name]}: give {form}")
     return number

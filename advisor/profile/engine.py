@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import Needs
+from advisor.pool.resources import Resources
 from advisor.profile.loader import Decoding
 from advisor.profile.sheet import Answerer
 from advisor.response_cache import Response
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.models.spec import ModelSpec
 
 
@@ -33,7 +33,7 @@ class Job:
     name: str
     answerer: Answerer
     models: tuple[ModelSpec, ...]
-    needs: tuple[Needs, ...]
+    needs: tuple[Resources, ...]
     decoding: Decoding
     asked: Mapping[int, Example]
     task: Task

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from advisor.config import InferenceConfig
 from advisor.profile.memory import begin_peak, peak
 from advisor.response_cache import Response
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.spec import first_line
 
@@ -177,11 +177,11 @@ def _in_batches(name: str, encoded: Mapping[int, Any], answer: Answer, size: int
 
 
 def _encode(ensemble: Ensemble, example: Example) -> Prompt:
-    return ensemble.encode(example.asked)
+    return ensemble.encode(example.model_input)
 
 
 def _encode_choice(ensemble: Ensemble, delimiter: str, example: Example) -> ChoiceQuestion:
-    return ensemble.encode_options(example.asked, [f"{delimiter}{choice}" for choice in example.choices])
+    return ensemble.encode_options(example.model_input, [f"{delimiter}{choice}" for choice in example.choices])
 
 
 def _texts(

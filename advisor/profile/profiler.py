@@ -17,13 +17,13 @@ from advisor.profile.engine import Answered, Begun, Ended, Engine, Job
 from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader, Loader
 from advisor.profile.local_engine import LocalEngine
-from advisor.profile.server_answers import There
+from advisor.profile.server_answers import ServerAnswerer
 from advisor.profile.sheet import Advance, Answerer, Cost, Sheet, question_key
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import Store
-from advisor.servers.identity import RemoteIdentity
-from advisor.tasks.values import Task
+from advisor.servers.identity import ServerIdentity
+from advisor.tasks.task import Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import ModelSpec
 
@@ -85,7 +85,7 @@ class Profiler:
         self,
         plan: RunConfig,
         store: Store,
-        watcher: Watcher,
+        watcher: Progress,
         loader: Loader | None = None,
         engine: Engine | None = None,
     ) -> None:
@@ -95,7 +95,10 @@ class Profiler:
         self._loader = loader or FreshLoader(plan.cache_dir)
         self._engine = engine or LocalEngine()
         self._candidates = {candidate.name: candidate for candidate in plan.candidates}
-        self.identities = {name: identify(one, plan.inference, store) for name, one in self._candidates.items()}
+        self.identities = {
+            name: identify(one, plan.inference.dtype, plan.inference.chat_template, store)
+            for name, one in self._candidates.items()
+        }
         self.failures: dict[str, str] = {}
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profiled]:
@@ -143,7 +146,7 @@ class Profiler:
 
     def is_remote(self, name: str) -> bool:
         """Whether a candidate is behind a server: it answers, and cannot be loaded."""
-        return isinstance(self.identities[name], RemoteIdentity)
+        return isinstance(self.identities[name], ServerIdentity)
 
     def model(self, name: str) -> ModelSpec:
         """A candidate as it is to be loaded.
@@ -151,7 +154,8 @@ class Profiler:
         Raises:
             InputError: It is behind a server.
         """
-        return model_of(self._candidates[name], self.identities[name], self._plan.inference)
+        run = self._plan.inference
+        return model_of(self._candidates[name], self.identities[name], run.device, run.dtype, run.chat_template)
 
     def load(self, names: Sequence[str], decoding: Decoding | None = None) -> Ensemble:
         """Load candidates, the primary first; they decode as the plan says where that is left open.
@@ -210,7 +214,7 @@ class Profiler:
             name=one.name,
             answerer=self._answerer(one.name, one.members, one.decoding),
             models=() if any(map(self.is_remote, one.members)) else tuple(map(self.model, one.members)),
-            needs=tuple(self._candidates[member].needs for member in one.members),
+            needs=tuple(self._candidates[member].resources for member in one.members),
             decoding=one.decoding,
             asked=sheet.missing,
             task=one.task,
@@ -220,8 +224,8 @@ class Profiler:
     def _answerer(self, name: str, members: Sequence[str], decoding: Decoding) -> Answerer:
         """Who answers for some members in this process."""
         identity = self.identities[members[0]]
-        if len(members) == 1 and isinstance(identity, RemoteIdentity):
-            return There(name, identity.remote, identity.chat)
+        if len(members) == 1 and isinstance(identity, ServerIdentity):
+            return ServerAnswerer(name, identity.address, chat=identity.chat)
         return Here(name, partial(self.load, members, decoding))
 
     def _key(self, members: Sequence[str], key: Mapping[str, Any]) -> dict[str, Any]:

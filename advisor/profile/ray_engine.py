@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.pool.resources import Needs, needs_of, together
+from advisor.pool.resources import Resources, combined, resources_of
 from advisor.profile.engine import Answered, Begun, Ended, Event, Job
 from advisor.profile.local_engine import LocalEngine
 from advisor.profile.ray_pool import RESTARTS, Staff, dismiss, hire, too_much
 from advisor.profile.ray_worker import Place, Worker, pack
-from advisor.servers.address import Remote
+from advisor.servers.address import ServerAddress
 from ensemble.errors import InputError
 from ensemble.models.spec import first_line
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ray import ObjectRef, ObjectRefGenerator
     from ray.actor import ActorHandle
 
-    from advisor.pool.pool_file import Candidate
-    from advisor.tasks.values import Example
+    from advisor.pool.pool_file import PoolEntry
+    from advisor.tasks.task import Example
 
 _MEMORY = re.compile(r"running low on memory|memory usage threshold|memory pressure", re.IGNORECASE)
 """How Ray says that it ended a worker for the sake of its node's memory. That of others may be meant in other words."""
@@ -49,7 +49,7 @@ class _Hand:
         deaths: How often it has died.
     """
 
-    needs: Needs
+    needs: Resources
     actor: ActorHandle[Worker]
     queue: deque[Job]
     job: Job | None = None
@@ -79,7 +79,7 @@ class ClusterEngine:
     def __exit__(self, *_: object) -> None:
         self._staff.close()
 
-    def prepare(self, candidates: Sequence[Candidate], device: str) -> None:
+    def prepare(self, candidates: Sequence[PoolEntry], device: str) -> None:
         """Make sure that a node of the cluster has what a candidate asks for, for each of them, and start workers.
 
         Args:
@@ -91,24 +91,24 @@ class ClusterEngine:
         """
         asked = []
         for candidate in candidates:
-            if isinstance(candidate.checkpoint, Remote):
+            if isinstance(candidate.checkpoint, ServerAddress):
                 continue
-            asked.append(needs_of(candidate.needs, candidate.device or device, candidate.place))
+            asked.append(resources_of(candidate.resources, candidate.device or device, candidate.place))
             if reason := too_much(asked[-1]):
                 raise InputError(f"{candidate.place}: {reason}")
         self._staff.prepare(asked)
 
     def run(self, jobs: Iterable[Job]) -> Generator[Event, None, None]:
         """See the protocol."""
-        queues: dict[Needs, deque[Job]] = {}
+        queues: dict[Resources, deque[Job]] = {}
         here = []
         for given in jobs:
             if not given.asked or not given.models:
                 here.append(given)
                 continue
             places = zip(given.needs, given.models, strict=True)
-            job = replace(given, needs=tuple(needs_of(one, model.device, model.name) for one, model in places))
-            needs = together(job.needs)
+            job = replace(given, needs=tuple(resources_of(one, model.device, model.name) for one, model in places))
+            needs = combined(job.needs)
             if reason := too_much(needs):
                 yield from (Begun(job.name), Ended(job.name, error=f"{job.name}: {reason}"))
             else:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from advisor.pool.resources import Needs
+from advisor.pool.resources import Resources
 from advisor.profile.ray_worker import Worker
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class Staff:
     """Workers by what they ask of a node. The cluster has been joined."""
 
     def __init__(self) -> None:
-        self._idle: dict[Needs, list[ActorHandle[Worker]]] = {}
+        self._idle: dict[Resources, list[ActorHandle[Worker]]] = {}
 
-    def prepare(self, asked: Iterable[Needs]) -> None:
+    def prepare(self, asked: Iterable[Resources]) -> None:
         """Hire for models that may have to answer, as many workers as there is room for."""
         for needs, models in Counter(asked).items():
             self._idle[needs] = [hire(needs) for _ in range(min(models, room(needs)))]
 
-    def take(self, asked: Mapping[Needs, int]) -> list[tuple[Needs, ActorHandle[Worker]]]:
+    def take(self, asked: Mapping[Resources, int]) -> list[tuple[Resources, ActorHandle[Worker]]]:
         """Workers for some jobs: idle ones first, and new ones as far as there is room.
 
         Args:
@@ -51,7 +51,7 @@ class Staff:
             self.close()
         return taken + [(needs, hire(needs)) for needs in missing]
 
-    def keep(self, needs: Needs, actor: ActorHandle[Worker]) -> None:
+    def keep(self, needs: Resources, actor: ActorHandle[Worker]) -> None:
         """Keep a worker that has nothing to do for what comes next."""
         self._idle.setdefault(needs, []).append(actor)
 
@@ -62,14 +62,14 @@ class Staff:
         self._idle.clear()
 
 
-def room(needs: Needs) -> int:
+def room(needs: Resources) -> int:
     """How many models with the same needs the nodes of the cluster hold side by side, were they empty."""
     cpus, gpus = needs.num_cpus or 1, needs.num_gpus or 0
     shares = [min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else math.inf) for node in _nodes()]
     return sum(map(math.floor, shares))
 
 
-def too_much(needs: Needs) -> str | None:
+def too_much(needs: Resources) -> str | None:
     """Why no node of the cluster can do what is asked; None where one can."""
     if room(needs):
         return None
@@ -80,7 +80,7 @@ def too_much(needs: Needs) -> str | None:
     )
 
 
-def hire(needs: Needs) -> ActorHandle[Worker]:
+def hire(needs: Resources) -> ActorHandle[Worker]:
     """Start a worker as soon as there is room."""
     import ray
 

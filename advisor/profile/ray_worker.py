@@ -17,7 +17,7 @@ from advisor.profile.engine import Event, Job
 from advisor.profile.generate import Here
 from advisor.profile.loader import Decoding, FreshLoader, hush
 from advisor.profile.local_engine import LocalEngine
-from advisor.tasks.values import Example, Task
+from advisor.tasks.task import Example, Task
 from ensemble.models.spec import ModelSpec
 
 

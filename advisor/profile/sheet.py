@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from advisor.config import InferenceConfig
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response, Store, key_of
-from advisor.tasks.values import Example, Score, Task
+from advisor.tasks.task import Example, Score, Task
 from ensemble.errors import MemberError
 
 Advance = Callable[[int], None]
@@ -55,7 +55,7 @@ class Cost:
     Attributes:
         seconds: In all.
         tokens: That were emitted.
-        steps: Choices that were made, that of EOS included; see :class:`ensemble.decode.decoder.Counts`.
+        steps: Choices that were made, that of EOS included; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members decided.
         handled: Entries whose probabilities were looked at, over all steps.
         peak_memory: Bytes, see :func:`advisor.profile.memory.peak`; None where it is not known.

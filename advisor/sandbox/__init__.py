@@ -1,13 +1,15 @@
-"""Running programs that a model wrote, each in a process of its own that can do as little as this system allows.
+"""Run programs that a model wrote, each in its own process with as few rights as this system can enforce.
 
-    >>> run("def double(x): return 2 * x", ["assert double(2) == 4"])
-    Verdict(passed=True, reason=None)
+    >>> run("def double(x): return 2 * x", ["assert double(2) == 4"])   # None: it passed
+    >>> run("def double(x): return x", ["assert double(2) == 4"])
+    'AssertionError'
 
-``guard.py`` is the other end. What the sandbox does not stop is listed in ``docs/tasks.md``.
+`run_program.py` starts the process and reads its report. `guard.py` is the script inside of the process.
+`docs/tasks.md` lists what the sandbox does not stop.
 """
 
 from __future__ import annotations
 
-from advisor.sandbox.running import Isolation, Limits, Verdict, gaps, isolation, run
+from advisor.sandbox.run_program import Isolation, SandboxLimits, gaps, isolation, run
 
-__all__ = ["Isolation", "Limits", "Verdict", "gaps", "isolation", "run"]
+__all__ = ["Isolation", "SandboxLimits", "gaps", "isolation", "run"]

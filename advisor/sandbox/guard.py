@@ -1,19 +1,20 @@
-"""The inner end of the sandbox: a script that shuts itself in and runs one program there.
+"""The inner end of the sandbox: a script that gives up its rights and then runs one program.
 
     {"program": "def f(): return 1", "tests": ["assert f() == 1"], "nonce": "9f86...", ...}   on standard input
     ready                                                                                    on standard output
     passed 9f86...
 
-The process becomes nobody (where it was root), enters namespaces of its own, and forks: a guard, process 1 of its
-namespace, and the program, whose limits are set just before it is run. With the guard everything ends that was started
-in there. Where there are no namespaces the guard adopts what the program leaves behind, and kills it one by one.
+The process becomes the user ``nobody`` (if it was root), enters new namespaces, and forks into a guard, process 1 of
+its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system ends every
+process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and kills each.
 
-The standard library alone, since it is run as a script, and all of it imported at the start, since nobody may not be
-allowed to read it later. Not covered: Windows.
+Not covered: Windows.
 """
 
 from __future__ import annotations
 
+# Only the standard library, since this file runs as a script; all of it at the start, since the user nobody may not be
+# allowed to read it later.
 import contextlib
 import ctypes
 import json
@@ -27,9 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-TOO_LATE, KILLED, ENDED = 4, 3, 1  # exit statuses; 0 is a program that ended as it should
+TOO_LATE, KILLED, ENDED = 4, 3, 1  # exit statuses; 0 is a program that ended normally
 _LINUX = sys.platform.startswith("linux")
-_NOBODY = 65534
+NOBODY = 65534
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _SET_DUMPABLE, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 36, 38  # of prctl
 _MOUNT_SETATTR, _HERE, _RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1  # 442 on every architecture since Linux 5.12
@@ -42,9 +43,9 @@ class _TooLateError(Exception):
 
 
 def main() -> NoReturn:
-    """Read the job, shut this process in, and run the program."""
-    os.umask(0o022)  # nobody must be able to enter the folders that are made on the way
-    sys.path.pop(0)  # this folder is none of the program's business
+    """Read the job, give up rights, and run the program."""
+    os.umask(0o022)  # the user nobody must be able to enter the folders that are made below
+    sys.path.pop(0)  # the program must not import the modules of this folder
     job = json.loads(sys.stdin.buffer.read())
     report = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -53,10 +54,11 @@ def main() -> NoReturn:
     try:
         if job["nobody"]:
             if job["namespaces"]:
-                _show(job["library"])
+                _show(job["library"])  # before the change of user, since only root may mount
             _become_nobody()
         if job["namespaces"]:
             _enter_namespaces(job)
+            # Only a child is in the new namespace of processes, and the first one is its process 1.
             guard = os.fork()
             if guard:
                 os.close(report)
@@ -69,13 +71,14 @@ def main() -> NoReturn:
 
 
 def _guarded(job: dict[str, Any], report: int) -> int:
-    """Run the program in a process of its own, until its time is up, and kill all that it started."""
+    """Run the program in a new process until its time is up, and kill every process that it started."""
     if _LINUX:
+        # Processes whose parent ends become children of this one, where _kill_rest finds them.
         _libc().prctl(_SET_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGALRM, _too_late)
     program = os.fork()
     if program == 0:
-        _be_the_program(job, report)
+        _run_in_this_process(job, report)
     os.close(report)
     status = TOO_LATE
     with contextlib.suppress(_TooLateError):
@@ -83,43 +86,43 @@ def _guarded(job: dict[str, Any], report: int) -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
         status = KILLED if code < 0 else ENDED if code else 0
         signal.setitimer(signal.ITIMER_REAL, 0)
-    if not job["namespaces"]:  # else this process is the first of its namespace, and all others end with it
-        _kill_what_is_left(program)
+    if not job["namespaces"]:  # else this is process 1 of its namespace, and all others end with it
+        _kill_rest(program)
     return status
 
 
-def _be_the_program(job: dict[str, Any], report: int) -> NoReturn:
-    """What happens in the innermost process; it ends only here, or is killed."""
+def _run_in_this_process(job: dict[str, Any], report: int) -> NoReturn:
+    """Run the program in this process, the innermost one, and end it."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.setsid()
     if _LINUX:
         _drop_privileges()
     _limit(job)
     os.write(report, b"ready\n")
-    said = _outcome(job["program"], job["tests"], f"passed {job['nonce']}")
-    os.write(report, said.encode())
-    os._exit(0)
+    outcome = _outcome(job["program"], job["tests"], f"passed {job['nonce']}")
+    os.write(report, outcome.encode())
+    os._exit(0)  # at once: the program may have registered functions that run at exit
 
 
 def _outcome(program: str, tests: Sequence[str], passed: str) -> str:
-    """Run the program, then the tests in its module, and say how that went."""
-    # A module, since data classes and pickles look theirs up; not __main__, since a program's own demonstration
-    # below `if __name__ == "__main__"` is no part of the answer.
+    """Run the program, then the tests in its module; ``passed``, or the name of the exception."""
+    # A module, since data classes and pickle look up the module of a class; not __main__, since the demonstration below
+    # `if __name__ == "__main__"` is not part of the answer.
     module = sys.modules["program"] = types.ModuleType("program")
     try:
         for source in (program, *tests):
             exec(compile(source, "<program>", "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, SystemExit too, the program has failed
+    except BaseException as error:  # noqa: BLE001  # the program has failed with any exception, SystemExit too
         return f"failed {type(error).__name__}"
     return passed
 
 
 def _limit(job: dict[str, Any]) -> None:
-    for name, most in job["limits"].items():
+    for name, value in job["limits"].items():
         which = getattr(resource, name, None)
         if which is not None:
             hard = resource.getrlimit(which)[1]
-            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
             with contextlib.suppress(ValueError, OSError):  # macOS refuses to limit memory
                 resource.setrlimit(which, (limit, limit))
 
@@ -128,8 +131,8 @@ def _too_late(_signal: int, _frame: object) -> NoReturn:
     raise _TooLateError
 
 
-def _kill_what_is_left(program: int) -> None:
-    """Kill the program's group, then on Linux every process that this one has adopted, until there is none."""
+def _kill_rest(program: int) -> None:
+    """Kill the program's group, then on Linux every process that this one has adopted, until none is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(program, signal.SIGKILL)
     children = Path(f"/proc/self/task/{os.getpid()}/children")
@@ -147,69 +150,74 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _must(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result != 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 def _show(folders: Sequence[str]) -> None:
-    """Let nobody reach the interpreter where that is in a folder of root's own, and nothing else of that folder."""
+    """Let the user nobody reach the interpreter in a folder that only root may enter, but nothing else in it."""
     hidden = {folder: closed for folder in folders if (closed := _closed(Path(folder))) is not None}
     if not hidden:
         return
-    _must(_libc().unshare(_NEW_MOUNTS), "unshare")
-    _must(_libc().mount(None, b"/", None, _RECURSIVELY | _PRIVATE, None), "mount")
-    seen = {folder: os.open(folder, os.O_PATH) for folder in hidden}
+    _check(_libc().unshare(_NEW_MOUNTS), "unshare")
+    # Private, so that the mounts below stay in this process.
+    _check(_libc().mount(None, b"/", None, _RECURSIVELY | _PRIVATE, None), "mount")
+    # Opened before an empty file system covers them.
+    opened = {folder: os.open(folder, os.O_PATH) for folder in hidden}
     for closed in sorted(set(hidden.values())):
-        _must(_libc().mount(b"tmpfs", os.fsencode(closed), b"tmpfs", _NO_SUID_NO_DEVICES, b"size=1m,mode=755"), "mount")
-    for folder, descriptor in seen.items():
+        _check(
+            _libc().mount(b"tmpfs", os.fsencode(closed), b"tmpfs", _NO_SUID_NO_DEVICES, b"size=1m,mode=755"), "mount"
+        )
+    for folder, descriptor in opened.items():
         Path(folder).mkdir(parents=True, exist_ok=True)
         source = f"/proc/self/fd/{descriptor}".encode()
-        _must(_libc().mount(source, os.fsencode(folder), None, _BIND | _RECURSIVELY, None), "mount")
+        _check(_libc().mount(source, os.fsencode(folder), None, _BIND | _RECURSIVELY, None), "mount")
         os.close(descriptor)
 
 
 def _closed(folder: Path) -> Path | None:
-    """The uppermost folder on the way to this one that only its owner may enter."""
+    """The highest folder above this one that only its owner may enter; None if all are open."""
     return next((above for above in reversed(folder.parents) if not above.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _become_nobody() -> None:
-    """Root is bound by no limit on processes, and may read and write every file."""
+    # Root has no limit on processes, and may read and write every file.
     os.setgroups([])
-    os.setgid(_NOBODY)
-    os.setuid(_NOBODY)
-    # A change of user makes /proc/self root's own, where the maps of the next step are written.
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    # A change of user gives /proc/self to root, but the next step writes its maps there.
     _libc().prctl(_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _enter_namespaces(job: dict[str, Any]) -> None:
-    """No network, no sight of other processes' memory, and (if asked for) no file that can be written but in here."""
+    """Cut off the network and other processes; if the job says ``read_only``, also writing outside of this folder."""
     user, group = os.getuid(), os.getgid()
     kinds = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_MOUNTS | _NEW_IPC
-    _must(_libc().unshare(kinds), "unshare")
+    _check(_libc().unshare(kinds), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    with contextlib.suppress(OSError):  # no namespaces below this one, in which the program would have rights again
+    # Without further namespaces: in a new one the program would have all rights again.
+    with contextlib.suppress(OSError):
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     if job["read_only"]:
-        folder = os.getcwd()  # noqa: PTH109  # bytes of the path, as the system has it
-        # set, clear, propagation, user namespace: struct mount_attr
+        folder = os.getcwd()  # noqa: PTH109  # a string, for the system calls below
+        # struct mount_attr: set, clear, propagation, user namespace
         read_only = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
         size = ctypes.c_size_t(ctypes.sizeof(read_only))
-        _must(_libc().syscall(_MOUNT_SETATTR, _HERE, b"/", _RECURSIVE, read_only, size), "mount_setattr")
+        _check(_libc().syscall(_MOUNT_SETATTR, _HERE, b"/", _RECURSIVE, read_only, size), "mount_setattr")
         options = f"size={job['disk']},nr_inodes=4096,mode=700".encode()
-        _must(_libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options), "mount")
+        _check(_libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options), "mount")
         os.chdir(folder)
 
 
 def _drop_privileges() -> None:
-    """Give up what a namespace's first user may do in it, and with it a large part of the kernel's surface."""
+    """Give up the rights of a namespace's first user, which open a large part of the kernel to attacks."""
     libc = _libc()
     libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0), (ctypes.c_uint32 * 6)()
-    _must(libc.capset(header, none), "capset")
+    _check(libc.capset(header, none), "capset")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Candidates behind an OpenAI-compatible server: they answer questions, and nobody sees their probabilities."""
+"""Candidates behind an OpenAI-compatible server: the server gives their texts, and not their probabilities."""

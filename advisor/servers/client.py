@@ -1,7 +1,7 @@
-"""Asking a server: the openai client with its retries, and every fault of the server as one line.
+"""The client of a server: the openai client with its retries; each fault of the server becomes one line.
 
-A key is read from the environment when it is needed, is held by nothing that is kept or shown, and is taken out of all
-that the server says. What the server says is untrusted: its types are looked at, not believed.
+A server's answers are untrusted, so every type in them is checked. The API key is read from the environment when it is
+needed, is never stored or shown, and is removed from all that the server sends.
 """
 
 from __future__ import annotations
@@ -11,51 +11,51 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from advisor.servers.address import Remote
+from advisor.servers.address import ServerAddress
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     import httpx2
 
-RETRIES = 4
-"""After the first try, with the client's own growing pauses: 0.5 s, 1, 2, 4; or those that the server asks for."""
-_SECRET = 8
-"""Shorter keys ("EMPTY") keep nobody out, and taking them out of texts would spoil these."""
-_SHOWN = 200
+# After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says.
+_RETRIES = 4
+# Shorter keys are placeholders ("EMPTY") and no secret; removing them would change ordinary texts.
+_MIN_SECRET = 8
+_MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
 
-Trouble = Literal["hopeless", "lost", "refused"]
-"""Whether all other questions would fail likewise, this one got no proper answer, or the server will not answer it."""
+Failure = Literal["fatal", "temporary", "refused"]
+"""All other questions would fail too; only this request failed; or the server does not accept this question."""
 
 
 class ServerError(MemberError):
-    """A question that a server did not answer.
+    """A request that a server did not answer.
 
     Args:
-        message: Why, without the key.
-        trouble: What that says of other questions.
-        status: Of HTTP, where there was an answer with one that says so.
+        message: The reason, without the key.
+        failure: What the reason means for other questions.
+        status: HTTP status; None where the server sent no error status.
     """
 
-    def __init__(self, message: str, trouble: Trouble, status: int | None = None) -> None:
+    def __init__(self, message: str, failure: Failure, status: int | None = None) -> None:
         super().__init__(message)
-        self.trouble = trouble
+        self.failure = failure
         self.status = status
 
 
-class Server:
-    """A connection to a server, for several threads at a time.
+class ServerClient:
+    """A connection to a server; several threads can use it at a time.
 
     Args:
-        remote: Where it is.
-        retries: After a first try that failed on the way, or for which there was no room.
+        address: The server and the model.
+        retries: Number of tries after the first one, where the connection failed or the server was busy.
 
     Raises:
-        InputError: The openai client is not installed, or there is no key where there should be one.
+        InputError: The openai client is not installed, or the key is missing.
     """
 
-    def __init__(self, remote: Remote, retries: int = RETRIES) -> None:
+    def __init__(self, address: ServerAddress, retries: int = _RETRIES) -> None:
         try:
             import openai
         except ImportError:
@@ -63,160 +63,163 @@ class Server:
                 "a model behind a server needs the openai client, which is not installed; "
                 "pip install 'unite-advisor[openai]'"
             ) from None
-        from advisor.servers.traffic import Guard
+        from advisor.servers.transport import RestrictedClient
 
-        self.remote = remote
-        self._key = read_key(remote)
-        self._http = Guard(remote, self._key).client()
-        # The guard signs requests; the client only wants something in place of a key.
+        self.address = address
+        self._key = read_key(address)
+        http = RestrictedClient(address, self._key)
+        # The HTTP client adds the key; the openai client only needs some text for it.
         self._client = openai.OpenAI(
-            base_url=remote.url, api_key="none", max_retries=retries, timeout=self._http.timeout, http_client=self._http
+            base_url=address.url, api_key="none", max_retries=retries, timeout=http.timeout, http_client=http
         )
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def get(self, path: str) -> Mapping[str, Any]:
-        """Ask for something that the server has.
+        """Send a GET request.
 
         Raises:
-            ServerError: There is no proper answer.
+            ServerError: The server gave no valid answer.
         """
-        return self._asked(path, None)
+        return self._send(path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the server to do something.
+        """Send a POST request for the address's model.
 
         Raises:
-            ServerError: There is no proper answer.
+            ServerError: The server gave no valid answer.
         """
-        return self._asked(path, {"model": self.remote.model, **body})
+        return self._send(path, {"model": self.address.model, **body})
 
-    def hide(self, text: str) -> str:
-        """A text of the server's: without the key, should the server repeat it, and without half characters."""
-        if self._key is not None and len(self._key) >= _SECRET:
+    def redact(self, text: str) -> str:
+        """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
+        if self._key is not None and len(self._key) >= _MIN_SECRET:
             text = text.replace(self._key, "[key]")
         return text.encode(errors="replace").decode()
 
-    def _asked(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def invalid_answer(self, path: str, reason: str) -> ServerError:
+        """The error for an answer that an OpenAI-compatible server would not give."""
+        return ServerError(
+            f"{self.address.url}{path}: the answer {reason}; is this the address of an OpenAI-compatible server?",
+            "temporary",
+        )
+
+    def _send(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         import httpx2
         import openai
 
+        url = self.address.url
         try:
             if body is None:
                 response = self._client.get(path, cast_to=httpx2.Response)
             else:
                 response = self._client.post(path, cast_to=httpx2.Response, body=body)
         except openai.APIStatusError as error:
-            # Not chained: the client's message is what the server said, and that may be the key.
-            raise self._of_status(error.status_code, error.response) from None
+            # Not chained: the client's message quotes the server, which may repeat the key.
+            raise self._status_error(error.status_code, error.response) from None
         except openai.APITimeoutError:
             raise ServerError(
-                f"{self.remote.url} did not answer within {self.remote.timeout:g} s; give it more with "
-                "timeout=SECONDS on its line, or ask less at a time with concurrency=",
-                "lost",
+                f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "
+                "concurrency= on its line",
+                "temporary",
             ) from None
         except (UnicodeError, httpx2.InvalidURL):
-            raise ServerError(f"{self.remote.url} is no address that can be asked; correct it", "hopeless") from None
+            raise ServerError(f"{url} is not a valid address; correct it", "fatal") from None
         except openai.APIConnectionError as error:
-            reason = self.hide(first_line(error.__cause__ or error))
+            reason = self.redact(first_line(error.__cause__ or error))
             raise ServerError(
-                f"no server answers at {self.remote.url} ({reason}); start it, or correct the address", "lost"
+                f"no server answers at {url} ({reason}); start it, or correct the address", "temporary"
             ) from None
-        except MemberError as error:  # of the guard
-            raise ServerError(f"{self.remote.url}: {error}", "lost") from None
+        except MemberError as error:  # raised by RestrictedClient
+            raise ServerError(f"{url}: {error}", "temporary") from None
         return self._read(path, response)
 
     def _read(self, path: str, response: httpx2.Response) -> Mapping[str, Any]:
         try:
-            found = json.loads(response.content)
+            answer = json.loads(response.content)
         except (ValueError, RecursionError):
-            begins = self.said(response.text)
-            raise self.nonsense(
-                path, f"is not JSON; it begins with {begins[:60]!r}" if begins else "is empty"
-            ) from None
-        if not isinstance(found, dict):
-            raise self.nonsense(path, "is not a JSON object")
-        if "error" in found and "choices" not in found and "data" not in found:
-            raise ServerError(f"{self.remote.url}{path}: {self._complaint(found)}", "lost")
-        return found
+            start = self._quote(response.text)[:60]
+            raise self.invalid_answer(path, f"is not JSON; it begins with {start!r}" if start else "is empty") from None
+        if not isinstance(answer, dict):
+            raise self.invalid_answer(path, "is not a JSON object")
+        # Some servers send errors with status 200.
+        if "error" in answer and "choices" not in answer and "data" not in answer:
+            raise ServerError(f"{self.address.url}{path}: {self._error_message(answer)}", "temporary")
+        return answer
 
-    def nonsense(self, path: str, what: str) -> ServerError:
-        """An answer that is none of a server of this kind."""
-        return ServerError(
-            f"{self.remote.url}{path}: the answer {what}; is this the address of an OpenAI-compatible server?", "lost"
-        )
+    def _quote(self, text: str) -> str:
+        """The server's words as part of one line."""
+        return " ".join(self.redact(text).split())[:_MAX_QUOTE]
 
-    def said(self, text: str) -> str:
-        """What a server said, as a piece of a line."""
-        return " ".join(self.hide(text).split())[:_SHOWN]
-
-    def _complaint(self, found: object) -> str:
-        """The message of an error, in one of the forms that servers give it."""
-        said = found
+    def _error_message(self, answer: object) -> str:
+        """The message in an error body; servers write it in several forms."""
+        message = answer
         for name in ("error", "message"):
-            said = said.get(name, said) if isinstance(said, dict) else said
-        if isinstance(said, dict):
-            said = said.get("detail", said)
-        return self.said(said if isinstance(said, str) else json.dumps(said))
+            message = message.get(name, message) if isinstance(message, dict) else message
+        if isinstance(message, dict):
+            message = message.get("detail", message)
+        return self._quote(message if isinstance(message, str) else json.dumps(message))
 
-    def _of_status(self, status: int, response: httpx2.Response) -> ServerError:
-        url, key_env = self.remote.url, key_variable(self.remote)
+    def _status_error(self, status: int, response: httpx2.Response) -> ServerError:
+        key_env = key_variable(self.address)
         try:
-            complaint = self._complaint(json.loads(response.content))
+            message = self._error_message(json.loads(response.content))
         except (ValueError, RecursionError):
-            complaint = self.said(response.text)
-        says = f" and says: {complaint}" if complaint else ""
-        trouble: Trouble = "lost"
+            message = self._quote(response.text)
+        says = f" and says: {message}" if message else ""
+        failure: Failure = "temporary"
         if status < 400:
-            place = self.said(response.headers.get("location", "another place"))
-            trouble, text = "hopeless", f"sends on to {place} ({status}); write that address, if you trust it"
+            place = self._quote(response.headers.get("location", "another place"))
+            failure, text = "fatal", f"redirects to {place} ({status}); use that address if you trust it"
         elif status in (401, 403) and key_env is None:
-            how = "name the environment variable that holds one with key_env=NAME on its line"
-            trouble, text = "hopeless", f"wants a key ({status}); {how}"
+            failure = "fatal"
+            text = f"needs a key ({status}); add key_env=NAME to its line, the environment variable that holds the key"
         elif status in (401, 403):
-            how = f"the key in the environment variable {key_env} ({status})"
-            trouble, text = "hopeless", f"refuses {how}; correct the key, or what it may be used for"
+            failure = "fatal"
+            text = f"refuses the key in the environment variable {key_env} ({status}); correct the key or its rights"
         elif status == 404:
-            trouble, text = "hopeless", f"has no such thing (404){says}"
+            failure, text = "fatal", f"does not have this path or model (404){says}"
         elif status == 429:
-            pause = self.said(response.headers.get("retry-after", ""))
-            asks = f", and asks for a pause of {pause} s" if pause else ""
-            less = "ask less with requests_per_minute= or concurrency= on its line, or later"
-            text = f"takes no more requests now (429){asks}{says}; {less}"
+            seconds = self._quote(response.headers.get("retry-after", ""))
+            pause = f", asks for a pause of {seconds} s" if seconds else ""
+            text = (
+                f"accepts no more requests now (429){pause}{says}; set a lower requests_per_minute= or concurrency= "
+                "on its line, or try again later"
+            )
         elif status >= 500:
             text = f"failed ({status}){says}"
         else:
-            trouble, text = "refused", f"refuses what it is asked ({status}){says}"
-        return ServerError(f"{url} {text}", trouble, status)
+            failure, text = "refused", f"refuses the request ({status}){says}"
+        return ServerError(f"{self.address.url} {text}", failure, status)
 
 
-def key_variable(remote: Remote) -> str | None:
-    """The environment variable that a server's key is in; None where it gets none.
-
-    ``OPENAI_API_KEY`` is for its owner's hosts alone, over TLS: every other server gets a key only by name.
-    """
-    return remote.key_env or ("OPENAI_API_KEY" if remote.is_openai else None)
+def key_variable(address: ServerAddress) -> str | None:
+    """The environment variable that holds a server's key; None where no key is sent."""
+    # OPENAI_API_KEY goes only to OpenAI's own hosts; any other server gets a key only if its line says so.
+    return address.key_env or ("OPENAI_API_KEY" if address.is_openai else None)
 
 
-def read_key(remote: Remote) -> str | None:
-    """The key, from the environment.
+def read_key(address: ServerAddress) -> str | None:
+    """The key of a server, from the environment; None where no key is sent.
 
     Raises:
-        InputError: It should be there and is not, or could not be sent.
+        InputError: The key is missing, or an HTTP header cannot hold it.
     """
-    variable = key_variable(remote)
+    variable = key_variable(address)
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()
-    if not key and remote.key_env is not None:
-        # Not named: who mistook the option may have written the key itself.
+    if not key and address.key_env is not None:
+        # The variable is not named: a user may have written the key itself after key_env=.
         raise InputError("the environment variable that key_env names is not set, or is empty; set it to the key")
     if not key:
         raise InputError(f"the environment variable {variable} is not set, or is empty; set it to the key")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise InputError(f"the environment variable {variable} holds what cannot be a key (spaces or odd characters)")
+        raise InputError(
+            f"the value of the environment variable {variable} cannot be a key: it has spaces or special characters"
+        )
     return key

@@ -1,8 +1,9 @@
-"""What decides the responses of a model behind a server, as far as anybody can tell.
+"""What decides the responses of a model behind a server, as far as a client can know.
 
-The model behind an address can be changed by whoever runs the server, and nothing has to show it. So responses are
-filed under the address, what the server says of its model, and the day (UTC): those of another day are asked for again.
-Who knows which model it is gives it a ``revision=``, which then stands for the day and for what the server says.
+The owner of a server can change the model behind an address at any time, and no field of the API has to show it.
+So responses are stored under the address, what the server says of its model, and the day (UTC): on another day the
+questions are sent again. A user who knows the version of the model gives it a ``revision=``, which replaces the day and
+the server's words.
 """
 
 from __future__ import annotations
@@ -14,80 +15,85 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from advisor.config import InferenceConfig
-from advisor.profile.server_answers import CHAT, COMPLETIONS, asked_to_write, read
-from advisor.servers.address import Remote, as_dict
-from advisor.servers.client import Server, ServerError
+from advisor.servers.address import ServerAddress
+from advisor.servers.client import ServerClient, ServerError
+from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.errors import InputError
 
-_TOLD = ("root", "parent", "owned_by", "max_model_len", "meta")
-"""What servers say of a model beside its name: vLLM and SGLang where its weights are, llama.cpp how large it is."""
-_AGO = 3600
-"""Seconds: several servers give the moment of asking for that at which the model was made."""
-_LISTED = 20
-"""Names of a server's models that a message has at the most."""
-_LONG = 500
-"""Characters of what a server says that are not kept any more."""
+# What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
+_MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")
+# Seconds. Several servers give the time of the request as the model's time of creation; that is not kept.
+_MIN_AGE_S = 3600
+_MAX_LISTED = 20
+"""Model names in a message."""
+_MAX_VALUE = 500
+"""Characters of a value that is kept of a server's answer."""
+# A busy server may drop a connection, but an absent one must be reported soon.
 _RETRIES = 2
-"""Of the first look: a busy server may drop a connection, and one that is not there shall be said soon."""
-_TRIED = 16
-"""Tokens that a model is asked for to see that it answers; with fewer, models that reason give an error."""
+# With fewer tokens, reasoning models give an error.
+_TEST_TOKENS = 16
 _FINGERPRINT = "system_fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteIdentity:
-    """What decides a remote model's responses.
+class ServerIdentity:
+    """What decides the responses of a model behind a server.
 
     Attributes:
-        remote: Where it is.
-        chat: Whether prompts go through its chat template, on the server.
+        address: The server and the model.
+        chat: Whether prompts go through the model's chat template, on the server.
         says: What the server says of the model.
-        day: When it was asked, in UTC.
+        day: Day of the request, in UTC.
     """
 
-    remote: Remote
+    address: ServerAddress
     chat: bool
     says: Mapping[str, Any]
     day: str
 
     def key(self) -> dict[str, Any]:
         """As part of a response's key."""
-        revision = self.remote.revision
-        # A fingerprint may differ from one of a provider's machines to the next.
+        revision = self.address.revision
+        # The fingerprint is left out: it can differ between a provider's machines.
         says = {name: value for name, value in self.says.items() if name != _FINGERPRINT}
-        known = {"says": says, "day": self.day} if revision is None else {"revision": revision}
-        return {"url": self.remote.url, "model": self.remote.model, "path": CHAT if self.chat else COMPLETIONS, **known}
+        version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
+        path = CHAT if self.chat else COMPLETIONS
+        return {"url": self.address.url, "model": self.address.model, "path": path, **version}
 
     def as_dict(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
         return {
-            "path_or_id": self.remote.path_or_id,
-            "revision": self.remote.revision,
+            "path_or_id": self.address.path_or_id,
+            "revision": self.address.revision,
             "files": {},
             "chat_template": "always" if self.chat else "never",
             "day": self.day,
             "says": dict(self.says),
-            "remote": as_dict(self.remote),
+            "remote": self.address.as_dict(),
         }
 
 
-def identify_remote(remote: Remote, *, chat: bool) -> RemoteIdentity:
-    """Ask a server which models it has, and the model for a few tokens; whoever cannot be asked that is of no use.
+def identify_server(address: ServerAddress, *, chat: bool) -> ServerIdentity:
+    """Request a server's list of models, and a few tokens from the model to see that it answers.
+
+    Args:
+        address: The server and the model.
+        chat: Whether prompts go through the model's chat template, on the server.
 
     Raises:
-        InputError: No server is there, or it is none of this kind; it knows no such model, or refuses the key.
+        InputError: No server answers, it is not OpenAI-compatible, does not have the model, or refuses the key.
     """
     try:
-        with Server(remote, retries=_RETRIES) as server:
-            listed = _listed(server)
+        with ServerClient(address, retries=_RETRIES) as server:
+            models = _list_models(server)
             try:
-                says = {**listed.get(remote.model, {}), **_tried(server, chat=chat)}
+                _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=chat)
             except ServerError as error:
-                raise _unusable(remote, error, list(listed), chat=chat) from None
+                raise _with_hint(error, address, list(models), chat=chat) from None
+            says = {**models.get(address.model, {}), **_answered_as(server, answer)}
     except ServerError as error:
         raise InputError(str(error)) from None
-    return RemoteIdentity(remote, chat, says, today())
+    return ServerIdentity(address, chat, says, today())
 
 
 def today() -> str:
@@ -95,50 +101,50 @@ def today() -> str:
     return datetime.now(timezone.utc).date().isoformat()
 
 
-def _listed(server: Server) -> dict[str, dict[str, Any]]:
-    """What a server says of each of its models, by name; nothing where it has no list."""
+def _list_models(server: ServerClient) -> dict[str, dict[str, Any]]:
+    """What a server says of each of its models, by name; empty where it has no list."""
     try:
         data = server.get("/models").get("data")
     except ServerError as error:
-        # Some servers have one model and no list, and that of others fails.
+        # Some servers have one model and no list, and on others the list fails. Without a status, or with a wrong
+        # key, the model will not answer either.
         if error.status in (None, 401, 403):
             raise
         return {}
     if not isinstance(data, list):
-        raise server.nonsense("/models", "has no list of models")
-    named = [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
-    return {one["id"]: _told(server, one, _TOLD) | _made(one.get("created")) for one in named}
+        raise server.invalid_answer("/models", "has no list of models")
+    models = [model for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+    return {model["id"]: _fields(server, model, _MODEL_FIELDS) | _created(model.get("created")) for model in models}
 
 
-def _told(server: Server, said: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Some of what a server says; nothing that is long."""
-    found = {name: server.hide(json.dumps(said[name])) for name in names if said.get(name) is not None}
-    return {name: json.loads(text) for name, text in found.items() if len(text) < _LONG}
+def _fields(server: ServerClient, answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a server's answer, those with short values."""
+    values = {name: server.redact(json.dumps(answer[name])) for name in names if answer.get(name) is not None}
+    return {name: json.loads(text) for name, text in values.items() if len(text) < _MAX_VALUE}
 
 
-def _made(created: object) -> dict[str, Any]:
-    return {"created": created} if isinstance(created, (int, float)) and created < time.time() - _AGO else {}
+def _created(created: object) -> dict[str, Any]:
+    old = isinstance(created, (int, float)) and created < time.time() - _MIN_AGE_S
+    return {"created": created} if old else {}
 
 
-def _tried(server: Server, *, chat: bool) -> dict[str, Any]:
-    """What the server says when it is asked for some tokens."""
-    answer = asked_to_write(server, "Hello", (), _TRIED, InferenceConfig(), chat=chat)
-    read(server, answer, (), _TRIED, chat=chat)
-    told = _told(server, answer, ("model", _FINGERPRINT))
-    return {"answers_as": told.pop("model"), **told} if "model" in told else told
+def _answered_as(server: ServerClient, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's name and fingerprint in a server's answer."""
+    fields = _fields(server, answer, ("model", _FINGERPRINT))
+    return {"answers_as": fields.pop("model"), **fields} if "model" in fields else fields
 
 
-def _unusable(remote: Remote, error: ServerError, listed: Sequence[str], *, chat: bool) -> ServerError:
-    """Why a model cannot be asked, with what may help."""
+def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str], *, chat: bool) -> ServerError:
+    """The error of a model that does not answer, with what may help."""
     if error.status in (401, 403, 429) or error.status is None:
         return error
-    helps = ""
-    if listed and remote.model not in listed:
-        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-        names = ", ".join(" ".join(name.split()) for name in listed[:_LISTED])
-        helps = f"; it lists no {remote.model!r}, but {names}{more}"
+    hint = ""
+    if models and address.model not in models:
+        more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
+        names = ", ".join(" ".join(name.split()) for name in models[:_MAX_LISTED])
+        hint = f"; the server does not list {address.model!r}, but lists {names}{more}"
     elif chat:
-        helps = f"; if the model has no chat template, chat_template=never on its line asks {COMPLETIONS}"
-        if error.status == 404 and not listed:
-            helps = "; does the address lack /v1?"
-    return ServerError(f"{error}{helps}", error.trouble, error.status)
+        hint = f"; if the model has no chat template, add chat_template=never to its line to use {COMPLETIONS}"
+        if error.status == 404 and not models:
+            hint = "; does the address lack /v1?"
+    return ServerError(f"{error}{hint}", error.failure, error.status)

@@ -1,7 +1,10 @@
 """An ensemble behind an OpenAI-compatible HTTP endpoint: ``advisor serve``.
 
-- ``protocol`` turns what a client sends into an :class:`~advisor.serving.order.Order`, or says what is wrong with it;
-- ``engine`` is the one thread that decodes; what arrives together is decoded as one batch;
-- ``answers`` turns what it emits into what the client expects;
-- ``app``, ``guard``, ``metrics`` and ``server`` are the edge: HTTP, keys, figures, signals.
+A request passes through these modules:
+
+- ``app``: the endpoints; ``middleware`` checks the API key and the body's size before them;
+- ``protocol``: checks the body and makes a :class:`~advisor.serving.protocol.GenerationRequest` of it;
+- ``engine``: the one thread that runs the decoder; all requests share its batch;
+- ``responses``: writes the generated texts as OpenAI's JSON objects;
+- ``server``, ``starting`` and ``metrics``: the process, how it starts, and its figures for Prometheus.
 """

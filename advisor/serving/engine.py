@@ -1,7 +1,7 @@
-"""The one thread that decodes: requests come in by a queue, and what is emitted goes back to each request's own.
+"""The thread that runs the decoder: all requests share its batch, and each gets its texts in a stream of events.
 
-The event loop and this thread share nothing but these queues and the count of texts. All that touches a model or a
-tokenizer happens here, so that neither has to be safe for threads.
+The event loop and this thread share only the queues and the number of texts. Only this thread uses models and
+tokenizers, so they do not have to be thread-safe.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from advisor.serving.events import Begun, Broken, Event, Piece, Ticket
 from advisor.serving.metrics import Metrics
-from advisor.serving.order import Limits, Order, RequestError, failed, overloaded, unavailable
+from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, unavailable
 from ensemble.decode.stream import Pieces
 from ensemble.errors import InputError, PromptTooLongError
 from ensemble.models.spec import first_line
@@ -34,256 +33,343 @@ _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"
 
 
-@dataclass(slots=True)
-class _Text:
-    """A text that waits or is decoded."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a text.
 
-    ticket: Ticket
+    Attributes:
+        index: Index of the text within its request.
+        text: The new characters; may be empty.
+        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
+        generation: The whole text, with its last piece.
+    """
+
+    index: int
+    text: str
+    steps: Sequence[StepLogprobs] = ()
+    generation: Generation | None = None
+
+
+Event = int | Piece | RequestError
+"""The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
+
+
+class RequestStream:
+    """A request that the engine has accepted, and the events that come of it.
+
+    Args:
+        request: What to generate.
+        numbers: The decoder's numbers of its texts.
+
+    Attributes:
+        arrived: Time of arrival, by the monotonic clock.
+        events: Written and read by the event loop only.
+    """
+
+    def __init__(self, request: GenerationRequest, numbers: range) -> None:
+        self.request = request
+        self.numbers = numbers
+        self.arrived = time.monotonic()
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def prompt_tokens(self) -> int:
+        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
+
+        Raises:
+            RequestError: A prompt cannot be used.
+        """
+        event = await self._next_event()
+        if isinstance(event, Piece):
+            raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
+        return event
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The pieces of all texts, until all are finished.
+
+        Raises:
+            RequestError: The decoder failed.
+        """
+        unfinished = len(self.numbers)
+        while unfinished:
+            # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.
+            arrived: dict[int, list[Piece]] = {}
+            event = await self._next_event()
+            while True:
+                if isinstance(event, Piece):
+                    arrived.setdefault(event.index, []).append(event)
+                if self.events.empty():
+                    break
+                event = await self._next_event()
+            for index, parts in arrived.items():
+                steps = [step for part in parts for step in part.steps]
+                yield Piece(index, "".join(part.text for part in parts), steps, parts[-1].generation)
+                unfinished -= parts[-1].generation is not None
+
+    async def _next_event(self) -> int | Piece:
+        event = await self.events.get()
+        if isinstance(event, RequestError):
+            raise event
+        return event
+
+
+@dataclass(slots=True)
+class _RunningText:
+    """A text that waits or is decoded.
+
+    Attributes:
+        stream: Of its request.
+        index: Index of the text within its request.
+        prompt: Token ids for each member.
+        draw: Number of its random draws.
+        pieces: The bytes that may be sent.
+        steps_sent: Number of steps whose log-probabilities were sent.
+        bytes_sent: Number of bytes of these steps.
+        begun: Whether it has its first token.
+    """
+
+    stream: RequestStream
     index: int
     prompt: list[list[int]]
     draw: int
     pieces: Pieces
-    told: int = 0
-    """Steps whose likelihood was told."""
-    spelled: int = 0
-    """Bytes that these have."""
+    steps_sent: int = 0
+    bytes_sent: int = 0
     begun: bool = False
 
-    def take(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
-        """The next steps whose tokens begin before a byte of the text; EOS is none of its tokens."""
-        found: list[StepLogprobs] = []
-        for step in steps[self.told :]:
-            if step.emitted.data is None or self.spelled >= end:
+    def next_steps(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
+        """The next steps whose tokens begin before byte ``end`` of the text."""
+        new: list[StepLogprobs] = []
+        for step in steps[self.steps_sent :]:
+            # EOS has no bytes and is not a token of the text.
+            if step.emitted.data is None or self.bytes_sent >= end:
                 break
-            found.append(step)
-            self.spelled += len(step.emitted.data)
-        self.told += len(found)
-        return found
+            new.append(step)
+            self.bytes_sent += len(step.emitted.data)
+        self.steps_sent += len(new)
+        return new
+
+    def last_piece(self, generation: Generation) -> Piece:
+        """The last piece; the whole text where no piece was sent before."""
+        data = b"".join(step.emitted.data or b"" for step in generation.likelihoods)
+        # Stop strings are searched in bytes: the text has other lengths where invalid UTF-8 was replaced.
+        ends = [data.find(stop.encode()) for stop in self.stream.request.settings.stop]
+        steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
+        return Piece(self.index, self.pieces.finish(generation.text), steps, generation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    ticket: Ticket
-
-
-class Engine:
+class ServingEngine:
     """Decodes the texts of all requests together.
 
     Args:
-        ensemble: Of a token-level method.
-        batch: How many texts are decoded at a time.
-        limits: How many may wait besides, and how long a prompt may be.
-        metrics: Are kept.
+        ensemble: The ensemble; its method is token-level.
+        batch: Number of texts that are decoded at a time.
+        limits: Limits of requests.
+        metrics: The figures to update.
+
+    Attributes:
+        refusing: Why requests are refused; empty where they are accepted.
 
     Raises:
         InputError: The method decodes whole spans.
     """
 
-    def __init__(self, ensemble: Ensemble, batch: Batch, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, ensemble: Ensemble, batch: Batch, limits: RequestLimits, metrics: Metrics) -> None:
         self._ensemble = ensemble
         self._batch = batch
         self._limits = limits
         self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
-        self._inbox: queue.SimpleQueue[Ticket | _Cancel | None] = queue.SimpleQueue()
-        self._texts: dict[int, _Text] = {}
-        # Reentrant: a signal's handler may refuse what comes while the same thread takes an order.
+        self._inbox: queue.SimpleQueue[tuple[Literal["add", "cancel"], RequestStream] | None] = queue.SimpleQueue()
+        self._texts: dict[int, _RunningText] = {}
+        # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
         self._lock = threading.RLock()
-        self._taken = 0
-        self._numbers = 0
-        self._refusing = ""
-        self._post: Callable[[Sequence[tuple[Ticket, Event]]], None] = lambda _: None
+        self._accepted = 0
+        self._next_number = 0
+        self.refusing = ""
+        self._post: Callable[[Sequence[tuple[RequestStream, Event]]], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
-    # For the event loop
+    # Called by the event loop
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; events are delivered in this loop."""
+        """Start the thread; it delivers events in this loop."""
 
-        def post(events: Sequence[tuple[Ticket, Event]]) -> None:
-            # The loop is closed where the server was stopped by force; then nobody listens.
+        def post(events: Sequence[tuple[RequestStream, Event]]) -> None:
+            # After a forced stop the loop is closed and no client waits.
             with contextlib.suppress(RuntimeError):
-                # One call for a step, whatever its rows: each wakes the loop by a system call.
+                # One call for all events of a step: each call wakes the loop by a system call.
                 loop.call_soon_threadsafe(_deliver, events)
 
         self._post = post
         self._thread.start()
 
-    def submit(self, order: Order) -> Ticket:
-        """Take an order.
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        """Accept a request.
 
         Raises:
-            RequestError: Too many texts wait, or the server is stopping.
+            RequestError: Too many texts run or wait, or the server is stopping.
         """
-        texts = len(order.prompts) * order.copies
+        texts = len(request.prompts) * request.copies
         with self._lock:
-            if self._refusing:
-                raise unavailable(self._refusing)
-            if self._taken + texts > self._limits.texts:
-                raise overloaded(self._limits.texts)
-            self._taken += texts
-            numbers = range(self._numbers, self._numbers + texts)
-            self._numbers += texts
-        ticket = Ticket(order, numbers, time.monotonic())
-        self._inbox.put(ticket)
-        return ticket
+            if self.refusing:
+                raise unavailable(self.refusing)
+            if self._accepted + texts > self._limits.texts:
+                raise RequestError(
+                    429,
+                    f"the limit of {self._limits.texts} running and waiting texts is reached; try again later",
+                    kind="rate_limit_error",
+                    code="rate_limit_exceeded",
+                    headers={"Retry-After": "1"},
+                )
+            self._accepted += texts
+            numbers = range(self._next_number, self._next_number + texts)
+            self._next_number += texts
+        stream = RequestStream(request, numbers)
+        self._inbox.put(("add", stream))
+        return stream
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Give up what is left of an order; its places are free for others. Nothing where it is finished."""
-        self._inbox.put(_Cancel(ticket))
+    def cancel(self, stream: RequestStream) -> None:
+        """Stop the texts of a request that are not finished, and free their places."""
+        self._inbox.put(("cancel", stream))
 
-    def refuse(self, why: str = STOPPING) -> None:
-        """Take no more orders."""
+    def refuse(self, reason: str = STOPPING) -> None:
+        """Accept no more requests."""
         with self._lock:
-            self._refusing = self._refusing or why
-
-    @property
-    def refusing(self) -> str:
-        """Why no orders are taken; empty where they are."""
-        return self._refusing
+            self.refusing = self.refusing or reason
 
     @property
     def idle(self) -> bool:
-        """Whether all that was taken is finished."""
-        return self._taken == 0
+        """Whether all accepted texts are finished."""
+        return self._accepted == 0
 
     def stop(self) -> None:
-        """Refuse what comes, and end the thread after the step that runs; what is not finished is given up."""
+        """Refuse requests, and end the thread after its current step; unfinished texts are lost."""
         self.refuse()
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
 
-    # For the thread
+    # Called by the thread
 
     def _run(self) -> None:
         try:
             while self._receive():
-                # What came may all have been wrong.
+                # The decoder has no text where all new prompts were wrong.
                 if not self._decoder.done:
-                    self._advance()
-        except Exception as error:  # noqa: BLE001  # whoever waits must be told, whatever it is
+                    self._step()
+        except Exception as error:  # noqa: BLE001  # clients that wait must get an answer, whatever the error is
             _LOG.exception("the decoder's thread ended")
-            self.refuse(f"the decoder ended ({first_line(error)}); the server must be started again")
-            self._give_up(list(self._texts), unavailable(self.refusing))
+            self.refuse(f"the decoder ended ({first_line(error)}); start the server again")
+            self._fail(list(self._texts), unavailable(self.refusing))
 
     def _receive(self) -> bool:
-        """Take in what waits in the inbox, and wait where there is nothing else to do; False at the end."""
-        events: list[tuple[Ticket, Event]] = []
-        going_on = True
-        while going_on:
+        """Handle the inbox; wait for it where the decoder has no text. False where the thread must end."""
+        events: list[tuple[RequestStream, Event]] = []
+        running = True
+        while running:
             try:
                 command = self._inbox.get(block=self._decoder.done and not events)
             except queue.Empty:
                 break
             match command:
                 case None:
-                    going_on = False
-                case Ticket():
-                    events.append((command, self._take_in(command)))
-                case _Cancel(ticket):
-                    for number in ticket.numbers:
+                    running = False
+                case "add", stream:
+                    events.append((stream, self._add(stream)))
+                case "cancel", stream:
+                    for number in stream.numbers:
                         self._decoder.remove(number)
-                    self._release([number for number in ticket.numbers if number in self._texts])
+                    self._release([number for number in stream.numbers if number in self._texts])
         self._metrics.waiting.set(len(self._decoder.waiting))
         if events:
-            # Each call wakes the event loop, which then takes turns with this thread.
+            # Once for all: each call wakes the event loop, which then competes with this thread for the GIL.
             self._post(events)
-        return going_on
+        return running
 
-    def _take_in(self, ticket: Ticket) -> Event:
-        """Let an order's texts wait for places; what came of it."""
-        order = ticket.order
+    def _add(self, stream: RequestStream) -> Event:
+        """Tokenize a request's prompts and let its texts wait for places in the batch."""
+        request = stream.request
         try:
-            prompts = [self._ensemble.encode(prompt) for prompt in order.prompts]
-            self._check_lengths([len(prompt[0]) for prompt in prompts])
-            stops = [stop.encode() for stop in order.settings.stop]
-        except Exception as error:  # noqa: BLE001  # tokenizers and templates raise what they like, at what clients sent
-            self._count_out(len(ticket.numbers))
-            return Broken(_unreadable(error))
-        for index, number in enumerate(ticket.numbers):
-            prompt, draw = prompts[index // order.copies], 1 + index % order.copies
-            self._texts[number] = _Text(ticket, index, prompt, draw, Pieces(stops))
-            self._decoder.add(number, prompt, order.settings, draw)
+            prompts = [self._ensemble.encode(prompt) for prompt in request.prompts]
+            longest, limit = max(len(prompt[0]) for prompt in prompts), self._limits.prompt_tokens
+            if limit is not None and longest > limit:
+                raise PromptTooLongError(f"a prompt has {longest} tokens; this server allows {limit}")
+            stops = [stop.encode() for stop in request.settings.stop]
+        except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
+            self._count_out(len(stream.numbers))
+            return _prompt_error(error)
+        for index, number in enumerate(stream.numbers):
+            prompt, draw = prompts[index // request.copies], 1 + index % request.copies
+            self._texts[number] = _RunningText(stream, index, prompt, draw, Pieces(stops))
+            self._decoder.add(number, prompt, request.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
-        return Begun(tokens)
+        return tokens
 
-    def _check_lengths(self, lengths: Sequence[int]) -> None:
-        most = self._limits.prompt_tokens
-        if most is not None and max(lengths) > most:
-            raise PromptTooLongError(f"a prompt has {max(lengths)} tokens; this server allows {most}")
-
-    def _advance(self) -> None:
-        """Go on by a step, and tell what came of it."""
+    def _step(self) -> None:
+        """Decode one step, and send the new pieces."""
         try:
             finished = self._decoder.step()
-        except Exception as error:  # noqa: BLE001  # of transformers, torch, or of code that came with a model
+        except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
             _LOG.debug("a step failed", exc_info=True)
             self._restart(error)
             return
         running = self._decoder.running
         self._metrics.rows.observe(len(running) + len(finished))
         self._metrics.running.set(len(running))
-        events: list[tuple[Ticket, Event]] = []
+        events: list[tuple[RequestStream, Event]] = []
         for number, generation in finished:
             text = self._texts[number]
-            self._note_begun(text)
+            self._observe_first_token(text)
             self._metrics.new_tokens.inc(len(generation.tokens))
-            events.append((text.ticket, _last(text, generation)))
+            events.append((text.stream, text.last_piece(generation)))
         for number, data in running.items():
             text = self._texts[number]
-            self._note_begun(text)
-            if text.ticket.order.stream and (piece := text.pieces.grow(data)):
-                steps = text.take(self._decoder.likelihoods(number), text.pieces.read)
-                events.append((text.ticket, Piece(text.index, piece, steps)))
-        # Counted out first: whoever has an answer may ask again at once.
+            self._observe_first_token(text)
+            if text.stream.request.stream and (new := text.pieces.grow(data)):
+                steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
+                events.append((text.stream, Piece(text.index, new, steps)))
+        # Free the places before the client gets its answer: it may send the next request at once.
         self._release([number for number, _ in finished])
         self._metrics.waiting.set(len(self._decoder.waiting))
         if events:
             self._post(events)
 
-    def _note_begun(self, text: _Text) -> None:
+    def _observe_first_token(self, text: _RunningText) -> None:
         if not text.begun:
             text.begun = True
-            self._metrics.first_token.observe(time.monotonic() - text.ticket.came)
+            self._metrics.first_token.observe(time.monotonic() - text.stream.arrived)
 
     def _restart(self, error: Exception) -> None:
-        """Go on without the texts that were decoded when a step failed; those that waited have done nothing wrong."""
+        """Go on with a new decoder after a failed step."""
         self._metrics.failures.inc()
+        # Only the texts of the failed step are lost; texts that waited had no part in it.
         waiting = set(self._decoder.waiting)
-        self._give_up([number for number in self._texts if number not in waiting], failed(first_line(error)))
+        reason = f"the models failed: {first_line(error)}"
+        self._fail(
+            [number for number in self._texts if number not in waiting],
+            RequestError(500, reason, kind="server_error", code="model_error"),
+        )
         self._decoder = self._ensemble.decoder(self._batch)
         for number, text in self._texts.items():
-            self._decoder.add(number, text.prompt, text.ticket.order.settings, text.draw)
+            self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)
 
-    def _give_up(self, numbers: Sequence[int], error: RequestError) -> None:
-        broken = [(self._texts[number].ticket, Broken(error)) for number in numbers]
+    def _fail(self, numbers: Sequence[int], error: RequestError) -> None:
+        events = [(self._texts[number].stream, error) for number in numbers]
         self._release(numbers)
-        self._post(broken)
+        self._post(events)
 
     def _release(self, numbers: Sequence[int]) -> None:
-        """Forget texts that are finished."""
         for number in numbers:
             del self._texts[number]
         self._count_out(len(numbers))
 
     def _count_out(self, texts: int) -> None:
         with self._lock:
-            self._taken -= texts
+            self._accepted -= texts
 
 
-def _last(text: _Text, generation: Generation) -> Piece:
-    """The last piece of a text: all of it, where nothing was told yet."""
-    data = b"".join(step.emitted.data or b"" for step in generation.likelihoods)
-    # Not the length of the text, in which what is no UTF-8 was replaced.
-    ends = [data.find(stop.encode()) for stop in text.ticket.order.settings.stop]
-    steps = text.take(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
-    return Piece(text.index, text.pieces.finish(generation.text), steps, generation)
-
-
-def _unreadable(error: Exception) -> RequestError:
-    """Why a prompt could not be read."""
+def _prompt_error(error: Exception) -> RequestError:
     if isinstance(error, PromptTooLongError):
         return RequestError(400, str(error), code="context_length_exceeded")
     if isinstance(error, InputError):
@@ -291,6 +377,6 @@ def _unreadable(error: Exception) -> RequestError:
     return RequestError(400, f"the prompt cannot be read ({type(error).__name__}: {first_line(error)})")
 
 
-def _deliver(events: Sequence[tuple[Ticket, Event]]) -> None:
-    for ticket, event in events:
-        ticket.events.put_nowait(event)
+def _deliver(events: Sequence[tuple[RequestStream, Event]]) -> None:
+    for stream, event in events:
+        stream.events.put_nowait(event)

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The figures that the server gives Prometheus."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The figures of one server, in a registry of its own.
+    """The figures of one server; each server has its own registry.
 
     Attributes:
-        requests: Answered, by path and status; those whose client went away have the status 499.
-        seconds: That they took, to the last byte.
-        first_token: Seconds from a request's arrival to the first token of each of its texts.
-        prompt_tokens: Read, as the primary counts them.
-        new_tokens: Emitted, likewise.
-        running: Texts that are being decoded.
-        waiting: Texts that wait for a place.
-        rows: Texts that were decoded together, step by step.
-        failures: Of steps.
+        requests: Number of requests, by path and status; the status is 499 where the client disconnected.
+        seconds: Time from a request to the last byte of its response.
+        first_token: Time from a request to the first token of each of its texts, in seconds.
+        prompt_tokens: Number of prompt tokens, as the primary counts them.
+        new_tokens: Number of generated tokens, as the primary counts them.
+        running: Number of texts that are being decoded.
+        waiting: Number of texts that wait for a place in the batch.
+        rows: Number of texts in each step.
+        failures: Number of failed steps.
     """
 
     def __init__(self) -> None:
@@ -40,5 +40,5 @@ class Metrics:
         self.failures = Counter("advisor_failed_steps", "Steps that failed.", registry=registry)
 
     def text(self) -> bytes:
-        """All figures, in Prometheus's text format."""
+        """All figures in the text format of Prometheus."""
         return generate_latest(self._registry)

@@ -1,18 +1,20 @@
-"""What clients may send to the two endpoints: checked, and turned into an order.
+"""The requests of the OpenAI API: their bodies are checked here and become one type for both endpoints.
 
-What cannot be honoured is refused by name, never ignored; only what changes nothing about the text is accepted unread.
+A parameter that this server cannot honour is refused by name and never ignored. Only parameters that have no effect on
+the text are accepted unread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from advisor.serving.order import Limits, Order, RequestError
 from ensemble.decode.settings import Settings
+from ensemble.errors import UniteError
 
 if TYPE_CHECKING:
     from ensemble.models.member import Prompt
@@ -29,7 +31,7 @@ _UNREAD = frozenset(
         "user",
     }
 )
-"""What changes nothing about the text."""
+"""Parameters without an effect on the text."""
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
@@ -45,29 +47,124 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
 }
-"""What asks for nothing with these values, and for something that is not there with others."""
-_MOST_ALTERNATIVES = 20
+"""Unsupported parameters, and the values with which they have no effect."""
+_MAX_ALTERNATIVES = 20
 
 
-def _listed(value: object) -> object:
-    """One text as a list of it."""
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits of a request, and the defaults for what it leaves out.
+
+    Attributes:
+        texts: Number of texts that run or wait at a time, over all requests.
+        new_tokens: Longest text, in tokens.
+        prompt_tokens: Longest prompt, in tokens of the primary; None where only the members' contexts limit it.
+        body: Largest body of a request, in bytes.
+        default_tokens: Longest text of a request that names no limit, in tokens.
+        default_stop: Stop strings of a request that names none.
+    """
+
+    texts: int = 64
+    new_tokens: int = 4096
+    prompt_tokens: int | None = None
+    body: int = 2**20
+    default_tokens: int = 256
+    default_stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What the engine generates for a request, whichever endpoint received it.
+
+    Attributes:
+        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them.
+        copies: Texts for each prompt; each copy has its own random draws.
+        settings: Of all texts.
+        stream: Whether the client wants the texts in pieces.
+        usage: Whether a stream ends with the number of tokens.
+    """
+
+    prompts: tuple[Prompt, ...]
+    copies: int
+    settings: Settings
+    stream: bool
+    usage: bool
+
+
+class RequestError(UniteError):
+    """A request that the server refuses or cannot answer, with OpenAI's error body.
+
+    Args:
+        status: HTTP status.
+        message: What is wrong, and what to do.
+        kind: OpenAI's ``type``.
+        param: The parameter that is wrong.
+        code: OpenAI's ``code``, for programs.
+        headers: HTTP headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self._rest = {"type": kind, "param": param, "code": code}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error body."""
+        return {"error": {"message": str(self), **self._rest}}
+
+
+def unavailable(reason: str) -> RequestError:
+    """The error where the server accepts no requests."""
+    return RequestError(503, reason, kind="server_error", code="unavailable", headers={"Retry-After": "5"})
+
+
+def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
+    """The error where a body does not have the fields of its endpoint.
+
+    Args:
+        errors: Pydantic's errors; the client sees the first one.
+    """
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return RequestError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
+    place = ".".join(str(part) for part in first["loc"][1:])
+    if not place:
+        return RequestError(400, "the body must be a JSON object, sent as Content-Type: application/json")
+    message = str(first["msg"])
+    return RequestError(400, f"{place}: {message[:1].lower()}{message[1:]}", param=place)
+
+
+def _text_list(value: object) -> object:
+    """A list of texts; the API also allows one text without a list."""
     return [value] if isinstance(value, str) else value
 
 
-def _texts(value: object) -> object:
-    """One prompt as a list of it; token ids are refused, since each member has other ones."""
+def _prompt_list(value: object) -> object:
+    """A list of prompts."""
     if isinstance(value, list) and value and not isinstance(value[0], str):
-        raise PydanticCustomError("token_ids", "give text, not token ids: each member has a tokenizer of its own")
-    return _listed(value)
+        # OpenAI allows token ids, but here each member has other ids for the same text.
+        raise PydanticCustomError("token_ids", "give text, not token ids: each member has its own tokenizer")
+    return _text_list(value)
 
 
-def _parts(value: object) -> object:
-    """A message's text as a list of parts."""
+def _part_list(value: object) -> object:
+    """A message's content as a list of parts."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 def _encodable(value: str) -> str:
-    """JSON can spell half a surrogate pair, and no tokenizer reads it."""
+    # JSON can spell half of a surrogate pair, which no tokenizer can encode.
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -79,7 +176,7 @@ Text = Annotated[str, AfterValidator(_encodable)]
 
 
 class TextPart(BaseModel):
-    """A part of a message; other kinds than text are refused."""
+    """A part of a message; only text is supported."""
 
     model_config = ConfigDict(strict=True)
     type: Literal["text"]
@@ -91,132 +188,131 @@ class Message(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart] | None, BeforeValidator(_parts)] = None
+    content: Annotated[list[TextPart] | None, BeforeValidator(_part_list)] = None
     name: str | None = None
 
     @property
     def text(self) -> str:
-        """Its parts together."""
+        """The text of all parts."""
         return "".join(part.text for part in self.content or ())
 
 
 class StreamOptions(BaseModel):
-    """How to stream."""
+    """Options of a stream."""
 
     model_config = ConfigDict(strict=True)
     include_usage: bool | None = None
 
 
-class Request(BaseModel):
-    """What both endpoints take; a flat JSON object, so inherited for once."""
+class RequestBody(BaseModel):
+    """The fields that both endpoints have."""
 
+    # Extra fields are kept, so that `_refuse_unsupported` can name them.
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     model: str
     max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Annotated[list[Text] | None, BeforeValidator(_listed)] = Field(None, max_length=16)
+    stop: Annotated[list[Text] | None, BeforeValidator(_text_list)] = Field(None, max_length=16)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
 
 
-class CompletionRequest(Request):
+class CompletionRequest(RequestBody):
     """The body of ``/v1/completions``."""
 
-    prompt: Annotated[list[Text], BeforeValidator(_texts)] = Field(min_length=1)
-    logprobs: int | None = Field(None, ge=0, le=_MOST_ALTERNATIVES)
+    prompt: Annotated[list[Text], BeforeValidator(_prompt_list)] = Field(min_length=1)
+    logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
 
 
-class ChatRequest(Request):
+class ChatRequest(RequestBody):
     """The body of ``/v1/chat/completions``."""
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=_MOST_ALTERNATIVES)
+    top_logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
 
 
-def completion_order(request: CompletionRequest, limits: Limits, seed: int) -> Order:
-    """What a request to ``/v1/completions`` comes to.
+def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
+    """The generation request of a body of ``/v1/completions``.
 
     Args:
-        request: As it was sent.
-        limits: What it may ask for.
-        seed: Of its draws where it names none.
+        body: As it was sent.
+        limits: Limits and defaults.
+        seed: Seed of the random draws where the body names none.
 
     Raises:
-        RequestError: It asks for what cannot be had.
+        RequestError: A parameter is not supported, or beyond its limit.
     """
-    return _order(request, request.prompt, request.logprobs, request.max_tokens, limits, seed)
+    return _generation_request(body, body.prompt, body.logprobs, body.max_tokens, limits, seed)
 
 
-def chat_order(request: ChatRequest, limits: Limits, seed: int) -> Order:
-    """What a request to ``/v1/chat/completions`` comes to; see :func:`completion_order`.
-
-    A single message of a user is the text that it is: each member reads it as it reads a question of a task, by its
-    chat template or without. All else is a conversation, which only chat templates can put into words.
-    """
-    for place, message in enumerate(request.messages):
-        _refuse(message.model_extra, f"messages.{place}.")
-    if request.top_logprobs is not None and not request.logprobs:
-        raise RequestError(400, "top_logprobs: it needs logprobs to be true", param="top_logprobs")
-    most = request.max_completion_tokens or request.max_tokens
-    alternatives = (request.top_logprobs or 0) if request.logprobs else None
-    return _order(request, [_conversation(request.messages)], alternatives, most, limits, seed)
+def read_chat(body: ChatRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
+    """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`."""
+    for place, message in enumerate(body.messages):
+        _refuse_unsupported(message.model_extra, f"messages.{place}.")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
+    alternatives = (body.top_logprobs or 0) if body.logprobs else None
+    max_tokens = body.max_completion_tokens or body.max_tokens
+    return _generation_request(body, [_chat_prompt(body.messages)], alternatives, max_tokens, limits, seed)
 
 
-def _conversation(messages: Sequence[Message]) -> Prompt:
+def _chat_prompt(messages: Sequence[Message]) -> Prompt:
+    # One message of a user is plain text: each member reads it like a task's question, with its chat template or
+    # without. Longer conversations need chat templates.
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].text
     roles = {"developer": "system"}
     return [{"role": roles.get(message.role, message.role), "content": message.text} for message in messages]
 
 
-def _order(
-    request: Request,
+def _generation_request(
+    body: RequestBody,
     prompts: Sequence[Prompt],
     alternatives: int | None,
-    most: int | None,
-    limits: Limits,
+    max_tokens: int | None,
+    limits: RequestLimits,
     seed: int,
-) -> Order:
-    _refuse(request.model_extra)
-    copies, heat = request.n or 1, request.temperature or 0.0
-    if most is not None and most > limits.new_tokens:
-        raise RequestError(400, f"max_tokens is {most}; this server allows {limits.new_tokens}", param="max_tokens")
-    if copies * len(prompts) > limits.texts:
+) -> GenerationRequest:
+    _refuse_unsupported(body.model_extra)
+    copies, temperature = body.n or 1, body.temperature or 0.0
+    texts = copies * len(prompts)
+    if max_tokens is not None and max_tokens > limits.new_tokens:
         raise RequestError(
-            400,
-            f"{copies * len(prompts)} texts in one request; this server takes {limits.texts} at a time over all",
-            param="n",
+            400, f"max_tokens is {max_tokens}; this server allows {limits.new_tokens}", param="max_tokens"
         )
-    if copies > 1 and heat == 0:
+    if texts > limits.texts:
         raise RequestError(
-            400, f"n is {copies}, and without a temperature above 0 all texts would be the same", param="n"
+            400, f"this request needs {texts} texts; this server runs {limits.texts} at a time in total", param="n"
         )
-    if request.stream_options is not None and not request.stream:
-        raise RequestError(400, "stream_options: it needs stream to be true", param="stream_options")
-    stop = limits.usual_stop if request.stop is None else tuple(request.stop)
+    if copies > 1 and temperature == 0:
+        raise RequestError(
+            400, f"n is {copies}, but at temperature 0 all texts are the same; set temperature above 0", param="n"
+        )
+    if body.stream_options is not None and not body.stream:
+        raise RequestError(400, "stream_options: needs stream to be true", param="stream_options")
+    stop = limits.default_stop if body.stop is None else tuple(body.stop)
     if not all(stop):
-        raise RequestError(400, "stop: a text cannot end with nothing; leave the empty string out", param="stop")
+        raise RequestError(400, "stop: a stop string must not be empty; leave it out", param="stop")
     settings = Settings(
-        max_new_tokens=most or min(limits.usual_tokens, limits.new_tokens),
+        max_new_tokens=max_tokens or min(limits.default_tokens, limits.new_tokens),
         stop=stop,
-        temperature=heat,
-        top_p=1.0 if request.top_p is None else request.top_p,
-        seed=seed if request.seed is None else request.seed,
+        temperature=temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        seed=seed if body.seed is None else body.seed,
         alternatives=alternatives,
     )
-    usage = request.stream_options is not None and bool(request.stream_options.include_usage)
-    return Order(tuple(prompts), copies, settings, bool(request.stream), usage)
+    usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    return GenerationRequest(tuple(prompts), copies, settings, bool(body.stream), usage)
 
 
-def _refuse(extra: Mapping[str, Any] | None, place: str = "") -> None:
-    """Refuse what was asked for and is not there."""
-    asked = {name: value for name, value in (extra or {}).items() if value is not None and name not in _UNREAD}
-    names = sorted(f"{place}{name}" for name, value in asked.items() if value not in _NEUTRAL.get(name, ()))
+def _refuse_unsupported(extra: Mapping[str, Any] | None, place: str = "") -> None:
+    parameters = {name: value for name, value in (extra or {}).items() if value is not None and name not in _UNREAD}
+    names = sorted(f"{place}{name}" for name, value in parameters.items() if value not in _NEUTRAL.get(name, ()))
     if names:
         raise RequestError(
             400,
@@ -224,19 +320,3 @@ def _refuse(extra: Mapping[str, Any] | None, place: str = "") -> None:
             param=names[0],
             code="unsupported_parameter",
         )
-
-
-def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
-    """The error of a body that is no such request.
-
-    Args:
-        errors: What pydantic says of it, the first of which is told.
-    """
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return RequestError(400, f"the body is no JSON ({first['ctx']['error']})", code="invalid_json")
-    place = ".".join(str(part) for part in first["loc"][1:])
-    if not place:
-        return RequestError(400, "the body must be a JSON object, sent as Content-Type: application/json")
-    message = str(first["msg"])
-    return RequestError(400, f"{place}: {message[:1].lower()}{message[1:]}", param=place)

@@ -1,4 +1,4 @@
-"""The process: a socket, signals, and a stop that finishes what runs."""
+"""The server process: its socket, its signals, and a stop that finishes all accepted texts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ensemble.errors import InputError, UniteError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.serving.engine import Engine
+    from advisor.serving.engine import ServingEngine
 
-_KEPT = 75
-"""Seconds that an unused connection is kept: longer than clients keep theirs (5 in OpenAI's), lest one closes while a
-request is on its way."""
-_LAST_BYTES = 10
-"""Seconds that readers are given, when all is decoded, to take what was written for them."""
+# Longer than clients keep a connection (5 s in OpenAI's client): else it may be closed while a request is on its way.
+_KEEP_ALIVE_S = 75
+# After the last text is decoded, slow clients have this time to read it.
+_SHUTDOWN_S = 10
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and does not listen yet: before the models are there nobody is to be kept waiting.
+    """A socket that is bound and does not listen yet.
 
     Raises:
-        InputError: There is no such host, or the port is taken.
+        InputError: The host is unknown, or the port is in use.
     """
+    # Bound before the models are loaded, to find a port in use at once; clients can connect only when it listens.
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InputError(f"--host {host}: it cannot be found ({error.strerror or error})") from None
+        raise InputError(f"--host {host}: cannot be found ({error.strerror or error})") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -49,34 +49,34 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """Where a socket is reached, as a URL without a path."""
+    """The URL of a bound socket, without a path."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(bound: socket.socket) -> bool:
-    """Whether only this machine reaches it."""
+    """Whether only this machine can reach a bound socket."""
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
-class Server(uvicorn.Server):
-    """Uvicorn's server, which at the first signal goes on until all that was taken is finished.
+class GracefulServer(uvicorn.Server):
+    """Uvicorn's server, with a stop that finishes all accepted requests.
 
-    Uvicorn itself would close its sockets first, and whoever asks would see a refused connection: here it is told, by
-    503 and on ``/health``, that the server is stopping. A second signal stops at once.
+    At the first signal, new requests get status 503 and ``/health`` says that the server is stopping; uvicorn itself
+    would close its sockets, and clients would see a refused connection. A second signal stops at once.
 
     Args:
         app: The application.
         engine: Its engine.
-        bound: Where it listens.
-        ready: Called when it listens.
+        bound: The socket to listen on.
+        ready: Called when the server listens.
         stopping: Called at the first signal.
     """
 
     def __init__(
         self,
         app: FastAPI,
-        engine: Engine,
+        engine: ServingEngine,
         bound: socket.socket,
         *,
         ready: Callable[[], None] = lambda: None,
@@ -87,8 +87,8 @@ class Server(uvicorn.Server):
                 app,
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=_KEPT,
-                timeout_graceful_shutdown=_LAST_BYTES,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_SHUTDOWN_S,
             )
         )
         self._engine = engine
@@ -100,8 +100,8 @@ class Server(uvicorn.Server):
         """Serve until a signal comes.
 
         Raises:
-            UniteError: The decoder ended by itself.
-            KeyboardInterrupt: A second signal has ended it.
+            UniteError: The decoder's thread ended by an error.
+            KeyboardInterrupt: A second signal came.
         """
         self.run([self._bound])
         if self.force_exit:
@@ -111,23 +111,23 @@ class Server(uvicorn.Server):
             raise UniteError(self._engine.refusing)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so when it is done."""
+        """Start to listen, and call ``ready``."""
         await super().startup(sockets)
         if self.started:
             self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as signals call it
-        """Begin to stop; at once where that has begun before."""
+        """Stop after all accepted requests; at once at the second signal."""
         if self._engine.refusing:
             self.should_exit = self.force_exit = True
-            # What is cut off by that is no fault that anybody has to see.
+            # Connections that break now are expected, not errors to log.
             logging.getLogger("uvicorn.error").disabled = True
             return
         self._engine.refuse()
         self._stopping()
 
     async def on_tick(self, counter: int) -> bool:
-        """Exit when all is finished."""
+        """Exit when the engine refuses requests and all texts are finished."""
         if self._engine.refusing and self._engine.idle:
             self.should_exit = True
         return await super().on_tick(counter)

@@ -1,4 +1,4 @@
-"""From a chosen set to an application."""
+"""Loading a chosen set and making an application of it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from ensemble.errors import InputError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.serving.engine import Engine
-    from advisor.serving.guard import Key
-    from advisor.serving.order import Limits
+    from advisor.serving.engine import ServingEngine
+    from advisor.serving.protocol import RequestLimits
     from ensemble.models.spec import EnsembleSpec
 
-_MOST_ROWS = 64
-"""Texts that are decoded at a time at most, where nobody says how many."""
-_PROMPT = 1024
-"""Tokens of a prompt that memory is left for then."""
+# With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
+_MAX_ROWS = 64
+_PROMPT_TOKENS = 1024
 
 
 def check_extra() -> None:
-    """Make sure that the libraries are there that only a server needs.
+    """Check that the libraries for the server are installed.
 
     Raises:
-        InputError: One of them is not.
+        InputError: One is not installed.
     """
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if util.find_spec(name) is None:
@@ -37,27 +35,27 @@ def check_extra() -> None:
 
 
 def check_level(method: str) -> None:
-    """Make sure that a method decodes token by token.
+    """Check that a method decodes token by token.
 
     Raises:
-        InputError: It does not.
+        InputError: The method writes whole spans.
     """
     from ensemble.methods import list_methods
 
     if list_methods()[method].level != "token":
         raise InputError(
-            f"--method {method}: it writes whole spans, so requests cannot share a batch or be streamed; "
-            "serve with a token-level one, as --method unite"
+            f"--method {method}: this method writes whole spans, so requests cannot share a batch or be streamed; "
+            "use a token-level method, for example --method unite"
         )
 
 
 def name_of(chosen: EnsembleSpec) -> str:
-    """What a set is called where it has no other name: its members."""
+    """The name of a set that has no other name: its members."""
     return "+".join(model.name for model in chosen.members)
 
 
 def fingerprint(chosen: EnsembleSpec) -> str:
-    """A digest of all that decides what a set writes: OpenAI's ``system_fingerprint``."""
+    """OpenAI's ``system_fingerprint``: a digest of all that decides the texts of a set."""
     models = [
         [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
         for model in chosen.members
@@ -66,42 +64,42 @@ def fingerprint(chosen: EnsembleSpec) -> str:
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def spare_what_stays() -> None:
-    """Take what is there now, libraries and models, out of the garbage collector's sight: all of it stays to the end.
-
-    Else a crowd of requests sets off collections that look at all of it, while everybody waits.
-    """
+def freeze_garbage_collector() -> None:
+    """Exclude all present objects from garbage collection."""
+    # Libraries and models stay until the end. Without this, many requests cause collections that visit all of them
+    # while the decoder waits.
     gc.collect()
     gc.freeze()
 
 
 def make_app_of(
-    chosen: EnsembleSpec, name: str, limits: Limits, key: Key | None, batch_size: int | None
-) -> tuple[FastAPI, Engine]:
-    """Load a set, and make an application and its engine of it.
+    chosen: EnsembleSpec, name: str, limits: RequestLimits, key_digest: bytes | None, batch_size: int | None
+) -> tuple[FastAPI, ServingEngine]:
+    """Load a set, and make an application and its engine.
 
     Args:
         chosen: The set.
-        name: What clients call it.
-        limits: What a request may ask for.
-        key: What clients must show.
-        batch_size: Texts that are decoded at a time; None for as many as there is room for.
+        name: The model's name for clients.
+        limits: Limits of requests.
+        key_digest: Digest of the API key; None where requests need no key.
+        batch_size: Number of texts that are decoded at a time; None for as many as fit into memory, at most 64.
 
     Raises:
-        InputError: What was given cannot be used.
+        InputError: The set cannot be loaded with these options.
         MemberError: A model failed while it was loaded.
     """
     from advisor.output.chosen_set import load_chosen
-    from advisor.serving.app import Served, make_app
-    from advisor.serving.engine import Engine
+    from advisor.serving.app import make_app
+    from advisor.serving.engine import ServingEngine
     from advisor.serving.metrics import Metrics
+    from advisor.serving.responses import ServedModel
     from ensemble.decode.settings import Batch
 
     ensemble, metrics = load_chosen(chosen), Metrics()
     if batch_size is None:
-        room = ensemble.most_rows(_PROMPT + limits.usual_tokens)
-        batch_size = min(limits.texts, _MOST_ROWS if room is None else max(1, min(room, _MOST_ROWS)))
-    engine = Engine(ensemble, Batch(batch_size), limits, metrics)
+        room = ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens)
+        batch_size = min(limits.texts, _MAX_ROWS if room is None else max(1, min(room, _MAX_ROWS)))
+    engine = ServingEngine(ensemble, Batch(batch_size), limits, metrics)
     members = tuple(model.name for model in chosen.members)
-    served = Served(name, members, chosen.method, fingerprint(chosen), int(time.time()))
-    return make_app(engine, served, limits, metrics, key), engine
+    served = ServedModel(name, members, chosen.method, fingerprint(chosen), int(time.time()))
+    return make_app(engine, served, limits, metrics, key_digest), engine

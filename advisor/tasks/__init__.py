@@ -1,16 +1,25 @@
-"""Tasks: questions with references, and how a response is scored.
+"""Tasks: questions with references, and the score of a response.
 
     >>> task = load_task("gsm8k", split="test", data_dir="../shared/data", shots=5, limit=20, seed=0)
     >>> task.score(task.examples[0], "16 - 3 - 4 = 9 eggs, so 9 * 2 = 18 dollars.")
     Score(value=1.0, extracted='18')
 
-A task is one YAML file, also every built-in one; docs/how-to/own-task.md describes the format.
+A task is one YAML file. The built-in tasks are in `builtin/`, and the demo's is `advisor/demo/word_problems.yaml`.
+docs/how-to/own-task.md describes the format. From the file to the prompts:
+
+    catalogue.py      finds the file of a task name
+    task_file.py      reads and checks the file
+    templates.py      compiles its Jinja templates and its regular expression
+    data_sources.py   reads the records of a split: local files (data_files.py) or a data set of the hub
+    questions.py      turns records into questions
+    splits.py         draws shots, dev and held-out questions
+    load.py           does all of this for one task and gives a `Task` (task.py)
 """
 
 from __future__ import annotations
 
 from advisor.tasks.catalogue import TaskSummary, list_tasks
-from advisor.tasks.loading import load_task
-from advisor.tasks.values import Example, Score, Signature, Task
+from advisor.tasks.load import load_task
+from advisor.tasks.task import Example, Score, Signature, Task
 
 __all__ = ["Example", "Score", "Signature", "Task", "TaskSummary", "list_tasks", "load_task"]

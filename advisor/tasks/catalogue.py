@@ -1,9 +1,9 @@
-"""The built-in tasks: every YAML file in this folder is one.
+"""The built-in tasks, and the file of a task name.
 
 >>> find_task("gsm8k")
-(PosixPath('.../advisor/tasks/gsm8k.yaml'), None)
->>> find_task("my/refunds.yaml")
-(PosixPath('my/refunds.yaml'), None)
+(PosixPath('.../advisor/tasks/builtin/gsm8k.yaml'), None)
+>>> find_task("my/refunds.yaml:spring")
+(PosixPath('my/refunds.yaml'), 'spring')
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.tasks.definition import read_definition
+from advisor.tasks.task_file import read_definition
 from ensemble.errors import InputError
 
-_FOLDER = Path(__file__).parent
+_BUILTIN = Path(__file__).parent / "builtin"
+# The demo's task is beside its data and not in `builtin`: the paths in a task file are part of the task's fingerprint.
+_DEMO = Path(__file__).parents[1] / "demo" / "word_problems.yaml"
 _ENDINGS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A built-in task in a list: its name, its metric, one line about it, and its file."""
+    """A built-in task in a list.
+
+    Attributes:
+        name: The task's name.
+        metric: The metric's name.
+        summary: One line about the task.
+        file: The task file.
+    """
 
     name: str
     metric: str
@@ -32,12 +41,12 @@ class TaskSummary:
 
 def list_tasks() -> tuple[TaskSummary, ...]:
     """All built-in tasks, by name."""
-    definitions = (read_definition(path) for path in sorted(_FOLDER.glob("*.yaml")))
+    definitions = (read_definition(path) for path in _builtin_files().values())
     return tuple(TaskSummary(task.name, task.metric, task.summary, task.file) for task in definitions)
 
 
 def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
-    """The file of a task, and the variant that is asked for, as in ``mmlu:anatomy``.
+    """The file of a task, and its variant, as in ``mmlu:anatomy``.
 
     Args:
         name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow.
@@ -47,22 +56,29 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     """
     text = str(name_or_path)
     path = Path(text)
+    # First, since a path may contain a colon.
     if path.is_file() and path.suffix in _ENDINGS:
         return path, None
-    base, colon, variant = text.rpartition(":")
-    name = base if colon else text
+    # From the right, for the same reason.
+    base, colon, ending = text.rpartition(":")
+    name, variant = (base, ending) if colon else (text, None)
     if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in name:
         if not Path(name).is_file():
             raise InputError(
                 f"there is no task file {name}; correct the path, or give a name that `advisor tasks` lists"
             )
-        return Path(name), variant if colon else None
-    names = [path.stem for path in sorted(_FOLDER.glob("*.yaml"))]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
+        return Path(name), variant
+    files = _builtin_files()
+    if name not in files:
+        near = difflib.get_close_matches(name, files, n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         raise InputError(
-            f"there is no task '{name}'; {guess}`advisor tasks` lists them, FILE.yaml is a task of your own, and "
-            "lm_eval:NAME one of lm-eval's"
+            f"there is no task '{name}'; {guess}`advisor tasks` lists them; FILE.yaml is your own task, and "
+            "lm_eval:NAME is a task of lm-eval"
         )
-    return _FOLDER / f"{name}.yaml", variant if colon else None
+    return files[name], variant
+
+
+def _builtin_files() -> dict[str, Path]:
+    """The file of each built-in task, in the order of the names."""
+    return {path.stem: path for path in sorted((*_BUILTIN.glob("*.yaml"), _DEMO), key=lambda path: path.stem)}

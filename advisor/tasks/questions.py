@@ -1,8 +1,7 @@
-"""Records turned into questions: rendered, given ids, and checked for what makes them unusable.
+"""Questions: records that are rendered, have ids, and are checked.
 
-A record of a choice task whose options are empty cannot be asked: the conversion of ARC-Challenge that is in use has
-45 of them. It is left out, and a note says how many and why. Empty options at the end are no options: a question with
-three in a file of four columns can be asked. Every other fault of a record is an error that names its line.
+A record of a choice task whose options are empty cannot be used: a common conversion of ARC-Challenge has 45. It
+is left out, and a note says how many and why. Every other fault of a record is an error that names its line.
 
 Not covered: repeated questions, which stay, because published figures count them.
 """
@@ -12,23 +11,23 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
-from advisor.tasks.definition import TaskDefinition
+from advisor.tasks.data_files import Record
+from advisor.tasks.data_sources import DataSource
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.record import Record
-from advisor.tasks.sources import Source
-from advisor.tasks.values import Example
+from advisor.tasks.task import Example
+from advisor.tasks.task_file import TaskDefinition
 from ensemble.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A record that can be asked.
+    """A record with its rendered prompt; the rest is rendered only for the questions that are drawn.
 
     Attributes:
         id: Unique in its split.
         text: The rendered prompt, without shots.
         choices: The options of a choice task.
-        record: What the rest is rendered from, once the question is drawn.
+        record: The fields that the reference, the group and the source are rendered from.
     """
 
     id: str
@@ -38,20 +37,20 @@ class Question:
 
 
 class QuestionBank:
-    """The questions of a task by split, each split read once.
+    """The questions of a task by split. Each split is read once.
 
     Args:
         definition: The task.
         source: Its data.
     """
 
-    def __init__(self, definition: TaskDefinition, source: Source) -> None:
+    def __init__(self, definition: TaskDefinition, source: DataSource) -> None:
         self._definition, self._source = definition, source
         self._splits: dict[str, list[Question]] = {}
         self.notes: list[str] = []
 
     def split(self, name: str) -> list[Question]:
-        """The usable questions of a split of the data, in its order; adds a note where some are not usable.
+        """The usable questions of a split of the data, in its order; adds a note if some records are left out.
 
         Raises:
             InputError: The data cannot be read, or a record of it cannot be rendered.
@@ -64,7 +63,7 @@ class QuestionBank:
         """Render the rest of a question.
 
         Raises:
-            InputError: The reference is missing or cannot be scored against, or a template fails.
+            InputError: The reference is missing, the metric cannot use it, or a template fails.
         """
         reference = self._reference(question)
         accepted = (reference,) if isinstance(reference, str) else reference
@@ -91,24 +90,24 @@ class QuestionBank:
         template = self._definition.shot_response
         reference = self._reference(question) if template is None else template.text(question.record)
         response = reference if isinstance(reference, str) else reference[0]
-        # A prompt that ends in white space, such as a line end, has all that stands between it and the response.
+        # A prompt that ends in white space, such as a line end, needs no further space before the response.
         return question.text + ("" if question.text[-1:].isspace() else " ") + response
 
     def _read(self, split: str) -> list[Question]:
         records = self._source.records(split)
-        asked = [self._question(split, record) for record in records]
-        skipped = [record for record, question in zip(records, asked, strict=True) if question is None]
+        rendered = [self._question(split, record) for record in records]
+        skipped = [record for record, question in zip(records, rendered, strict=True) if question is None]
         if skipped:
             self.notes.append(
                 f"{split}: {len(skipped)} of {len(records)} records left out, because options are empty or fewer than "
                 f"two; the first is {skipped[0].place}"
             )
-        questions = [question for question in asked if question is not None]
-        first: dict[str, str] = {}
+        questions = [question for question in rendered if question is not None]
+        places: dict[str, str] = {}
         for question in questions:
-            place = first.setdefault(question.id, question.record.place)
+            place = places.setdefault(question.id, question.record.place)
             if place != question.record.place:
-                raise InputError(f"{question.record.place}: the id '{question.id}' is that of {place} too; change one")
+                raise InputError(f"{question.record.place}: {place} has the same id '{question.id}'; change one")
         return questions
 
     def _question(self, split: str, raw: Record) -> Question | None:
@@ -118,7 +117,7 @@ class QuestionBank:
         if choices is None:
             return None
         if choices:
-            # Lettered here, so that the letters of the prompt are those that the metric reads.
+            # The letters are added here, so that those of the prompt are those that the metric reads.
             options = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
             record = record.with_fields(_options=options)
         text = self._definition.prompt.text(record)
@@ -127,13 +126,14 @@ class QuestionBank:
         return Question(_id(split, record), text, choices, record)
 
     def _choices(self, record: Record) -> tuple[str, ...] | None:
-        """The options, none for a task without; None where the record cannot be asked."""
+        """The options; empty if the task has none, None if the record cannot be used."""
+        if not self._definition.choices:
+            return ()
         options: list[str] = []
         for template in self._definition.choices:
             texts = template.texts(record)
             options.extend([texts] if isinstance(texts, str) else texts)
-        if not self._definition.choices:
-            return ()
+        # Empty options at the end are no options: a question with three can be in a file of four columns.
         while options and not options[-1].strip():
             options.pop()
         return tuple(options) if len(options) > 1 and all(option.strip() for option in options) else None
@@ -147,14 +147,14 @@ class QuestionBank:
             accepted.extend([texts] if isinstance(texts, str) else texts)
         accepted = [text for text in accepted if text.strip()]
         if not accepted:
-            raise InputError(f"{question.record.place}: there is no reference; fill it in, or take the record out")
+            raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
         return tuple(accepted)
 
 
 def _id(split: str, record: Record) -> str:
-    own = record.values.get("id")
-    if own is None or own == "":
+    value = record.values.get("id")
+    if value is None or value == "":
         return "-".join(part for part in (split, record.part, str(record.index)) if part)
-    if not isinstance(own, (str, int)) or isinstance(own, bool):
-        raise InputError(f"{record.place}: the id must be text or a whole number, not {own!r}; correct it")
-    return str(own)
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise InputError(f"{record.place}: the id must be text or a whole number, not {value!r}; correct it")
+    return str(value)

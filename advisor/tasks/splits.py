@@ -1,47 +1,34 @@
-"""Who is in which split: shots, dev and held-out questions, drawn by seed and never overlapping.
+"""The split of each question: shots, dev and held-out questions are drawn by seed and never overlap.
 
-All draws go through one seeded order, which depends on each question's text alone. So a smaller sample is the start of
-a larger one, and adding a record to the data moves no other. Dev samples are taken from the front of the order and
-shots from its back: the number of shots does not change the dev sample while there is room for both.
+All draws use one seeded order. Dev samples come from its front and shots from its back, so the number of shots does not
+change the dev sample while the data has enough questions for both.
 
-Questions are told apart by their rendered text, since real data has the same question in several files (TriviaQA's dev
-file is the first part of its test file) and under several ids. Not covered: the same question in other words.
+Not covered: the same question in other words.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+
+from advisor.tasks.questions import Question
 
 
-class Asked(Protocol):
-    """Anything with a question."""
-
-    @property
-    def text(self) -> str:
-        """The rendered question, without shots."""
-
-
-T = TypeVar("T", bound=Asked)
-
-
-def seeded(questions: Sequence[T], seed: int) -> list[T]:
+def seeded(questions: Sequence[Question], seed: int) -> list[Question]:
     """All questions in the order of the seed; those of the same text keep their order."""
+    # A key of each text alone: a smaller sample is the start of a larger one, and a new record moves no other.
     return sorted(questions, key=lambda question: hashlib.sha256(f"{seed}\n{question.text}".encode()).digest())
 
 
-def draw_shots(questions: Sequence[T], count: int, seed: int) -> list[T]:
-    """``count`` different questions from the back of the order; fewer where there are no more.
-
-    Where there are just as many, nothing is drawn: they keep the order in which somebody has chosen them.
-    """
-    different: dict[str, T] = {}
+def draw_shots(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
+    """Draw ``count`` different questions from the back of the order; fewer if there are fewer."""
+    different: dict[str, Question] = {}
     for question in questions:
         different.setdefault(question.text, question)
+    # A file with exactly this number of shots was written for them: its author has chosen their order.
     if len(different) <= count:
         return list(different.values())
-    drawn: dict[str, T] = {}
+    drawn: dict[str, Question] = {}
     for question in reversed(seeded(questions, seed)):
         if len(drawn) == count:
             break
@@ -49,18 +36,20 @@ def draw_shots(questions: Sequence[T], count: int, seed: int) -> list[T]:
     return list(drawn.values())
 
 
-def without(questions: Sequence[T], others: Collection[Asked]) -> list[T]:
+def without(questions: Sequence[Question], others: Collection[Question]) -> list[Question]:
     """The questions that are not among the others, in their order."""
+    # By rendered text, since real data has the same question in several files (TriviaQA's dev file is the first part of
+    # its test file) and under several ids.
     taken = {other.text for other in others}
     return [question for question in questions if question.text not in taken]
 
 
-def sample(questions: Sequence[T], size: int, seed: int) -> list[T]:
-    """The first ``size`` of the order, put back into the order of the data."""
+def sample(questions: Sequence[Question], size: int, seed: int) -> list[Question]:
+    """The first ``size`` questions of the seeded order, back in the order of the data."""
     positions = {id(question): position for position, question in enumerate(questions)}
     return sorted(seeded(questions, seed)[:size], key=lambda question: positions[id(question)])
 
 
-def limited(questions: Sequence[T], limit: int | None, seed: int) -> list[T]:
-    """The first ``limit`` of the order, in that order; for None all, in the order of the data."""
+def limited(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
+    """The first ``limit`` questions in the seeded order; for None all of them, in the order of the data."""
     return list(questions) if limit is None else seeded(questions, seed)[:limit]

@@ -1,24 +1,30 @@
-"""The templates of a task file: Jinja2 over one record, in a sandbox, and strict about what a record does not have.
+r"""The templates and the regular expression of a task file.
 
     >>> Template("Question: {{question}}", file="refunds.yaml", key="prompt").text(record)
     'Question: How long does a refund take?'
     >>> Template("{{aliases}}", file="trivia.yaml", key="reference").value(record)   # one expression keeps its type
     ['Sunset Blvd', 'Sunset Boulevard']
+    >>> find_answer(r"answer is (-?[0-9]+)", "2 + 3 = 5. The answer is 5.")
+    '5'
 
-Task files are shared, so a template can neither reach Python's internals nor change a record. Not covered: a template
-that is merely wasteful with time or memory.
+Templates are Jinja2 over one record. Task files are shared, so a template runs in a sandbox: it can neither reach
+Python's internals nor change a record. Not covered: a template that wastes time or memory.
 """
 
 from __future__ import annotations
 
 import jinja2
+import regex  # type: ignore[import-untyped]
 from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tasks.record import Record
+from advisor.tasks.data_files import Record
 from ensemble.errors import InputError
 
-# What the expressions of a template can raise; all of it is the template's (or the record's) fault, never ours.
+PATTERN_SECONDS = 1.0
+"""Processor time of a regular expression on one response; a normal pattern needs microseconds."""
+
+# What the expressions of a template can raise. The cause is always the template or the record, so all are InputErrors.
 _FAILURES = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -39,7 +45,7 @@ def _printable(value: object) -> object:
 
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=jinja2.StrictUndefined,
+    undefined=jinja2.StrictUndefined,  # a missing field is an error instead of an empty text
     finalize=_printable,
     keep_trailing_newline=True,  # a prompt is what the author wrote, to the last character
     autoescape=False,  # prompts are not HTML
@@ -47,15 +53,15 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 
 
 class Template:
-    """One template, compiled.
+    """A compiled template.
 
     Args:
         source: Text with ``{{ }}`` and ``{% %}``.
         file: The task file, for messages.
-        key: The key of the task file that the template stands under, for messages.
+        key: The template's key in the task file, for messages.
 
     Raises:
-        InputError: The source is no template.
+        InputError: The source is not a valid template.
     """
 
     __slots__ = ("_evaluate", "_field", "_file", "_key", "_named", "_render")
@@ -66,7 +72,7 @@ class Template:
             expression = _lone_expression(source)
             self._evaluate = expression and _ENVIRONMENT.compile_expression(expression, undefined_to_none=False)
             self._named = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
-            # A field alone, as most options and references are, needs no engine: MMLU has 68,000 of them.
+            # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
             self._field = expression.strip() if expression and expression.strip() in self._named else None
             self._render = _ENVIRONMENT.from_string(source).render
         except _FAILURES as error:
@@ -77,7 +83,7 @@ class Template:
         """Render to text.
 
         Raises:
-            InputError: The record lacks a field that the template names, or the template fails on it.
+            InputError: The record lacks a field of the template, or the template fails on the record.
         """
         try:
             return self._render(record.values)
@@ -85,7 +91,7 @@ class Template:
             raise self._failure(record, error) from error
 
     def value(self, record: Record) -> object:
-        """Evaluate: a template that is a single ``{{ expression }}`` gives the expression's own value, others text.
+        """Evaluate: a template that is one ``{{ expression }}`` gives the expression's value, any other gives text.
 
         Raises:
             InputError: As for ``text``.
@@ -103,10 +109,10 @@ class Template:
         return value
 
     def texts(self, record: Record) -> str | tuple[str, ...]:
-        """Evaluate to one text, or to several where the value is a list. A null is an empty text.
+        """Evaluate to one text, or to several if the value is a list. A null is an empty text.
 
         Raises:
-            InputError: As for ``text``, and where the value is neither text, nor a number, nor a list of them.
+            InputError: As for ``text``, or if the value is not text, a number or a list of these.
         """
         value = self.value(record)
         try:
@@ -116,12 +122,12 @@ class Template:
 
     def _failure(self, record: Record, error: Exception) -> InputError:
         where = f"{self._file}: the template under {self._key}"
-        absent = sorted(self._named - record.values.keys())
+        missing = sorted(self._named - record.values.keys())
         null = sorted(name for name in self._named & record.values.keys() if record.values[name] is None)
         fields = ", ".join(key for key in record.values if not key.startswith("_"))
-        if absent and isinstance(error, jinja2.UndefinedError):
+        if missing and isinstance(error, jinja2.UndefinedError):
             return InputError(
-                f"{where} names the field '{absent[0]}', but {record.place} has only {fields}; correct one"
+                f"{where} names the field '{missing[0]}', but {record.place} has only {fields}; correct one"
             )
         if null:
             return InputError(f"{where} needs the field '{null[0]}', which is null in {record.place}; fill it in")
@@ -134,13 +140,46 @@ def _plain(value: object) -> str:
         return ""
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise TypeError(f"it gives {type(value).__name__}, where text is wanted")
+    raise TypeError(f"it gives {type(value).__name__} instead of text")
 
 
 def _lone_expression(source: str) -> str | None:
-    """The expression of a source that is ``{{ expression }}`` and nothing else."""
+    """The expression of a source that is one ``{{ expression }}``; None for any other source."""
     tokens = list(_ENVIRONMENT.lex(source))
     kinds = [kind for _, kind, _ in tokens]
     if kinds[:1] == ["variable_begin"] and kinds[-1:] == ["variable_end"] and kinds.count("variable_begin") == 1:
         return "".join(text for _, _, text in tokens[1:-1])
     return None
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """Why a text is not a regular expression, in one line; None if it is one."""
+    try:
+        regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError) as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+def find_answer(pattern: str, text: str) -> str | None:
+    """The first group that took part in the first match, or the whole match of a pattern without groups.
+
+    Args:
+        pattern: A pattern for which ``pattern_problem`` is None.
+        text: Any text.
+
+    Returns:
+        None if the pattern does not match, or does not end within its time.
+    """
+    try:
+        # `regex` instead of `re`, since it has a time limit: a pattern such as `(a|aa)+$` in a shared task file can
+        # keep a backtracking engine busy for years.
+        match = regex.search(pattern, text, timeout=PATTERN_SECONDS)
+    except (TimeoutError, RecursionError, MemoryError):
+        return None
+    if match is None:
+        return None
+    groups: tuple[str | None, ...] = match.groups()
+    if not groups:
+        return str(match.group())
+    return next((group for group in groups if group is not None), None)

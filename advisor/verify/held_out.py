@@ -12,13 +12,42 @@ from dataclasses import dataclass, field, replace
 from advisor.choose.gathering import Pool, without_failed
 from advisor.choose.search import Prospect, Try, best_of, promising_sets, put_forward, sentence
 from advisor.config import RunConfig
-from advisor.output.result_json import Verified
 from advisor.profile.profiler import Profiled, Profiler
-from advisor.progress import Watcher
-from advisor.records import Selection, Standing
-from advisor.statistics import accuracy_interval, compare
-from advisor.tasks.values import Task
+from advisor.profile.sheet import Cost
+from advisor.progress import Progress
+from advisor.records import Profile, Selection, Standing
+from advisor.statistics import Comparison, Interval, accuracy_interval, compare
+from advisor.tasks.task import Task
 from ensemble.errors import MemberError
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The chosen set on held-out questions.
+
+    Attributes:
+        task: The held-out questions.
+        ensemble: The answers of the set.
+        members: The answers of each member alone, in the order of the set.
+        single: The answers of the best single model. After a search, this model may not be in the set.
+        comparison: The set against the single models.
+        intervals: The interval of each member's accuracy, in points.
+        cost: Time and memory of the set's responses.
+        member_costs: Time and memory of each member's responses.
+        method: How the set decoded.
+        k: Candidates that each member brought to the union.
+    """
+
+    task: Task
+    ensemble: Profile
+    members: tuple[Profile, ...]
+    single: Profile
+    comparison: Comparison
+    intervals: tuple[Interval, ...]
+    cost: Cost
+    member_costs: tuple[Cost, ...]
+    method: str
+    k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +76,7 @@ class Choice:
     searched: str | None = None
 
 
-def choose(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
+def choose(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Progress) -> Choice:
     """Choose a set and run it on the held-out questions.
 
     A member that fails there leaves the pool, and the choice is made among the others.
@@ -77,7 +106,7 @@ def choose(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Watcher) ->
     return replace(choice, verified=_verified(plan, plan.held_out, together, models, alone))
 
 
-def _choose_on_dev(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Watcher) -> Choice:
+def _choose_on_dev(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Progress) -> Choice:
     """What the rules choose, or the best on dev of what a search decodes there."""
     greedy = pool.select(plan.rules)
     profiles = [one.profile for name, one in pool.complete.items() if name not in pool.remote]
@@ -98,7 +127,7 @@ def _choose_on_dev(plan: RunConfig, pool: Pool, profiler: Profiler, watcher: Wat
     )
 
 
-def _try(prospect: Prospect, plan: RunConfig, profiler: Profiler, watcher: Watcher) -> Try:
+def _try(prospect: Prospect, plan: RunConfig, profiler: Profiler, watcher: Progress) -> Try:
     """Decode a set on the dev questions."""
     try:
         together = profiler.together(prospect.models, plan.dev)

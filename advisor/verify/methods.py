@@ -15,14 +15,14 @@ from advisor.config import RunConfig
 from advisor.profile.loader import Decoding, FreshLoader, KeepingLoader
 from advisor.profile.profiler import Profiled, Profiler
 from advisor.profile.sheet import Cost
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import Store
 from advisor.statistics import Comparison, Interval, accuracy_interval, compare, holm
-from advisor.verify.responses import answered, can_vote, chosen
+from advisor.verify.responses import can_vote, chosen, dev_scores
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._response import ResponseMethod, ResponseSetup
+from ensemble.methods._response import ResponseMethod
 from ensemble.models.spec import first_line
 
 CONTROL = "self-consistency"
@@ -101,7 +101,7 @@ class Evaluator:
         methods: Sequence[str],
         options: Mapping[str, Mapping[str, Any]],
         store: Store,
-        watcher: Watcher,
+        watcher: Progress,
     ) -> None:
         if plan.held_out is None:
             raise InputError("there are no questions to evaluate on; give a split")
@@ -151,7 +151,7 @@ class Evaluator:
                 if get_method(name).level == "response":
                     # Whether there is enough to learn from shows when it is learnt.
                     if name != "router":
-                        self._responder(name, ())
+                        self._responder(name)
                 elif not self._profiler.is_stored(self._names, self.task, self._decoding(name)):
                     self._profiler.load(self._names, self._decoding(name))
             except InputError as error:
@@ -178,8 +178,8 @@ class Evaluator:
     def _choose(self, name: str, alone: Sequence[Profiled]) -> Entry:
         profiles = [one.profile for one in alone]
         try:
-            learnt = self._learnt() if name == "router" else ()
-            profile, picks = chosen(name, self._responder(name, learnt), self.task, profiles)
+            prompts, scores = self._learnt() if name == "router" else ([], [])
+            profile, picks = chosen(name, self._responder(name, prompts, scores), self.task, profiles)
         except UniteError as error:
             self._watcher.say(str(error))
             return Entry(name, "response", str(error))
@@ -191,19 +191,21 @@ class Evaluator:
         entry = self._entry(name, "response", profile, alone, (speed[0], speed[1]), None)
         return replace(entry, peak_memory=max(memory, default=None))
 
-    def _responder(self, name: str, dev: Sequence[Any]) -> ResponseMethod:
-        setup = ResponseSetup(tuple(self._names), tuple(dev), self._plan.seed)
+    def _responder(
+        self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()
+    ) -> ResponseMethod:
         try:
-            made: ResponseMethod = get_module(name).make(setup, make_options(name, self._options.get(name, {})))
+            options = make_options(name, self._options.get(name, {}))
+            made: ResponseMethod = get_module(name).make(prompts, scores, options)
         except UniteError:
             raise
         except Exception as error:  # of transformers, or of code that came with a model
             raise InputError(f"method {name}: {type(error).__name__}: {first_line(error)}") from error
         return made
 
-    def _learnt(self) -> Sequence[Any]:
+    def _learnt(self) -> tuple[list[str], list[list[float]]]:
         found = self._profiler.alone(self._names, self._plan.dev)
-        return answered(self._plan.dev, [found[name].profile for name in self._names], scored=True)
+        return dev_scores(self._plan.dev, [found[name].profile for name in self._names])
 
     def _control(self, alone: Sequence[Profiled]) -> Entry:
         best = max((one.profile for one in alone), key=lambda profile: round(profile.accuracy, 9))
@@ -214,7 +216,7 @@ class Evaluator:
         drawn = [
             self._profiler.drawn(best.model, self.task, TEMPERATURE, self._plan.seed + n) for n in range(len(alone))
         ]
-        voting = self._responder("voting", ())
+        voting = self._responder("voting")
         profile, _ = chosen(CONTROL, voting, self.task, [one.profile for one in drawn])
         speeds = [_speed(one.cost) for one in drawn]
         speed = (sum(each[0] for each in speeds), sum(each[1] for each in speeds))

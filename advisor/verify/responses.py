@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from advisor.records import Profile
 from advisor.statistics import check_same_questions
-from advisor.tasks.values import Task
-from ensemble.methods._response import Answered, Response, ResponseMethod
+from advisor.tasks.task import Task
+from ensemble.methods._response import ResponseMethod
 
 _FIXED = ("exact_match", "number", "choice")
 """Metrics that read a short, fixed answer from a response without looking at the reference. What `contains` read is the
@@ -19,36 +19,36 @@ def can_vote(task: Task) -> bool:
     return task.metric in _FIXED and task.scorer is None
 
 
-def answered(task: Task, profiles: Sequence[Profile], *, scored: bool = False) -> tuple[Answered, ...]:
-    """The task's questions with every member's response.
+def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:
+    """The questions that a response-level method learns from: their prompts, and for each one every member's score.
 
     Args:
         task: The questions.
         profiles: The members' answers to them, the primary's first.
-        scored: Whether the responses have their scores, to learn from.
 
     Raises:
-        UniteError: Two members were asked different questions.
+        UniteError: Two members have answers to different questions.
     """
-    for profile in profiles[1:]:
-        check_same_questions(profiles[0], profile)
-    return tuple(
-        Answered(
-            example.prompt,
-            tuple(
-                Response(answer.text, answer.extracted, answer.score if scored else None)
-                for answer in (profile.answers[n] for profile in profiles)
-            ),
-        )
-        for n, example in enumerate(task.examples)
-    )
+    _check_questions(profiles)
+    prompts = [example.prompt for example in task.examples]
+    return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
 
 
 def chosen(name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]) -> tuple[Profile, list[int]]:
-    """What a method takes of the members' answers: a profile of that name, and whose answer each of them is.
+    """The answers that a method takes of the members' answers: a profile of that name, and each answer's member.
 
     Raises:
-        UniteError: Two members were asked different questions.
+        UniteError: Two members have answers to different questions.
     """
-    picks = [method.choose(question) for question in answered(task, profiles)]
+    _check_questions(profiles)
+    picks = []
+    for n, example in enumerate(task.examples):
+        answers = [profile.answers[n] for profile in profiles]
+        texts, extracted = [answer.text for answer in answers], [answer.extracted for answer in answers]
+        picks.append(method.choose(example.prompt, texts, extracted))
     return Profile(name, tuple(profiles[pick].answers[n] for n, pick in enumerate(picks))), picks
+
+
+def _check_questions(profiles: Sequence[Profile]) -> None:
+    for profile in profiles[1:]:
+        check_same_questions(profiles[0], profile)

@@ -1,4 +1,4 @@
-"""What is said of candidates behind a server in the advice: what they can be used for, and what not."""
+"""The part of the advice about candidates behind a server, which cannot be decoded token by token."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from advisor.verify.advice import Advice
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
-    """The verdict where fewer than two candidates can be decoded together, so that the rules chose among all of them.
+    """The verdict where fewer than two candidates can be decoded together; the rules then choose among all candidates.
 
     Args:
-        selection: The rules' outcome, with a candidate behind a server in the set.
-        remote: The names of all that are behind a server.
+        selection: The rules' outcome; a candidate behind a server is in the set.
+        remote: The names of all candidates behind a server.
     """
     best, *others = selection.selected
     if not others:
         left = len(selection.decisions) - 1
         why = "it is the only candidate that could be run" if not left else "by the rules no other candidate joins it"
         return Advice("single", f"Use {best} alone: {why}.")
-    behind = [name for name in selection.selected if name in remote]
-    them = "them" if len(behind) > 1 else "it"
+    on_server = [name for name in selection.selected if name in remote]
+    them = "them" if len(on_server) > 1 else "it"
     return Advice(
         "single",
-        f"Use {best} alone: by the rules {_join(selection.selected)} fit, but {_join(behind)} "
-        f"{_are(behind)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no ensemble "
-        f"with {them} can be decoded token by token.",
+        f"Use {best} alone: by the rules {_join(selection.selected)} fit, but {_join(on_server)} "
+        f"{_are(on_server)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no "
+        f"ensemble with {them} can be decoded token by token.",
     )
 
 
 def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
-    """A sentence on candidates behind a server that are not in the set; None where there are none, or none in a vote.
+    """A sentence on candidates behind a server that voted without being in the set; None where no candidate did.
 
     Args:
         selection: The rules' outcome.
-        remote: The names of all that are behind a server.
-        voters: Whose answers to the held-out questions a vote and a router took.
+        remote: The names of all candidates behind a server.
+        voters: The candidates of the vote and the router.
     """
-    away = [name for name in voters if name in remote]
-    if not away or remote_in(selection, remote):
+    apart = [name for name in voters if name in remote]
+    if not apart or remote_in(selection, remote):
         return None
     return (
-        f"By the rules {_join(away)} would be in the set, but {_are(away)} behind a server and cannot be decoded token "
-        f"by token: the set was chosen among the others and is held against {_join(away)} alone, too; a vote and a "
-        f"router were tried among {_join(voters)}."
+        f"By the rules {_join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
+        f"token by token: the set was chosen among the others and is held against {_join(apart)} alone, too; a vote "
+        f"and a router were tried among {_join(voters)}."
     )
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from advisor.records import LEVEL, Profile
 from advisor.statistics import Comparison, compare, holm
-from advisor.tasks.values import Task
-from advisor.verify.responses import answered, can_vote, chosen
+from advisor.tasks.task import Task
+from advisor.verify.responses import can_vote, chosen, dev_scores
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._response import ResponseMethod, ResponseSetup
+from ensemble.methods._response import ResponseMethod
 
 _VOTERS = 3
 """Fewer members than this, and a vote is the primary's answer."""
@@ -91,10 +91,10 @@ def look_at(
     names = tuple(profile.model for profile in members)
     if len(names) < 2:
         return ()
-    setup = ResponseSetup(names, answered(dev, learned, scored=True), seed)
+    prompts, scores = dev_scores(dev, learned)
     compared = {
         name: compare(chosen(name, method, held_out, members)[0], (*members, *rivals), seed)
-        for name, method in _methods(held_out, setup)
+        for name, method in _methods(held_out, len(names), prompts, scores)
     }
     p_values = holm([comparison.p_value for comparison in compared.values()])
     found = [
@@ -131,16 +131,13 @@ _WHAT = {
 }
 
 
-def _methods(task: Task, setup: ResponseSetup) -> Iterator[tuple[str, ResponseMethod]]:
+def _methods(
+    task: Task, members: int, prompts: Sequence[str], scores: Sequence[Sequence[float]]
+) -> Iterator[tuple[str, ResponseMethod]]:
     """The methods that fit, by name."""
-    if len(setup.members) >= _VOTERS and can_vote(task):
-        yield "voting", _make("voting", setup)
+    if members >= _VOTERS and can_vote(task):
+        yield "voting", get_module("voting").make(prompts, scores, make_options("voting", {}))
     try:
-        yield "router", _make("router", setup)
+        yield "router", get_module("router").make(prompts, scores, make_options("router", {}))
     except InputError:
         return  # too few dev questions to learn from
-
-
-def _make(name: str, setup: ResponseSetup) -> ResponseMethod:
-    method: ResponseMethod = get_module(name).make(setup, make_options(name, {}))
-    return method

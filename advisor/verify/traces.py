@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import RunConfig
-from advisor.output.result_json import Verified
 from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
 from advisor.profile.sheet import question_key
-from advisor.progress import Watcher
+from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import Store
-from advisor.tasks.values import Task
+from advisor.tasks.task import Task
+from advisor.verify.held_out import Verified
 from ensemble.errors import UniteError
 from ensemble.methods import list_methods
 from ensemble.models.spec import first_line
@@ -59,7 +59,7 @@ class Tracing:
     plan: RunConfig
     profiler: Profiler
     store: Store
-    watcher: Watcher
+    watcher: Progress
 
     def traces(self, verified: Verified) -> dict[int, dict[str, Any]]:
         """The steps of the responses to a few telling questions, by number; see :func:`describe`."""
@@ -100,7 +100,7 @@ class Tracing:
         size = min(self.plan.inference.batch_size or AT_A_TIME, AT_A_TIME)
         limit = self.plan.inference.limit(task)
         settings, batch = Settings(limit, task.stop), Batch(size, trace=True)
-        prompts = [ensemble.encode(task.examples[n].asked) for n in numbers]
+        prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
         for place, generation in ensemble.generate_each(prompts, settings, batch):
             n = numbers[place]
             same = generation.text == missing[n]

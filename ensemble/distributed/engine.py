@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from ensemble.errors import InputError
-from ensemble.methods import check_apart
+from ensemble.methods import check_distributed
 from ensemble.models.check import check
 from ensemble.models.hub import check_on_hub
 from ensemble.models.load import load_member, parse_device
@@ -26,7 +26,7 @@ def check_engine(engine: Engine, method: str) -> None:
     if engine not in get_args(Engine):
         raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Engine))}")
     if engine == "ray":
-        check_apart(method)
+        check_distributed(method)
 
 
 def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:

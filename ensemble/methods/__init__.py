@@ -1,15 +1,14 @@
-"""Ways of combining what the members want, one small file each.
+"""Methods that combine several models, one module for each.
 
-Adding one is adding a module here; its name, with ``-`` for ``_``, is the method's. It declares what it is in plain
-values,
+To add a method, add a module to this folder. The method's name is the module's name with ``-`` for ``_``. The module
+declares in literal values what the method is,
 
     METHOD = Method(level="token", summary="what it does", when="when to use it")
 
-and has a function ``make`` by the protocol of its level: see ``_token``, ``_span`` and ``_response``. Where the method
-has settings of its own, they are the fields of a frozen data class ``Options``, which raises InputError for a value
-that is out of range; users give them as keyword arguments of :class:`ensemble.Ensemble`.
-
-A declaration is read from the source, not imported, so that listing the methods and checking a name load no torch.
+and has a function ``make``. The level decides the arguments and the result of ``make``: see
+:mod:`ensemble.step.token_method`, ``_span`` and ``_response``. If the method has options, the module also has a frozen
+data class ``Options``, which raises InputError for a value that is out of range. Users give options as keyword
+arguments of :class:`ensemble.Ensemble`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import ast
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -27,69 +26,65 @@ from typing import Any, Literal, get_args
 from ensemble.errors import InputError
 
 Level = Literal["token", "span", "response"]
-"""What is combined: next-token probabilities, stretches of a few words, or whole responses."""
+"""What a method combines: next-token probabilities, spans of a few words, or whole responses."""
 DEFAULT = "unite"
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a method is.
+    """The declaration of a method.
 
     Attributes:
         level: What it combines.
-        summary: What it does, with its source, in a line.
-        when: When to use it, in a line.
-        apart: Whether members may be on nodes of their own: of their logits it needs no more than top candidates, and
-            those of ids that it asks for.
+        summary: What it does, with its source, in one line.
+        when: When to use it, in one line.
+        distributed: Whether members can run on other nodes of a cluster. It is True if the method reads only the top
+            candidates of each member and the logits of selected ids.
     """
 
     level: Level
     summary: str
     when: str
-    apart: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """The settings of a method that has none of its own."""
+    distributed: bool = False
 
 
 @cache
 def list_methods() -> Mapping[str, Method]:
-    """All methods by name: the default one, then level by level. Imports none of them."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
-    found = {name.replace("_", "-"): _declaration(Path(__path__[0], f"{name}.py")) for name in modules}
+    """All methods by name: the default method first, then by level and name. No method's module is imported."""
+    modules = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    methods = {name.replace("_", "-"): _declaration(Path(__path__[0], f"{name}.py")) for name in modules}
+    # The default comes first, because `advisor methods` and messages show this order.
     levels = get_args(Level)
-    order = sorted(found, key=lambda name: (name != DEFAULT, levels.index(found[name].level), name))
-    return {name: found[name] for name in order}
+    order = sorted(methods, key=lambda name: (name != DEFAULT, levels.index(methods[name].level), name))
+    return {name: methods[name] for name in order}
 
 
 def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
-    """The method of that name.
+    """The declaration of a method.
 
     Raises:
-        InputError: There is none, or it is of another level than those asked for.
+        InputError: No method has this name, or its level is not one of ``levels``.
     """
     methods = list_methods()
-    fitting = [other for other, method in methods.items() if method.level in levels]
-    if name in methods and name not in fitting:
-        raise InputError(f"method {name}: it works at {methods[name].level} level; use one of {', '.join(fitting)}")
+    names = ", ".join(other for other, method in methods.items() if method.level in levels)
     if name not in methods:
-        raise InputError(f"method {name!r}: not one of {', '.join(fitting)}")
+        raise InputError(f"method {name!r}: not one of {names}")
+    if methods[name].level not in levels:
+        raise InputError(f"method {name}: it works at {methods[name].level} level; use one of {names}")
     return methods[name]
 
 
-def check_apart(name: str) -> None:
-    """Make sure that a method can do with members on nodes of their own.
+def check_distributed(name: str) -> None:
+    """Check that a method can combine members on other nodes of a cluster.
 
     Raises:
         InputError: It cannot.
     """
-    if not get_method(name).apart:
-        fitting = [other for other, method in list_methods().items() if method.apart]
+    if not get_method(name).distributed:
+        names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
-            f"method {name}: it cannot run on a cluster, as it needs more of its members than the top candidates and "
-            f"asked-for logits that are sent; use {', '.join(fitting[:-1])} or {fitting[-1]}"
+            f"method {name}: it cannot run on a cluster, because it needs all logits and a cluster sends only the top "
+            f"candidates; use {', '.join(names[:-1])} or {names[-1]}"
         )
 
 
@@ -98,22 +93,27 @@ def get_module(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name.replace('-', '_')}")
 
 
+def option_fields(name: str) -> tuple[Field[Any], ...]:
+    """The fields of a method's ``Options``; empty if the method has no options."""
+    module = get_module(name)
+    return fields(module.Options) if hasattr(module, "Options") else ()
+
+
 def make_options(name: str, given: Mapping[str, object]) -> Any:
-    """The settings of a method from keyword arguments: an ``Options`` of its module.
+    """The ``Options`` of a method from keyword arguments; None for a method without options.
 
     Raises:
-        InputError: The method has no such setting, or its value is out of range.
+        InputError: The method does not have one of the options, or its value is out of range.
     """
-    options: Any = getattr(get_module(name), "Options", NoOptions)
-    known = [field.name for field in fields(options)]
+    known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
-        has = f"it has {', '.join(known)}" if known else "it has none"
-        raise InputError(f"method {name} has no option {unknown}; {has}")
-    return options(**given)
+        raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")
+    return get_module(name).Options(**given) if known else None
 
 
 def _declaration(path: Path) -> Method:
-    """The ``METHOD`` of a module, whose arguments are literals."""
+    """The ``METHOD`` of a module."""
+    # The source is parsed and not imported, so that `advisor methods` and a check of a name do not load torch.
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="METHOD")], value=ast.Call(keywords=keywords)):

@@ -1,4 +1,4 @@
-"""The members' embeddings as matrices, for methods that compare tokens by them."""
+"""The members' embedding matrices, for methods that compare tokens by their embeddings."""
 
 from __future__ import annotations
 
@@ -14,77 +14,78 @@ from ensemble.step.token_method import Setup
 from ensemble.vocabulary.joint import NONE, MemberTables
 
 Side = Literal["input", "output"]
-FEWEST = 16
-"""Tokens that all members must have in common, where tokens are known by their likeness to these."""
+MIN_COMMON = 16
+"""The fewest common tokens from which the similarity of all other tokens can be computed."""
 
 
 def unit_embeddings(method: str, member: Member, side: Side, ids: Tensor) -> Tensor:
     """The embeddings [len(ids), width] of some of a member's ids, each of length 1.
 
-    In float32, or float64 where the model is.
+    They are float32, or float64 if the model is.
 
     Args:
-        method: Who asks, for the message.
-        member: Whose.
-        side: The embeddings that the model reads tokens by, or those that its logits are products with.
-        ids: Which rows, on the device where the result is to be.
+        method: The method's name, for the message.
+        member: The member.
+        side: The input embeddings, or the output embeddings (the matrix that gives the logits).
+        ids: The rows, on the device of the result.
 
     Raises:
-        InputError: The model has none that can be read.
+        InputError: The model has no embeddings that can be read.
     """
     weight = _weight(member, side)
     problem = None
     if weight is None or weight.ndim != 2:
         problem = "has none that can be read"
-    elif weight.is_meta:
-        problem = "has them not in memory"
+    elif weight.is_meta:  # weights that are offloaded to a disk
+        problem = "does not hold them in memory"
     elif not weight.is_floating_point():
-        problem = f"has them quantised ({str(weight.dtype).removeprefix('torch.')})"
+        problem = f"has quantised ones ({str(weight.dtype).removeprefix('torch.')})"
     elif weight.shape[0] <= int(ids.max()):
         problem = f"has {weight.shape[0]} rows of them for {member.vocabulary.size} ids"
     if problem or weight is None:
         raise InputError(f"method {method}: it needs {side} embeddings, and {member.name} {problem}; use unite or gac")
-    # Of real models these are gigabytes, so there is one copy.
+    # Embeddings of large models take gigabytes, so only one copy is made; the indexing makes it.
     rows = weight.detach()[ids.to(weight.device)].to(ids.device)
     rows = rows if rows.dtype == torch.float64 else rows.float()
     return unit_(rows)
 
 
 def unit_(rows: Tensor) -> Tensor:
-    """Give every row the length 1, in place; a row of zeros stays one, and is like nothing."""
+    """Scale every row to length 1, in place; a row of zeros stays zero."""
     return rows.div_(rows.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny))
 
 
 def owned_entries(tables: MemberTables) -> Tensor:
-    """[entries] which of the joint vocabulary's entries a member has a candidate of its own for."""
+    """[entries] the entries of the joint vocabulary that are candidates of a member."""
     owned = torch.zeros_like(tables.id_of, dtype=torch.bool)
     owned[tables.entry_of[tables.entry_of != NONE]] = True
     return owned
 
 
-def common_entries(method: str, setup: Setup, of: Sequence[int]) -> Tensor:
-    """The entries, EOS among them, that each of some members has a candidate of its own for, in ascending order.
+def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
+    """The entries that are candidates of several members, EOS included, in ascending order.
 
     Args:
-        method: Who asks, for the message.
+        method: The method's name, for the message.
         setup: The members and their joint vocabulary.
-        of: The numbers of the members.
+        indices: Which members.
 
     Raises:
-        InputError: There are too few.
+        InputError: There are fewer than 16 of them.
     """
-    everyones = torch.stack([owned_entries(setup.joint.members[n]) for n in of]).all(dim=0)
-    common = torch.nonzero(everyones).squeeze(1)
-    if len(common) < FEWEST:
-        names = " and ".join(setup.members[n].name for n in of)
+    owned = torch.stack([owned_entries(setup.joint.members[n]) for n in indices]).all(dim=0)
+    common = torch.nonzero(owned).squeeze(1)
+    if len(common) < MIN_COMMON:
+        names = " and ".join(setup.members[n].name for n in indices)
         raise InputError(
-            f"method {method}: it needs {FEWEST} tokens in common, and {names} have {len(common)}; use unite or gac"
+            f"method {method}: it needs {MIN_COMMON} tokens in common, and {names} have {len(common)}; use unite or gac"
         )
     return common
 
 
 def _weight(member: Member, side: Side) -> Tensor | None:
     model = member.local.model
+    # transformers raises for an architecture whose embeddings it does not know.
     try:
         layer = model.get_input_embeddings() if side == "input" else model.get_output_embeddings()
     except NotImplementedError:

@@ -1,21 +1,21 @@
-"""The protocol of span-level methods: the members write stretches of text in turn, and the best ones are kept.
+"""The protocol of span-level methods: the members write short spans of text, and the best span is kept.
 
-A module's ``make(setup, options) -> SpanMethod`` is called once for an ensemble, with the :class:`._token.Setup` of the
-token level; it raises InputError where the members do not fit.
+A module's ``make(setup, options) -> SpanMethod`` is called once for an ensemble, with the same
+:class:`ensemble.step.token_method.Setup` as at token level. It raises InputError if the members do not fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch, Settings
 
 
-class DecodingLoop(Protocol):
-    """Some prompts being continued; :class:`ensemble.decode.decoder.Decoder` is one."""
+class PromptDecoder(Protocol):
+    """Prompts that are being continued; :class:`ensemble.decode.decoder.Decoder` is one implementation."""
 
     @property
     def done(self) -> bool:
@@ -24,21 +24,17 @@ class DecodingLoop(Protocol):
 
     @property
     def running(self) -> dict[int, bytes]:
-        """The bytes of the running prompts so far, by number."""
+        """The bytes of the running texts so far, by the prompt's number."""
         ...
 
     def step(self) -> list[tuple[int, Generation]]:
-        """Go on for a while; the numbers and generations of the prompts that are finished."""
+        """Decode one step; the numbers and generations of the prompts that it finishes."""
         ...
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        """Go on to the end."""
+        """Decode to the end."""
         ...
 
 
-class SpanMethod(Protocol):
-    """A span-level method, made for some members."""
-
-    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> DecodingLoop:
-        """Begin to continue some prompts, given for each by its ids in every member."""
-        ...
+SpanMethod: TypeAlias = "Callable[[Sequence[list[list[int]]], Settings, Batch], PromptDecoder]"
+"""Starts to continue prompts. Each prompt is given by its ids in every member's vocabulary."""

@@ -1,7 +1,7 @@
 """UNITE with weights from the members' agreement: the idea of CoRE ("Harnessing Consistency ... LLM Ensemble", 2025).
 
-A token counts the less in a member, the farther the member's probability of it is from the members' mean; and a member
-counts the more, the surer it is at this step. The formula is our own: see :func:`ensemble.step.means.consistent`.
+A token counts less in a member if the member's probability of it is far from the members' mean. A member counts more if
+it is more certain at this step. The formula is our own: see :func:`ensemble.step.means.consistent`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",
-    summary="UNITE with weights from how sure each member is and how near the others (the idea of CoRE, 2025)",
-    when="where members are sure at different steps; it takes no weights of its own",
-    apart=True,
+    summary="UNITE with weights from each member's certainty and agreement with the others (idea of CoRE, 2025)",
+    when="members that are sure at different steps; it does not take weights",
+    distributed=True,
 )
 
 
@@ -28,5 +28,5 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """UNITE with these weights."""
+    """See :func:`ensemble.methods.unite.make`."""
     return unite.make(setup, unite.Options(options.gate, options.mean, consistency=True))

@@ -1,43 +1,193 @@
 """DeePEn-Avg: "Ensemble Learning for Heterogeneous Large Language Models with Deep Parallel Collaboration", section 3.
 
-(Huang et al., NeurIPS 2024.) Each member's distribution becomes a vector of likenesses to the tokens that all members
-have (Eq. 2 to 4), the mean of these vectors is taken (Eq. 5, weights equal unless given), and the primary's
-distribution is moved by gradient steps until its own vector comes near to the mean (Eq. 6 and 7; T = 5). The anchors
-are all common tokens (section 5.2), EOS one of them. The paper looks for an eta between 0.05 and 0.30 for each task;
-0.15 is the default here.
+(Huang et al., NeurIPS 2024.) The anchors are all tokens that the members have in common (section 5.2), EOS included. A
+token is represented by its similarity to each anchor (Eq. 2 and 4), and a distribution by the mean over its tokens. The
+weighted mean of the members' representations is taken (Eq. 5, weights equal unless given). Then gradient steps move the
+primary's distribution until its own representation is near to the mean (Eq. 6 and 7; T = 5). The paper searches eta
+between 0.05 and 0.30 for each task; the default here is 0.15.
 
-Where the paper is silent, or this differs from it:
+Choices where the paper is silent, and differences from it:
 
-- Which embeddings: those that a model reads tokens by, as in the authors' published code.
-- Eq. 4 as it stands is nearly flat, because cosines lie between -1 and 1 and anchors are many: with ``sharpness=1`` not
-  one of 100 texts of the demo's models differed from the primary's own. The authors' code multiplies rows of length 1
-  by 100 instead. Here the cosines are multiplied by ``sharpness``; 10 was chosen on those 100 questions among 1, 5,
-  10, 20 and 40.
-- How p stays a distribution under Eq. 7: the step is taken on its logarithm, which is normalised after
-  (``p <- p exp(-eta dl/dp) / Z``, mirror descent on the simplex), so no probability becomes 0 or negative. The
+- Embeddings: the input embeddings, as in the authors' published code.
+- Eq. 4 as published is nearly flat, because cosines lie between -1 and 1 and there are many anchors: with
+  ``sharpness=1`` none of 100 texts of the demo's models differed from the primary's own text. The authors' code
+  multiplies rows of length 1 by 100. Here the cosines are multiplied by ``sharpness``; 10 was chosen among 1, 5, 10, 20
+  and 40 on these 100 questions.
+- Eq. 7 does not say how p remains a distribution. Here the step is taken on the logarithm of p, which is then
+  normalised (``p <- p exp(-eta dl/dp) / Z``, mirror descent on the simplex), so probabilities stay positive. The
   authors' code optimises logits with AdamW. The loss is KL(mean || own).
-- Distributions are over candidates: special tokens but EOS, and ids that stand for nothing, have no share.
+- Distributions are over candidates: special tokens except EOS, and ids without a token, have no probability.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.methods._relative import Search, make_rule
+from ensemble.methods._embeddings import common_entries, owned_entries, unit_embeddings
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
 from ensemble.step.token_method import Setup, TokenRule
+from ensemble.vocabulary.joint import NONE
 
 METHOD = Method(
     level="token",
-    summary="the mean in a space of likeness to common tokens, searched back from (DeePEn, Huang et al., 2024)",
-    when="to compare with it: every step goes through all pairs of tokens, which are billions in real vocabularies",
+    summary="the mean in a space of similarities to common tokens, mapped back by a search (DeePEn, 2024)",
+    when="comparisons only: every step goes through all pairs of tokens, which are billions in real vocabularies",
 )
+_CELLS_CPU = 2**22
+"""Cells of the relative matrix that are in memory at a time, few enough for a processor's cache."""
+_CELLS_GPU = 2**26
 
-Options = Search
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of DeePEn's search.
+
+    Attributes:
+        steps: T in Eq. 7, 0 or more.
+        learning_rate: Eta in Eq. 7, above 0.
+        sharpness: Factor of the cosines before the softmax of Eq. 4, above 0.
+    """
+
+    steps: int = 5
+    learning_rate: float = 0.15
+    sharpness: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise InputError(f"steps is {self.steps}; it must be 0 or more")
+        for name in ("learning_rate", "sharpness"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} is {value}; it must be above 0")
 
 
-def make(setup: Setup, options: Search) -> TokenRule:
-    """DeePEn for some members.
+class RelativeSpace:
+    """A member's normalised relative matrix (Eq. 4).
+
+    The matrix of all tokens and all anchors is too large for memory (Llama-3 and Qwen2: 128,000 times 109,566), so it
+    is computed block by block at each use. The result is exact.
+
+    Args:
+        vectors: [V, width] the tokens' embeddings of length 1, the anchors first.
+        anchors: How many anchors.
+        sharpness: See :class:`Options`.
+        cells: Cells of the matrix that are in memory at a time; at least one row is.
+    """
+
+    def __init__(self, vectors: Tensor, anchors: int, sharpness: float, cells: int) -> None:
+        self.vectors = vectors
+        self._anchors = anchors
+        self._sharpness = sharpness
+        self._rows = max(1, cells // anchors)
+
+    def relate(self, log_p: Tensor, pull: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Take a step of the search, and compute the relative representation of the new distribution.
+
+        Args:
+            log_p: [B, V] logarithms of a distribution over the tokens.
+            pull: [B, anchors] how much each anchor has to gain; None for no step.
+
+        Returns:
+            The logarithms of the new distribution [B, V], and its relative representation [B, anchors].
+        """
+        anchors = self.vectors[: self._anchors].T
+        moved = []
+        top = log_p.new_full((len(log_p), 1), torch.finfo(log_p.dtype).min)
+        total = torch.zeros_like(top)
+        related = self.vectors.new_zeros(len(log_p), self._anchors)
+        # One pass does both, because a token's new share needs only its own row of the matrix and the running sum.
+        for block, before in zip(self.vectors.split(self._rows), log_p.split(self._rows, dim=1), strict=True):
+            matrix = (block * self._sharpness @ anchors).softmax(dim=1)
+            now = before if pull is None else before + (pull @ matrix.T).to(log_p.dtype)
+            # The largest value so far is subtracted, so that exp() does not overflow; earlier sums are rescaled to it.
+            highest = torch.maximum(top, now.amax(dim=1, keepdim=True))
+            rescale, share = (top - highest).exp(), (now - highest).exp()
+            total = total * rescale + share.sum(dim=1, keepdim=True)
+            related = related * rescale.to(related.dtype) + share.to(related.dtype) @ matrix
+            top = highest
+            moved.append(now)
+        return torch.cat(moved, dim=1) - top - total.log(), related / total.to(related.dtype)
+
+
+def search(space: RelativeSpace, log_p: Tensor, related: Tensor, target: Tensor, options: Options) -> Tensor:
+    """Search the distribution of the primary whose relative representation is near to a target (Eq. 6 and 7).
+
+    Args:
+        space: The primary's relative space.
+        log_p: [B, V] logarithms of the distribution where the search starts.
+        related: [B, anchors] its relative representation.
+        target: [B, anchors] the members' mean representation.
+        options: The number of steps and their size.
+
+    Returns:
+        [B, V] logarithms of the distribution.
+    """
+    # The gradient of KL(target || related) divides by `related`, which can be 0.
+    least = torch.finfo(related.dtype).tiny
+    for _ in range(options.steps):
+        log_p, related = space.relate(log_p, options.learning_rate * target / related.clamp(min=least))
+    return log_p
+
+
+def make(setup: Setup, options: Options) -> TokenRule:
+    """Make the rule.
 
     Raises:
-        InputError: They have too few tokens in common, or a model's embeddings cannot be read.
+        InputError: The members have too few tokens in common, or a model's embeddings cannot be read.
     """
     return make_rule("deepen", setup, setup.weights, options)
+
+
+def make_rule(method: str, setup: Setup, weights: Sequence[float], options: Options) -> TokenRule:
+    """Make the rule with given weights for Eq. 5; see :func:`make`."""
+    members, joint = list(setup.members), setup.joint
+    common = common_entries(method, setup, range(len(members)))
+    ids = [_anchors_first(tables.entry_of, tables.id_of[common]) for tables in joint.members]
+    cells = _CELLS_CPU if common.device.type == "cpu" else _CELLS_GPU
+    spaces = [
+        RelativeSpace(unit_embeddings(method, member, "input", index), len(common), options.sharpness, cells)
+        for member, index in zip(members, ids, strict=True)
+    ]
+    # Inside, a member's tokens are sorted with the anchors first; the result is in the order of the primary's ids.
+    order = ids[0].argsort()
+    entries = joint.members[0].entry_of[ids[0][order]]
+    present = [owned_entries(tables)[entries] for tables in joint.members]
+    precision = spaces[0].vectors.dtype
+
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        candidates = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
+        # Scored entries can be so unlikely that their probability is 0 in float32.
+        own = [(z if also is None else z.double()).log_softmax(dim=1) for z in candidates]
+        related = [
+            space.relate(log_p.index_select(1, index))[1] for space, log_p, index in zip(spaces, own, ids, strict=True)
+        ]
+        # Members can have different dtypes; the primary's decides.
+        target = sum(weight * r.to(precision) for weight, r in zip(weights, related, strict=True))
+        start = own[0].index_select(1, ids[0])
+        # A single member already is at the target.
+        found = start if len(own) == 1 else search(spaces[0], start, related[0], torch.as_tensor(target), options)
+        mean = found.index_select(1, order).exp()
+        shares = [
+            log_p.index_select(1, tables.place_of[entries]).exp().mul_(mask).to(mean.dtype)
+            for log_p, tables, mask in zip(own, joint.members, present, strict=True)
+        ]
+        rows = entries.expand(len(mean), -1)
+        chosen = ids[0][order].expand(len(mean), -1)
+        return Distribution(rows, torch.ones_like(rows, dtype=torch.bool), chosen, torch.stack(shares), mean)
+
+    return TokenRule(combine)
+
+
+def _anchors_first(entry_of: Tensor, anchors: Tensor) -> Tensor:
+    """A member's candidate ids: the anchors in their order, then the others."""
+    other = entry_of != NONE
+    other[anchors] = False
+    return torch.cat([anchors, torch.nonzero(other).squeeze(1)])

@@ -1,7 +1,7 @@
-"""DeePEn-Adapt: DeePEn with more weight for members that did better on development questions (section 3.5).
+"""DeePEn-Adapt: DeePEn with larger weights for members that did better on development questions (section 3.5).
 
-``alpha_i = s_i / sum_j s_j``, ``s_i`` being the accuracy above chance. Accuracies and chance are given as options, in
-points; where a member is at chance or below, its weight is 0 (the paper is silent). All else is as in
+``alpha_i = s_i / sum_j s_j``, where ``s_i`` is the member's accuracy above chance. Accuracies and chance are options,
+in points. A member at chance or below has weight 0 (the paper is silent). All else is as in
 :mod:`ensemble.methods.deepen`.
 """
 
@@ -11,66 +11,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
-from ensemble.methods import Method
-from ensemble.methods._relative import Search, make_rule
+from ensemble.methods import Method, deepen
 from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",
     summary="DeePEn with weights from the members' accuracies (Huang et al., 2024)",
-    when="to compare with DeePEn, where the members' accuracies are known and differ",
+    when="comparisons with DeePEn, when the members' accuracies are known and differ",
 )
-_DEFAULT = Search()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """DeePEn-Adapt's settings.
+class Options(deepen.Options):
+    """Options of DeePEn-Adapt; see :class:`ensemble.methods.deepen.Options` for ``steps`` and the others.
 
     Attributes:
-        accuracies: One for each member, on development questions, from 0 to 100; needed.
-        chance: What guessing would reach, from 0 to 100: 100 / K with K choices, 0 for free text.
-        steps: See :class:`ensemble.methods._relative.Search`.
-        learning_rate: Likewise.
-        sharpness: Likewise.
+        accuracies: Each member's accuracy on development questions, from 0 to 100; required.
+        chance: The accuracy of guessing, from 0 to 100: 100 / K with K choices, 0 for free text.
     """
 
     accuracies: Sequence[float] = ()
     chance: float = 0.0
-    steps: int = _DEFAULT.steps
-    learning_rate: float = _DEFAULT.learning_rate
-    sharpness: float = _DEFAULT.sharpness
 
     def __post_init__(self) -> None:
+        # super() without arguments does not work here: a data class with slots is a copy of the class.
+        deepen.Options.__post_init__(self)
         if any(not 0 <= value <= 100 for value in (*self.accuracies, self.chance)):
             raise InputError(f"accuracies {list(self.accuracies)}, chance {self.chance}: each must be from 0 to 100")
-        _ = self.search  # which raises for what is out of range
-
-    @property
-    def search(self) -> Search:
-        """How the way back is searched for."""
-        return Search(self.steps, self.learning_rate, self.sharpness)
 
 
 def adaptive_weights(accuracies: Sequence[float], chance: float) -> list[float]:
     """The weights of section 3.5.
 
     Raises:
-        InputError: Nobody is above chance.
+        InputError: No accuracy is above chance.
     """
     above = [max(accuracy - chance, 0.0) for accuracy in accuracies]
     if not sum(above) > 0:
         raise InputError(
             f"method deepen-adapt: no accuracy of {list(accuracies)} is above chance ({chance:g}); use deepen"
         )
-    return [own / sum(above) for own in above]
+    return [value / sum(above) for value in above]
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """DeePEn-Adapt for some members.
+    """Make the rule.
 
     Raises:
-        InputError: Accuracies are missing, or there are weights besides; or see :func:`ensemble.methods.deepen.make`.
+        InputError: Accuracies are missing, or weights are given; or see :func:`ensemble.methods.deepen.make`.
     """
     members = len(setup.members)
     if len(options.accuracies) != members:
@@ -82,4 +70,4 @@ def make(setup: Setup, options: Options) -> TokenRule:
         raise InputError(
             "method deepen-adapt: its weights follow from the accuracies; leave the weights out, or use deepen"
         )
-    return make_rule("deepen-adapt", setup, adaptive_weights(options.accuracies, options.chance), options.search)
+    return deepen.make_rule("deepen-adapt", setup, adaptive_weights(options.accuracies, options.chance), options)

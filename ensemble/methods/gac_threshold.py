@@ -1,11 +1,11 @@
 """GaC with a threshold: "Breaking the Ceiling of the LLM Community" (Yu et al., EMNLP 2024), Eq. 5.
 
-The primary is the gate. Where the largest of its probabilities is above the threshold it decides alone, and the others
-do nothing; otherwise the step is GaC's. The paper's threshold in most runs is 0.5. Threshold 1 is GaC; with 0 the
-primary writes alone, and the others are never run.
+The primary is the gate. If its largest probability is above the threshold, it decides alone and the other members do
+not run; otherwise the step is GaC's. The paper mostly uses a threshold of 0.5. With threshold 1 every step is GaC's;
+with 0 the primary writes alone and the other members never run.
 
-The paper gives up the waiting members' caches. Here they are kept: a member that is asked reads in one pass all that it
-missed. In a batch all rows are brought up to date when one asks.
+The paper discards the caches of members that wait. Here they are kept: when a member runs again, it reads all tokens
+that it missed in one pass. In a batch, all rows catch up as soon as one row needs the other members.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ensemble.vocabulary.joint import JointVocabulary
 METHOD = Method(
     level="token",
     summary="GaC only where the primary's largest probability is at most a threshold (Yu et al., EMNLP 2024)",
-    when="to pay for large members only at the steps where a small primary is unsure",
+    when="to run large members only at the steps where a small primary is unsure",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """When the others are asked.
+    """Options of GaC with a threshold.
 
     Attributes:
-        threshold: From 0 to 1: the primary decides alone where its largest probability is above it.
+        threshold: From 0 to 1. The primary decides alone where its largest probability is above it.
     """
 
     threshold: float = 0.5
@@ -41,7 +41,8 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """GaC behind this gate."""
+    """Make the rule."""
+    # The primary's own distribution over the joint vocabulary, for the steps where it decides alone.
     primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
     return TokenRule(
         over_all(setup.joint, setup.weights),

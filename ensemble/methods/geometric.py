@@ -1,8 +1,8 @@
-"""UNITE with the geometric mean: ``P(w)`` in proportion to ``prod_i P_i(w)^a_i`` over the union.
+"""UNITE with the geometric mean: ``P(w)`` is proportional to ``prod_i P_i(w)^a_i`` over the union.
 
-A log-linear pool: a token must be likely for all members, where for the arithmetic mean it is enough to be very likely
-for one. Steps 1 to 5 are UNITE's; step 6 has the weighted mean of the logarithms, renormalised on the union. An entry
-that a member cannot express counts as if it were as unlikely as a number can be.
+This is a log-linear pool: a token must be likely for all members, while for the arithmetic mean it is enough to be very
+likely for one. Steps 1 to 5 are UNITE's; step 6 takes the weighted mean of the logarithms, renormalised on the union.
+An entry that a member cannot express has the smallest probability that a number can hold.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",
-    summary="UNITE with the geometric mean in place of the arithmetic one",
-    when="where a token that one member finds nearly impossible should not win",
-    apart=True,
+    summary="UNITE with the geometric instead of the arithmetic mean",
+    when="where a token that one member finds nearly impossible must not win",
+    distributed=True,
 )
 
 
@@ -29,5 +29,5 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """UNITE with this mean."""
+    """See :func:`ensemble.methods.unite.make`."""
     return unite.make(setup, unite.Options(options.gate, "geometric", options.consistency))

@@ -1,11 +1,11 @@
-"""Reranking: a reward model reads every member's response and the best one is taken.
+"""Reranking: a reward model reads every member's response, and the response with the highest reward is taken.
 
-``pointwise`` takes any sequence-classification model of transformers with a single output, a reward: it reads prompt
-and response as a pair of texts. ``pairwise`` is in the manner of PairRanker (Jiang et al., LLM-Blender, 2023): the
-model reads the prompt and two responses and says which is better, each pair in both orders, and a response's reward is
-the sum of all its comparisons. PairRanker marks the parts of its input with special tokens of its own; here prompt and
-both responses are parted by the tokenizer's separator (a blank line where it has none), and the model has one output
-(above 0: the first is better) or two (the first's and the second's logit).
+``pointwise`` reads the prompt and one response as a pair of texts. The model is any sequence-classification model of
+transformers with one output, the reward. ``pairwise`` follows PairRanker (Jiang et al., LLM-Blender, 2023): the model
+reads the prompt and two responses and says which one is better, for each pair in both orders. The reward of a response
+is the sum over all its comparisons. PairRanker separates its input with its model's special tokens; here the
+tokenizer's separator token separates the two responses (a blank line if it has none). A pairwise model has one output
+(above 0: the first response is better) or two (a logit for each response).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
-from ensemble.methods._response import Answered, ResponseMethod, ResponseSetup
+from ensemble.methods._response import ResponseMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 METHOD = Method(
     level="response",
-    summary="the response that a reward model likes best, read one by one or in pairs (PairRanker)",
-    when="a reward model for this kind of text is at hand, and answers have no one wording",
+    summary="the response with the highest reward from a reward model, one by one or in pairs (PairRanker)",
+    when="free text with many correct wordings, when you have a reward model for this kind of text",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The reranker's settings.
+    """Options of the reranker.
 
     Attributes:
         reward_model: A folder, or an id on the hub.
-        kind: What the model reads at a time: one response, or two.
+        kind: Whether the model reads one response at a time (``pointwise``) or two (``pairwise``).
         device: ``cpu``, ``cuda``, ...
     """
 
@@ -48,57 +48,56 @@ class Options:
             raise InputError(f"kind {self.kind!r}: not one of pointwise, pairwise")
 
 
-@dataclass(frozen=True, slots=True)
 class Reranker:
-    """A reward model, and how it is asked."""
+    """A reward model with its tokenizer; see :class:`Options` for ``kind``."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    kind: Literal["pointwise", "pairwise"]
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._kind = kind
 
-    def choose(self, question: Answered) -> int:
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:  # noqa: ARG002
         """See :class:`ensemble.methods._response.ResponseMethod`."""
-        texts = [response.text for response in question.responses]
-        rewards = self._alone(question.prompt, texts) if self.kind == "pointwise" else self._pairs(question, texts)
+        if self._kind == "pointwise":
+            rewards = [float(logits[0]) for logits in self._logits([prompt] * len(texts), texts)]
+        else:
+            rewards = self._pairwise_rewards(prompt, texts)
         return rewards.index(max(rewards))
 
-    def _alone(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        return [float(logits[0]) for logits in self._read([prompt] * len(texts), texts)]
-
-    def _pairs(self, question: Answered, texts: Sequence[str]) -> list[float]:
-        # One text is often several members': it is read once.
+    def _pairwise_rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
+        # Several members often write the same text; the model reads it once.
         different = list(dict.fromkeys(texts))
         pairs = list(permutations(different, 2))
         if not pairs:
             return [0.0] * len(texts)
-        parted = self.tokenizer.sep_token or "\n\n"
-        read = self._read([question.prompt] * len(pairs), [f"{a}{parted}{b}" for a, b in pairs])
+        separator = self._tokenizer.sep_token or "\n\n"
+        outputs = self._logits([prompt] * len(pairs), [f"{a}{separator}{b}" for a, b in pairs])
         reward = dict.fromkeys(different, 0.0)
-        for (a, b), logits in zip(pairs, read, strict=True):
+        for (a, b), logits in zip(pairs, outputs, strict=True):
             better = float(logits[0] - logits[1]) if len(logits) == 2 else float(logits[0])
             reward[a] += better
             reward[b] -= better
-        # Rounded, so that the order of the additions decides nothing.
+        # Rounded, so that the order of the additions does not decide a tie.
         return [round(reward[text], 6) for text in texts]
 
-    def _read(self, prompts: Sequence[str], texts: Sequence[str]) -> Any:
+    def _logits(self, prompts: Sequence[str], texts: Sequence[str]) -> Any:
         import torch
 
         with torch.inference_mode():
-            inputs = self.tokenizer(
+            inputs = self._tokenizer(
                 list(prompts), list(texts), padding=True, truncation="longest_first", return_tensors="pt"
             )
-            logits = self.model(**inputs.to(self.model.device)).logits.float()
+            logits = self._model(**inputs.to(self._model.device)).logits.float()
         if bool(logits.isnan().any()):
             raise MemberError("method rerank: the reward model's outputs are not numbers (NaN)")
         return logits
 
 
-def make(setup: ResponseSetup, options: Options) -> ResponseMethod:  # noqa: ARG001  # any members will do
-    """Load the reward model.
+def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> ResponseMethod:  # noqa: ARG001
+    """Load the reward model; the method learns nothing.
 
     Raises:
-        InputError: None was named, or it is no sequence classifier with the outputs that are needed.
+        InputError: No reward model is given, or it is not a sequence classifier with the outputs that ``kind`` needs.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -108,16 +107,19 @@ def make(setup: ResponseSetup, options: Options) -> ResponseMethod:  # noqa: ARG
     try:
         labels = AutoConfig.from_pretrained(place).num_labels
         tokenizer = AutoTokenizer.from_pretrained(place)
+        # Only safetensors, because reading a pickle can run code.
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             place, use_safetensors=True, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise InputError(f"method rerank: {place} cannot be loaded as a sequence classifier ({error})") from error
+    # A base model loads with a random classifier; its rewards would mean nothing.
     if missing := sorted(loaded["missing_keys"]):
         raise InputError(f"method rerank: {place} has no trained {missing[0]}; name a sequence classifier")
     if labels > (1 if options.kind == "pointwise" else 2):
         wanted = "one output, a reward" if options.kind == "pointwise" else "one output or two"
         raise InputError(f"method rerank: {place} has {labels} outputs; {options.kind} needs {wanted}")
+    # A batch needs padding, and the model uses the padding id to find the last token of each text.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id

@@ -1,84 +1,78 @@
-"""A router: which member to ask, told by the questions most like this one.
+"""A router: each question goes to the member that was best on similar questions.
 
-On the dev questions it is known which members were right. A new question is held against all of them by the cosine of
-their TF-IDF vectors (words and pairs of words), and the member with the best mean score on the nearest ones is taken.
-In production only that member has to be run, which makes a router the cheapest of all methods.
-
-What the prompts of a task share (instructions, demonstrations) is in each of them, so TF-IDF gives it little weight.
+The members' scores on the dev questions are known. For a new question the router finds the nearest dev questions by the
+cosine of their TF-IDF vectors (words and pairs of words), and takes the member with the best mean score on them. In
+production only this member runs, so a router is the cheapest of all methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.methods._response import Answered, ResponseMethod, ResponseSetup
-
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
+from ensemble.methods._response import ResponseMethod
 
 METHOD = Method(
     level="response",
-    summary="the member that was right on the dev questions most like this one (nearest neighbours)",
-    when="members that are good at different kinds of questions, and only one of them may be run",
+    summary="the member with the best scores on the most similar dev questions (nearest neighbours)",
+    when="members that are good at different kinds of questions, when only one of them can run",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The router's settings.
+    """Options of the router.
 
     Attributes:
-        neighbours: Dev questions that are looked at, at least 1.
+        neighbours: How many of the nearest dev questions count, at least 1.
     """
 
     neighbours: int = 20
 
     def __post_init__(self) -> None:
         if self.neighbours < 1:
-            raise InputError(f"neighbours is {self.neighbours}; a router needs at least 1")
+            raise InputError(f"neighbours is {self.neighbours}; it must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
 class Router:
-    """A predictor of each member's score, fitted to the dev questions."""
+    """Predicts each member's score on a question.
 
-    predictor: Pipeline
+    Args:
+        prompts: The prompts of the dev questions.
+        scores: For each prompt every member's score, from 0 to 1, the primary's first.
+        neighbours: See :class:`Options`.
+    """
 
-    def choose(self, question: Answered) -> int:
+    def __init__(self, prompts: Sequence[str], scores: Sequence[Sequence[float]], neighbours: int) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.neighbors import KNeighborsRegressor
+        from sklearn.pipeline import make_pipeline
+
+        self._predictor = make_pipeline(
+            # Instructions and demonstrations are in every prompt of a task, so TF-IDF gives them little weight.
+            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\S+"),
+            KNeighborsRegressor(neighbours, metric="cosine"),
+        )
+        self._predictor.fit(list(prompts), [list(row) for row in scores])
+
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:  # noqa: ARG002
         """See :class:`ensemble.methods._response.ResponseMethod`."""
-        scores: list[float] = self.predictor.predict([question.prompt])[0].round(9).tolist()
-        return scores.index(max(scores))
+        # Rounded, so that floating-point noise does not decide a tie, which the primary wins.
+        predicted: list[float] = self._predictor.predict([prompt])[0].round(9).tolist()
+        return predicted.index(max(predicted))
 
 
-def make(setup: ResponseSetup, options: Options) -> ResponseMethod:
-    """Fit a router to the dev questions.
+def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> ResponseMethod:
+    """Fit a router to dev questions.
 
     Raises:
-        InputError: There are fewer of them than neighbours are wanted, or some without scores.
+        InputError: There are fewer dev questions than neighbours.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.neighbors import KNeighborsRegressor
-    from sklearn.pipeline import make_pipeline
-
-    if len(setup.dev) < options.neighbours:
+    if len(prompts) < options.neighbours:
         raise InputError(
             f"method router: it needs {options.neighbours} dev questions to learn from, and there are "
-            f"{len(setup.dev)}; profile the members on more"
+            f"{len(prompts)}; profile the members on more"
         )
-    predictor = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\S+"),
-        KNeighborsRegressor(options.neighbours, metric="cosine"),
-    )
-    predictor.fit([question.prompt for question in setup.dev], [_scores(question) for question in setup.dev])
-    return Router(predictor)
-
-
-def _scores(question: Answered) -> Sequence[float]:
-    scores = [response.score for response in question.responses]
-    if None in scores:
-        raise InputError("method router: a dev question has a response without a score; grade all of them")
-    return [score for score in scores if score is not None]
+    return Router(prompts, scores, options.neighbours)

@@ -1,15 +1,14 @@
 """UNITE where it is safe and needed: the idea of SAFE ("When to Ensemble", 2025).
 
-The primary drafts, and the others check. A step is ensembled only
+The primary drafts, and the other members check. A step is ensembled only if both conditions hold:
 
-- where the tokenizations end together: for every other member ``C_i`` of the text is the beginning of ``C_i`` of the
-  text and the primary's token, so that none reads the end of the text otherwise once it goes on;
-- and where the members do not agree already: the primary's token is not the likeliest of all members, and its mean
-  probability is below one half.
+- The tokenizations end together: for every other member, ``C_i`` of the text is a prefix of ``C_i`` of the text and the
+  primary's token. So no member changes its reading of the end of the text when the text continues.
+- The members disagree: the primary's token is not the likeliest token of all members, and its mean probability is below
+  one half.
 
-Elsewhere the primary's own likeliest token stands (or, where tokens are drawn, one drawn from its own distribution).
-Probabilities are UNITE's, on the union. Whether a text is drafted or a batch decoded makes no difference to what is
-emitted.
+At all other steps the primary's own likeliest token is emitted (or, with sampling, a token from its own distribution).
+Probabilities are UNITE's, on the union. Drafts and batches do not change the result.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from ensemble.step.token_method import Setup, TokenRule
 
 METHOD = Method(
     level="token",
-    summary="UNITE only where tokenizations end together and the members disagree (the idea of SAFE, 2025)",
-    when="for long answers, where a token forced into the middle of a word does most harm",
-    apart=True,
+    summary="UNITE only where tokenizations end together and the members disagree (idea of SAFE, 2025)",
+    when="long answers, where a token in the middle of a word does most harm",
+    distributed=True,
 )
 
 
@@ -36,5 +35,5 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """UNITE behind this gate."""
+    """See :func:`ensemble.methods.unite.make`."""
     return unite.make(setup, unite.Options("safe", options.mean, options.consistency))

@@ -1,20 +1,21 @@
-"""SweetSpan: the members write a few words each, read each other's, and the words with the lowest perplexity are kept.
+"""SweetSpan: the members write a few words each, and the words with the lowest perplexity are kept.
 
 "Hit the Sweet Spot! Span-Level Ensemble for Large Language Models" (Xu et al., 2024), section 2. In each round every
-member goes on by itself for a span of whole words. Every member then reads every span, and gives it a perplexity
-PPL_m(s_j). Where the largest perplexity of a span is over lambda times the smallest, both are left out: the member that
-understands nothing, and the one that is overly fond of its own words. The span with the lowest mean of the rest is what
-all go on from.
+member writes a span of whole words by itself. Then every member reads every span and computes its perplexity
+PPL_m(s_j). If the largest perplexity of a span is more than lambda times the smallest one, both are left out: they come
+from a member that does not understand the text and a member that prefers its own words too much. All members continue
+from the span with the lowest mean of the remaining perplexities.
 
-The paper takes spans of 1 to 32 words, with four as its example, and lambda = 10. Where it is silent, this was chosen:
+The paper uses spans of 1 to 32 words, with four as its example, and lambda = 10. Choices where it is silent:
 
-- A word is a run of characters that are no white space, with the white space before it. So a span ends where the next
-  white space begins, and no tokenizer sees a border within a word. A member that writes none (Chinese has none) is
-  stopped after 16 tokens a word.
-- A member's EOS ends its span and is one of the span's tokens for whoever has one. If such a span is kept, that is the
-  end.
-- Probabilities are over a member's candidates: what is never emitted takes no share.
-- The filter would leave nobody of two members, so three are needed. Ties go to the earlier member, the primary first.
+- A word is a run of characters that are not white space, with the white space before it. So a span ends where the next
+  white space begins, and no tokenizer sees a border inside a word. A member that writes no white space (as in Chinese)
+  is stopped after 16 tokens a word.
+- A member's EOS ends its span. It is one of the span's tokens for every member that has EOS. If such a span is kept,
+  the text ends.
+- Probabilities are over a member's candidates: tokens that are never emitted have no probability.
+- With two members the filter would leave out both, so three are needed. Ties go to the earlier member, the primary
+  first.
 """
 
 from __future__ import annotations
@@ -23,34 +24,39 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.methods._span import SpanMethod
-from ensemble.methods._writer import Span, Writer
+from ensemble.models.member import Member
+from ensemble.runtime.local_runner import common_length
+from ensemble.step.distribution import candidate_logits
 from ensemble.step.token_method import Setup
+from ensemble.vocabulary.joint import MemberTables
 from ensemble.vocabulary.retokenize import Continuation
 
 METHOD = Method(
     level="span",
-    summary="of a few words from each member those that all find likeliest (SweetSpan, Xu et al., 2024)",
-    when="three or more members of unlike vocabularies, and long answers in languages with spaces",
+    summary="of a few words from each member, the words that all find likeliest (SweetSpan, Xu et al., 2024)",
+    when="three or more members with different vocabularies, and long answers in languages with spaces",
 )
-_TOKENS_A_WORD = 16
+_TOKENS_PER_WORD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """SweetSpan's settings.
+    """Options of SweetSpan.
 
     Attributes:
-        words: Of a span, at least 1.
-        outlier: How many times a span's smallest perplexity its largest may be before both are left out, at least 1
+        words: Words of a span, at least 1.
+        outlier: The largest and the smallest perplexity of a span are left out if their ratio is above this, at least 1
             (lambda in the paper).
     """
 
@@ -64,167 +70,11 @@ class Options:
             raise InputError(f"outlier is {self.outlier}; it must be a ratio of at least 1")
 
 
-def mean_perplexity(perplexities: Sequence[float], outlier: float) -> float:
-    """The mean of a span's perplexities, of three members at least, without the unfaithful ones (section 2.2).
-
-    Where the largest is over ``outlier`` times the smallest, one of each is left out.
-    """
-    ordered = sorted(perplexities)
-    kept = ordered[1:-1] if ordered[-1] > outlier * ordered[0] else ordered
-    return sum(kept) / len(kept)
-
-
-def best_span(perplexities: Sequence[Sequence[float]], outlier: float) -> int:
-    """The number of the span with the lowest mean perplexity, the first of them.
-
-    Args:
-        perplexities: For each span, what each member gives it.
-        outlier: See :func:`mean_perplexity`.
-    """
-    means = [mean_perplexity(row, outlier) for row in perplexities]
-    return means.index(min(means))
-
-
-@dataclass(slots=True)
-class _Running:
-    """A prompt on its way, and its text as each member reads it."""
-
-    number: int
-    prompts: list[list[int]]
-    readers: list[Continuation]
-    data: bytes = b""
-    counts: Counts = field(default_factory=Counts)
-
-    def extend(self, data: bytes) -> None:
-        self.data += data
-        for reader in self.readers:
-            reader.extend(data)
-
-
-class SpanDecoding:
-    """Some prompts being continued, a span of each at a step; see :class:`ensemble.methods._span.DecodingLoop`."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        options: Options,
-        prompts: Sequence[list[list[int]]],
-        settings: Settings,
-        batch: Batch,
-    ) -> None:
-        self._options = options
-        self._settings = settings
-        self._size = batch.size
-        self._members = setup.members
-        self._writers = [Writer(*pair) for pair in zip(setup.members, setup.joint.members, strict=True)]
-        self._stops = [stop.encode() for stop in settings.stop]
-        self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
-        self._running: list[_Running] = []
-        self._whole = re.compile(rb"(?:\s*\S+){%d}(?=\s)" % options.words)
-
-    @property
-    def done(self) -> bool:
-        """Whether every prompt is finished."""
-        return not self._running and not self._waiting
-
-    @property
-    def running(self) -> dict[int, bytes]:
-        """The bytes of the running prompts so far, by number."""
-        return {running.number: running.data for running in self._running}
-
-    def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        while not self.done:
-            yield from self.step()
-
-    @torch.inference_mode()
-    def step(self) -> list[tuple[int, Generation]]:
-        """One round for each running prompt; the numbers and generations of those that are finished."""
-        if not self._running:
-            self._admit()
-        most = _TOKENS_A_WORD * self._options.words
-        spans = [
-            writer.write([running.readers[n].ids for running in self._running], self._whole, most)
-            for n, writer in enumerate(self._writers)
-        ]
-        given = [
-            writer.perplexities(
-                [running.readers[n] for running in self._running], [list(own) for own in zip(*spans, strict=True)]
-            )
-            for n, writer in enumerate(self._writers)
-        ]
-        finished: list[tuple[int, Generation]] = []
-        for row, running in enumerate(self._running):
-            perplexities = [[own[row][span] for own in given] for span in range(len(spans))]
-            kept = spans[best_span(perplexities, self._options.outlier)][row]
-            if (generation := self._append(running, kept)) is not None:
-                finished.append((running.number, generation))
-        self._drop({number for number, _ in finished})
-        return finished
-
-    def _admit(self) -> None:
-        fresh = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
-        readers = [[Continuation(member.vocabulary) for member in self._members] for _ in fresh]
-        self._running = [_Running(n, list(own), each) for (n, own), each in zip(fresh, readers, strict=True)]
-        for n, writer in enumerate(self._writers):
-            writer.admit([prompts[n] for _, prompts in fresh])
-
-    def _drop(self, numbers: set[int]) -> None:
-        if not numbers:
-            return
-        kept = [row for row, running in enumerate(self._running) if running.number not in numbers]
-        self._running = [self._running[row] for row in kept]
-        for writer in self._writers:
-            writer.drop(kept)
-
-    def _append(self, running: _Running, span: Span) -> Generation | None:
-        """Add a span to a text; the generation where that is its end."""
-        searched = len(running.data)
-        running.extend(span.data)
-        running.counts.steps += 1
-        running.counts.combined += 1
-        ends = [running.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
-        tokens = running.readers[0].ids
-        vocabulary = self._members[0].vocabulary
-        found = [end for end in ends if end >= 0]
-        if len(tokens) > self._settings.max_new_tokens:
-            tokens = tokens[: self._settings.max_new_tokens]
-            room = sum(len(vocabulary.token_bytes(token) or b"") for token in tokens)
-            if not found or min(found) > room:
-                return _generation(running, running.data[:room], tokens, "length")
-        if found:
-            return _generation(running, running.data[: min(found)], tokens, "stop")
-        if span.ended:
-            return _generation(running, running.data, tokens, "eos")
-        # A span without a byte would be written again and again.
-        if len(tokens) >= self._settings.max_new_tokens or not span.data or self._is_full(running):
-            return _generation(running, running.data, tokens, "length")
-        return None
-
-    def _is_full(self, running: _Running) -> bool:
-        """Whether some member's context cannot hold the text and a token more."""
-        held = zip(self._members, running.prompts, running.readers, strict=True)
-        return any((most := m.most_tokens(p)) is not None and len(p) + len(r.ids) >= most for m, p, r in held)
-
-
-@dataclass(frozen=True, slots=True)
-class SweetSpan:
-    """SweetSpan for some members."""
-
-    setup: Setup
-    options: Options
-
-    def decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> SpanDecoding:
-        """See :class:`ensemble.methods._span.SpanMethod`."""
-        if settings.temperature > 0:
-            raise InputError("method sweetspan: its members write greedily; leave the temperature at 0")
-        return SpanDecoding(self.setup, self.options, prompts, settings, batch)
-
-
 def make(setup: Setup, options: Options) -> SpanMethod:
-    """SweetSpan for some members.
+    """Make the method.
 
     Raises:
-        InputError: There are fewer than three, or their weights differ.
+        InputError: There are fewer than three members, or their weights differ.
     """
     if len(setup.members) < 3:
         raise InputError(
@@ -233,8 +83,301 @@ def make(setup: Setup, options: Options) -> SpanMethod:
         )
     if max(setup.weights) - min(setup.weights) > 1e-9:
         raise InputError("method sweetspan: it weighs all members alike; leave the weights out")
-    return SweetSpan(setup, options)
+    return partial(SpanDecoder, setup, options)
 
 
-def _generation(running: _Running, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
-    return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=running.counts)
+def mean_perplexity(perplexities: Sequence[float], outlier: float) -> float:
+    """The mean of a span's perplexities, of at least three members, without outliers (section 2.2).
+
+    If the largest is more than ``outlier`` times the smallest, both are left out.
+    """
+    ordered = sorted(perplexities)
+    kept = ordered[1:-1] if ordered[-1] > outlier * ordered[0] else ordered
+    return sum(kept) / len(kept)
+
+
+def best_span(perplexities: Sequence[Sequence[float]], outlier: float) -> int:
+    """The number of the span with the lowest mean perplexity, the first of several.
+
+    Args:
+        perplexities: For each span, every member's perplexity.
+        outlier: See :func:`mean_perplexity`.
+    """
+    means = [mean_perplexity(row, outlier) for row in perplexities]
+    return means.index(min(means))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of text.
+
+    Attributes:
+        data: Its bytes.
+        ended: Whether EOS follows.
+    """
+
+    data: bytes
+    ended: bool
+
+
+class _RunningText:
+    """A text that is being written: its prompt in every member's ids, and the text so far as each member reads it."""
+
+    def __init__(self, number: int, prompts: Sequence[list[int]], members: Sequence[Member]) -> None:
+        self.number = number
+        self.prompts = prompts
+        self.readers = [Continuation(member.vocabulary) for member in members]
+        self.data = b""
+        self.counts = Counts()
+
+    def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
+        # The limit of tokens can cut the bytes of a character.
+        return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
+
+
+class SpanDecoder:
+    """Continues prompts span by span; see :class:`ensemble.methods._span.PromptDecoder`.
+
+    Args:
+        setup: The members.
+        options: The method's options.
+        prompts: For each prompt its ids in every member's vocabulary.
+        settings: How to decode; the same for all prompts.
+        batch: How many prompts are continued at a time.
+
+    Raises:
+        InputError: The temperature is above 0.
+    """
+
+    def __init__(
+        self, setup: Setup, options: Options, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch
+    ) -> None:
+        if settings.temperature > 0:
+            raise InputError("method sweetspan: its members write greedily; leave the temperature at 0")
+        self._options = options
+        self._settings = settings
+        self._size = batch.size
+        self._members = setup.members
+        self._writers = [Writer(*pair) for pair in zip(setup.members, setup.joint.members, strict=True)]
+        self._stops = [stop.encode() for stop in settings.stop]
+        # Prompts of similar length are in one batch, so that little of it is padding.
+        self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
+        self._running: list[_RunningText] = []
+        self._span_end = re.compile(rb"(?:\s*\S+){%d}(?=\s)" % options.words)
+
+    @property
+    def done(self) -> bool:
+        """Whether every prompt is finished."""
+        return not self._running and not self._waiting
+
+    @property
+    def running(self) -> dict[int, bytes]:
+        """The bytes of the running texts so far, by the prompt's number."""
+        return {text.number: text.data for text in self._running}
+
+    def __iter__(self) -> Iterator[tuple[int, Generation]]:
+        while not self.done:
+            yield from self.step()
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Generation]]:
+        """One round for each running prompt; the numbers and generations of the prompts that it finishes."""
+        if not self._running:
+            self._admit()
+        most = _TOKENS_PER_WORD * self._options.words
+        spans = [
+            writer.write([text.readers[n].ids for text in self._running], self._span_end, most)
+            for n, writer in enumerate(self._writers)
+        ]
+        by_row = [list(row) for row in zip(*spans, strict=True)]
+        perplexities = [
+            writer.perplexities([text.readers[n] for text in self._running], by_row)
+            for n, writer in enumerate(self._writers)
+        ]
+        finished: list[tuple[int, Generation]] = []
+        for row, text in enumerate(self._running):
+            of_spans = [[member[row][span] for member in perplexities] for span in range(len(spans))]
+            kept = by_row[row][best_span(of_spans, self._options.outlier)]
+            if (generation := self._append(text, kept)) is not None:
+                finished.append((text.number, generation))
+        self._drop({number for number, _ in finished})
+        return finished
+
+    def _admit(self) -> None:
+        fresh = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
+        self._running = [_RunningText(number, prompts, self._members) for number, prompts in fresh]
+        for n, writer in enumerate(self._writers):
+            writer.admit([prompts[n] for _, prompts in fresh])
+
+    def _drop(self, numbers: set[int]) -> None:
+        if not numbers:
+            return
+        kept = [row for row, text in enumerate(self._running) if text.number not in numbers]
+        self._running = [self._running[row] for row in kept]
+        for writer in self._writers:
+            writer.drop(kept)
+
+    def _append(self, text: _RunningText, span: Span) -> Generation | None:
+        """Append a span to a text; the generation if this ends the text."""
+        searched = len(text.data)
+        text.data += span.data
+        for reader in text.readers:
+            reader.extend(span.data)
+        text.counts.steps += 1
+        text.counts.combined += 1
+        # A stop string may begin in the text before this span.
+        places = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
+        stops = [place for place in places if place >= 0]
+        tokens = text.readers[0].ids
+        vocabulary = self._members[0].vocabulary
+        # A span may go beyond the limit; then a stop string counts only if it begins within the limit.
+        if len(tokens) > self._settings.max_new_tokens:
+            tokens = tokens[: self._settings.max_new_tokens]
+            room = sum(len(vocabulary.token_bytes(token) or b"") for token in tokens)
+            if not stops or min(stops) > room:
+                return text.generation(text.data[:room], tokens, "length")
+        if stops:
+            return text.generation(text.data[: min(stops)], tokens, "stop")
+        if span.ended:
+            return text.generation(text.data, tokens, "eos")
+        # After an empty span the members would write the same empty span for ever.
+        if len(tokens) >= self._settings.max_new_tokens or not span.data or self._is_full(text):
+            return text.generation(text.data, tokens, "length")
+        return None
+
+    def _is_full(self, text: _RunningText) -> bool:
+        """Whether the context of a member cannot hold the text and one more token."""
+        parts = zip(self._members, text.prompts, text.readers, strict=True)
+        return any((most := m.most_tokens(p)) is not None and len(p) + len(r.ids) >= most for m, p, r in parts)
+
+
+class Writer:
+    """A member that writes spans by itself and reads the spans of the others.
+
+    Its context holds each prompt and the text that it read last. For the next text it feeds only what differs.
+
+    Args:
+        member: The member.
+        tables: Its side of a joint vocabulary, on the primary's device.
+    """
+
+    def __init__(self, member: Member, tables: MemberTables) -> None:
+        self._member = member
+        self._tables = tables.to(member.device)
+        self._eos = int(tables.eos_ids[0]) if len(tables.eos_ids) else None
+        self._runner = member.local.runner()
+        self._prompts: list[list[int]] = []
+        self._fed: list[list[int]] = []
+
+    def admit(self, prompts: Sequence[list[int]]) -> None:
+        """Start to continue prompts, given by their ids, instead of the prompts before."""
+        # New rows free the memory of the finished ones.
+        self._runner = self._member.local.runner()
+        self._runner.admit(prompts)
+        self._prompts = list(prompts)
+        self._fed = [list(prompt) for prompt in prompts]
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """Keep only these rows, in this order."""
+        self._runner.drop(kept)
+        self._prompts = [self._prompts[row] for row in kept]
+        self._fed = [self._fed[row] for row in kept]
+
+    def write(self, texts: Sequence[list[int]], span_end: re.Pattern[bytes], most: int) -> list[Span]:
+        """Write a span after each text, greedily.
+
+        Args:
+            texts: For each row the ids after its prompt.
+            span_end: Matches a whole span at the beginning of the written bytes.
+            most: The most tokens of a span.
+        """
+        written: list[list[int]] = [[] for _ in texts]
+        spans: list[Span | None] = [None] * len(texts)
+        # Finished rows are fed again until all are finished, so that the batch keeps its shape.
+        while None in spans:
+            logits = self._feed([[*text, *new] for text, new in zip(texts, written, strict=True)], [1] * len(texts))
+            for row, token in enumerate(self._greedy(logits[:, -1])):
+                if spans[row] is None:
+                    spans[row] = self._grow(row, texts[row], written[row], token, span_end, most)
+        return [span for span in spans if span is not None]
+
+    def perplexities(self, texts: Sequence[Continuation], spans: Sequence[Sequence[Span]]) -> list[list[float]]:
+        """The perplexity of spans after each text: exp of minus the mean log-probability of their tokens.
+
+        Args:
+            texts: For each row, the text after its prompt as the member reads it.
+            spans: For each row, the same number of spans.
+
+        Returns:
+            For each row the perplexity of each span; infinite if the member cannot express the span.
+        """
+        by_span = [self._perplexities(texts, column) for column in zip(*spans, strict=True)]
+        return [list(row) for row in zip(*by_span, strict=True)]
+
+    def _perplexities(self, texts: Sequence[Continuation], spans: Sequence[Span]) -> list[float]:
+        """The perplexity of one span after each text."""
+        wanted, scored = [], []
+        for prompt, text, span in zip(self._prompts, texts, spans, strict=True):
+            reader = text.fork()
+            same = reader.extend(span.data)
+            most = self._member.most_tokens(prompt)
+            # A span of another member may be too long for this member's context; then only its beginning is scored.
+            ids = reader.ids if most is None else reader.ids[: most - len(prompt)]
+            wanted.append(ids)
+            scored.append([*ids[same:], self._eos] if self._scores_eos(span) else ids[same:])
+        # The logits after a token are those of the next token. So a span's logits begin one token before it; the logits
+        # after its last token are needed only for EOS.
+        unused = [0 if self._scores_eos(span) else 1 for span in spans]
+        logits = self._feed(wanted, [max(1, len(tokens) + rest) for tokens, rest in zip(scored, unused, strict=True)])
+        values = []
+        for row, (tokens, rest) in enumerate(zip(scored, unused, strict=True)):
+            end = logits.shape[1] - rest
+            values.append(self._perplexity(logits[row, end - len(tokens) : end], tokens))
+        return values
+
+    def _scores_eos(self, span: Span) -> bool:
+        return span.ended and self._eos is not None
+
+    def _perplexity(self, logits: Tensor, tokens: Sequence[int | None]) -> float:
+        """The perplexity of tokens, from the logits [tokens, V] before each of them."""
+        if not tokens:
+            return math.inf
+        z = candidate_logits(logits, self._tables)
+        places = torch.tensor(tokens, dtype=torch.long, device=z.device)[:, None]
+        mean = float((z.gather(1, places).squeeze(1) - z.logsumexp(dim=1)).double().mean())
+        return math.exp(-mean) if mean > -700 else math.inf  # exp(710) is too large for a float
+
+    def _feed(self, texts: Sequence[Sequence[int]], needed: Sequence[int]) -> Tensor:
+        """Read each text; the logits [rows, last, V] after its last tokens, of which ``needed`` count."""
+        wanted = [[*prompt, *text] for prompt, text in zip(self._prompts, texts, strict=True)]
+        # Tokens whose logits are needed are fed again even if the context holds them.
+        keep = [
+            min(common_length(fed, ids), len(ids) - count)
+            for fed, ids, count in zip(self._fed, wanted, needed, strict=True)
+        ]
+        new = [ids[kept:] for ids, kept in zip(wanted, keep, strict=True)]
+        self._fed = wanted
+        return self._runner.extend(keep, new, last=max(needed))
+
+    def _greedy(self, logits: Tensor) -> list[int]:
+        z = candidate_logits(logits, self._tables)
+        if bool(z.isnan().any()):
+            raise MemberError(f"{self._member.name}: its logits are not numbers (NaN)")
+        chosen: list[int] = z.argmax(dim=1).tolist()
+        return chosen
+
+    def _grow(
+        self, row: int, text: Sequence[int], written: list[int], token: int, span_end: re.Pattern[bytes], most: int
+    ) -> Span | None:
+        """Append a token to what was written; the span if this ends it."""
+        token_bytes = self._member.vocabulary.token_bytes
+        if token != self._eos:
+            written.append(token)
+        data = b"".join(token_bytes(index) or b"" for index in written)
+        if token == self._eos:
+            return Span(data, ended=True)
+        if (match := span_end.match(data)) is not None:
+            return Span(match.group(), ended=False)
+        most_tokens = self._member.most_tokens(self._prompts[row])
+        full = most_tokens is not None and len(self._prompts[row]) + len(text) + len(written) >= most_tokens
+        return Span(data, ended=False) if len(written) >= most or full else None

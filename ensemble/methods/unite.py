@@ -1,8 +1,8 @@
 """UNITE, union top-k ensembling: section 4.2 of "Determine-Then-Ensemble" (ICLR 2025).
 
-Each member's k most likely tokens are joined; each member's probabilities are renormalised on that union; their
-(weighted) mean decides. ``Jam``, wanted by one member, and ``James``, wanted by another, meet in the union: where a
-vocabulary lacks ``James``, the logit of the first token of its spelling stands for it.
+The k most likely tokens of each member form a union. Each member's probabilities are renormalised on the union, and
+their weighted mean decides. If one member wants ``Jam`` and another one ``James``, both are in the union. A member
+whose vocabulary lacks ``James`` uses the logit of the first token of its spelling.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from ensemble.vocabulary.joint import NONE, JointVocabulary
 METHOD = Method(
     level="token",
     summary="the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)",
-    when="the one to begin with: any vocabularies, and hardly dearer than its members",
-    apart=True,
+    when="the first choice: any vocabularies, at little more than the cost of the members",
+    distributed=True,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What goes together with UNITE.
+    """Options of UNITE.
 
     Attributes:
-        gate: ``safe`` combines only where it is safe and needed (see :mod:`ensemble.methods.safe`); None everywhere.
-        mean: ``arithmetic``, the paper's, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
-        consistency: Whether members are weighted by how sure they are and how near the others, step by step (see
+        gate: ``safe`` combines the members only where it is safe and needed (see :mod:`ensemble.methods.safe`); None
+            combines them at every step.
+        mean: ``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
+        consistency: Whether each step weights the members by their certainty and their agreement with the others (see
             :mod:`ensemble.methods.core`).
     """
 
@@ -53,21 +54,23 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """UNITE for some members, with what goes together with it.
+    """Make the rule.
 
     Raises:
-        InputError: Weights are given beside those that consistency makes.
+        InputError: Weights are given together with ``consistency``, which computes its own.
     """
     if options.consistency and len(set(setup.weights)) > 1:
-        raise InputError("weights: consistency weighs the members, step by step; give no other weights beside it")
+        raise InputError("weights: consistency weighs the members at each step; do not give weights with it")
     combine = _combine(setup, setup.joint, setup.weights, options)
-    if options.gate is None:
-        # Other means have bounds of their own.
-        plain = options == Options()
-        decide = _combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
-        return TokenRule(combine, combine_greedy=decide)
-    primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
-    return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), needed_and_safe)
+    if options.gate is not None:
+        # The primary's own distribution, for the steps where the gate is closed.
+        primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
+        return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), needed_and_safe)
+    # The bounds that allow to skip logits (is_certain) are those of the arithmetic mean with fixed weights.
+    plain = options == Options()
+    return TokenRule(
+        combine, combine_greedy=_combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
+    )
 
 
 def _combine(
@@ -85,76 +88,14 @@ def _combine(
 
 
 def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
-    """For each member the k largest of its logits [B, V_i] and their ids, [B, k]; among equal ones the lower ids."""
-    found: list[Sequence[Tensor]] = [z.topk(min(k + 1, z.shape[1]), dim=1) for z in scores]
-    borders = torch.cat([values[:, k - 1 :] for values, _ in found if values.shape[1] > k] or [scores[0][:0, :2]])
-    # Only a tie at the border can change which ids are in; it is rare, and a stable sort is slow. One look for all.
-    if any(values.shape[1] <= k for values, _ in found) or bool((borders[:, :1] == borders[:, 1:]).any()):
-        found = [z.sort(dim=1, descending=True, stable=True) for z in scores]
-    return [(values[:, :k], ids[:, :k]) for values, ids in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Where a step looks for logits.
-
-    Attributes:
-        places: For each member ids [B, U].
-        penalty: [members, B, U] what is added there.
-        absent: [B, U] which of the entries mean nothing.
-        ids: [B, U] the primary's, NONE where it cannot express an entry.
-        weights: [members], summing to 1.
-        winner: Whether the likeliest entry is all that is wanted.
-    """
-
-    places: Sequence[Tensor]
-    penalty: Tensor
-    absent: Tensor
-    ids: Tensor
-    weights: Tensor
-    winner: bool
-
-
-class _Here:
-    """The members' logits where they are in this process."""
-
-    def __init__(self, logits: Sequence[Logits], joint: JointVocabulary) -> None:
-        self._scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
-
-    def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
-        return top_k(self._scores, k)
-
-    def at(self, asked: _Asked) -> Tensor:
-        return torch.stack([z.gather(1, place) for z, place in zip(self._scores, asked.places, strict=True)])
-
-
-class _Apart:
-    """The members' logits where each is on its member's node: all are asked before the first answer is waited for."""
-
-    def __init__(self, logits: Sequence[Logits]) -> None:
-        self._members = cast("Sequence[RemoteLogits]", logits)
-
-    def tops(self, k: int) -> list[tuple[Tensor, Tensor]]:
-        return [z.top(k) for z in self._members]
-
-    def at(self, asked: _Asked) -> Tensor:
-        known = [z.known(place) for z, place in zip(self._members, asked.places, strict=True)]
-        values, exact = (torch.stack(each) for each in zip(*known, strict=True))
-        # What is no entry, or what a member cannot express, is not worth sending.
-        counts = (asked.penalty == 0) & ~asked.absent
-        missing = counts & ~exact
-        if asked.winner:
-            highest = values.masked_fill(~counts, -torch.inf)
-            missing &= ~is_certain(highest, ~missing, asked.weights, asked.ids != NONE)[:, None]
-        wanted = missing.flatten(1).any(dim=1).tolist()
-        waits = [
-            (n, z.request(place, missing[n]))
-            for n, (z, place) in enumerate(zip(self._members, asked.places, strict=True))
-            if wanted[n]
-        ]
-        for n, wait in waits:
-            values[n][missing[n]] = wait().to(values)
-        return values
+    """For each member the k largest of its logits [B, V_i] and their ids, both [B, k]; lower ids first among equals."""
+    largest: list[Sequence[Tensor]] = [z.topk(min(k + 1, z.shape[1]), dim=1) for z in scores]
+    borders = torch.cat([values[:, k - 1 :] for values, _ in largest if values.shape[1] > k] or [scores[0][:0, :2]])
+    # topk leaves the order of equal logits open, which matters only for a tie at place k. Ties are rare and a stable
+    # sort is slow, so it runs only after a tie. All members are compared at once: each check waits for the device.
+    if any(values.shape[1] <= k for values, _ in largest) or bool((borders[:, :1] == borders[:, 1:]).any()):
+        largest = [z.sort(dim=1, descending=True, stable=True) for z in scores]
+    return [(values[:, :k], ids[:, :k]) for values, ids in largest]
 
 
 def union(
@@ -166,34 +107,74 @@ def union(
     *,
     winner: bool = False,
 ) -> Distribution:
-    """Steps 1 to 6 of a step for a batch.
+    """Steps 1 to 6 of UNITE for a batch.
 
     Args:
-        logits: For each member its next-token logits [B, V_i], or what stands for them.
-        joint: The tables, on the logits' device.
-        k: Candidates that each member brings.
-        weights: [members], summing to 1.
-        also: [B, n] entries that the union holds besides; probabilities are in float64 then.
-        winner: Whether the likeliest entry is all that is wanted: where it is certain, members on nodes of their own
-            are not asked for logits that could not change it, and the probabilities are rough.
+        logits: For each member its next-token logits [B, V_i], or its logits on another node.
+        joint: The tables, on the device of the logits.
+        k: Candidates of each member.
+        weights: [members], with sum 1.
+        also: [B, n] entries to add to the union; then probabilities are in float64.
+        winner: Whether only the likeliest entry is needed. Then logits on other nodes that cannot change it are not
+            fetched, and the probabilities are approximate.
     """
-    look = _Apart(logits) if are_remote(logits) else _Here(logits, joint)
-    found = look.tops(k)
-    # NONE where a member has fewer candidates than k, or rules some out.
-    tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(found, joint.members, strict=True)]
+    local = None
+    if not are_remote(logits):
+        local = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
+    remote = cast("Sequence[RemoteLogits]", logits)
+    largest = [z.top(k) for z in remote] if local is None else top_k(local, k)
+    # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
+    tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
     wanted = torch.cat(tops, dim=1)
-    wanted.masked_fill_(torch.cat([values for values, _ in found], dim=1) == -torch.inf, NONE)
+    wanted.masked_fill_(torch.cat([values for values, _ in largest], dim=1) == -torch.inf, NONE)
     entries = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
+    # Sorted entries put duplicates side by side; all but the first of them are absent.
     absent = entries == NONE
     absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
-    # NONE takes the last place of a table, as any index of -1; what is found there is masked out.
+    # The index NONE (-1) reads the last row of a table; `absent` masks these values below.
     places = [tables.place_of.take(entries) for tables in joint.members]
     penalty = torch.stack([tables.penalty_of.take(entries) for tables in joint.members])
     ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
-    on_union = look.at(_Asked(places, penalty, absent, ids, weights, winner)).add_(penalty)
+    if local is None:
+        # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
+        counts = (penalty == 0) & ~absent
+        on_union = _fetch(remote, places, counts, ids != NONE, weights if winner else None)
+    else:
+        on_union = torch.stack([z.gather(1, place) for z, place in zip(local, places, strict=True)])
+    on_union.add_(penalty)
     if also is not None:
+        # Scored entries can be so unlikely that their probability is 0 in float32.
         on_union = on_union.double()
     members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
     mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
     split = wanted.split([top.shape[1] for top in tops], dim=1)
     return Distribution(entries, ~absent, ids, members, mean, split)
+
+
+def _fetch(
+    logits: Sequence[RemoteLogits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
+) -> Tensor:
+    """Logits [members, B, U] of members on other nodes, at given ids.
+
+    Args:
+        logits: Each member's.
+        places: For each member the ids [B, U].
+        counts: [members, B, U] which of them are needed.
+        can_win: [B, U] the entries that the primary can express.
+        weights: [members], to skip rows whose winner is certain without more logits; None to fetch all.
+    """
+    known = [z.known(place) for z, place in zip(logits, places, strict=True)]
+    values, exact = (torch.stack(part) for part in zip(*known, strict=True))
+    missing = counts & ~exact
+    if weights is not None:
+        # An unknown logit is at most the smallest one that its member sent.
+        highest = values.masked_fill(~counts, -torch.inf)
+        missing &= ~is_certain(highest, ~missing, weights, can_win)[:, None]
+    needed = missing.flatten(1).any(dim=1).tolist()
+    # All requests are sent before the first reply is awaited, so that the members answer at the same time.
+    replies = [
+        (n, z.request(place, missing[n])) for n, (z, place) in enumerate(zip(logits, places, strict=True)) if needed[n]
+    ]
+    for n, reply in replies:
+        values[n][missing[n]] = reply().to(values)
+    return values

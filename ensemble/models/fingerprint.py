@@ -1,4 +1,4 @@
-"""Which files of a local model decide what it writes, and how they are told apart."""
+"""Fingerprints of local models: the files that decide what a model writes, and their hashes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint
 
+# Python files are included, because trust_remote_code runs them.
 _DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
 _CHUNK = 2**20
 
 
 def files_of(checkpoint: Checkpoint) -> list[Path]:
-    """The local files that decide what a model writes; none for a model on the hub, whose commit does."""
+    """The local files that decide what a model writes; empty for a model on the hub, which its commit identifies."""
     if not checkpoint.is_local:
         return []
     folder = Path(checkpoint.location)
@@ -24,16 +25,17 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's contents."""
+    """The SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        # In chunks, because a file can be larger than the memory.
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
 
 
 def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """SHA-256 by the names of a local model's files; empty for one on the hub.
+    """The SHA-256 of each file of a local model, by the file's name; empty for a model on the hub.
 
     Raises:
         InputError: A file cannot be read.
@@ -41,25 +43,25 @@ def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
     try:
         return {path.name: sha256(path) for path in files_of(checkpoint)}
     except OSError as error:
-        raise InputError(f"{checkpoint.path_or_id}: cannot be read ({error}); mend that") from error
+        raise InputError(f"{checkpoint.path_or_id}: cannot be read ({error}); make its files readable") from error
 
 
 def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str = "the ensemble was saved") -> None:
-    """Make sure that a local model is still made of the same files.
+    """Check that a local model still has the same files.
 
     Args:
         checkpoint: The model.
-        saved: SHA-256 by the names of its files.
-        since: When they were those, for messages.
+        saved: The SHA-256 of each file, by the file's name.
+        since: The event when they were saved, for the message.
 
     Raises:
-        InputError: It is not; names a file that differs.
+        InputError: A file differs, is missing or is new; the message names it.
     """
-    # Names first: hashing many gigabytes can wait until nothing quicker is wrong.
-    found = {path.name for path in files_of(checkpoint)}
-    if odd := sorted(found ^ set(saved)):
-        what = "is not there any more" if odd[0] in saved else "was not there"
-        raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({odd[0]} {what})")
+    # Names are compared first, because the hashes of many gigabytes take minutes.
+    names = {path.name for path in files_of(checkpoint)}
+    if different := sorted(names ^ set(saved)):
+        what = "is missing" if different[0] in saved else "is new"
+        raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({different[0]} {what})")
     for name, digest in hashes_of(checkpoint).items():
         if digest != saved[name]:
             raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({name} differs)")

@@ -1,7 +1,7 @@
-"""The hub, asked once before anything is loaded from it.
+"""Requests to the Hugging Face hub before anything is loaded from it.
 
-The libraries ask for every file of its own, and again and again, for half a minute, while the network is away. One
-question tells whether a model or a data set is there; where nobody answers, what was downloaded before must do.
+Without network, the libraries retry the request for every file for half a minute. So one request with a short timeout
+checks whether the hub has a model or a data set. If the hub does not answer, earlier downloads are used.
 """
 
 from __future__ import annotations
@@ -15,98 +15,101 @@ from ensemble.errors import InputError, UniteError
 from ensemble.models import gguf
 from ensemble.models.spec import Checkpoint, first_line
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
 
 
 def check_on_hub(checkpoint: Checkpoint) -> None:
-    """Make sure that the hub has a model, with weights that may be read.
+    """Check that the hub has a model with weights in a supported format.
 
     Raises:
-        InputError: It has not, or cannot be reached while the model was not downloaded before.
+        InputError: It does not; or it cannot be reached, and the model was not downloaded before.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     name, revision = checkpoint.path_or_id, checkpoint.revision
     try:
-        info = _ask_of_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_PATIENCE))
+        info = _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT))
     except ConnectionError as error:
+        # The cache returns a marker that is not a string for files that are known to be missing.
         if isinstance(try_to_load_from_cache(name, checkpoint.config_file, revision=revision), str):
             return
-        raise _away(name, error) from error
+        raise _unreachable(name, error) from error
     names = sorted(sibling.rfilename for sibling in info.siblings or ())
-    files = [each for each in names if each.endswith(gguf.SUFFIX)]
+    gguf_files = [file for file in names if file.endswith(gguf.SUFFIX)]
     if checkpoint.gguf is not None:
         if checkpoint.gguf not in names:
-            raise InputError(
-                f"{name}: no file {checkpoint.gguf} there; it has {', '.join(files) or 'no GGUF file at all'}"
-            )
+            raise InputError(f"{name}: it has no file {checkpoint.gguf}, but {', '.join(gguf_files) or 'no GGUF file'}")
         return
-    if any(each.endswith(".safetensors") for each in names):
+    if any(file.endswith(".safetensors") for file in names):
         return
-    if files:
-        raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(files)}")
-    pickles = [each for each in names if each.endswith((".bin", ".pt", ".pth"))]
-    what = f"only as pickle ({pickles[0]}), which can run code when read" if pickles else "not there at all"
-    raise InputError(f"{name}: its weights are {what}; choose a revision or a model with *.safetensors")
+    if gguf_files:
+        raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(gguf_files)}")
+    pickles = [file for file in names if file.endswith((".bin", ".pt", ".pth"))]
+    what = f"it has weights only as pickle ({pickles[0]}), which can run code when read" if pickles else "no weights"
+    raise InputError(f"{name}: {what}; choose a revision or a model with *.safetensors")
 
 
 def commit_of(checkpoint: Checkpoint) -> str:
-    """The commit that a branch or tag of the hub stands for today: the folder in the cache that its files are in.
+    """The commit of a branch or tag of a downloaded model.
 
     Raises:
-        InputError: The hub names none.
+        InputError: The hub's cache does not tell.
     """
     from huggingface_hub import try_to_load_from_cache
 
     name = checkpoint.path_or_id
     config = try_to_load_from_cache(name, checkpoint.config_file, revision=checkpoint.revision)
     if not isinstance(config, str):
-        raise InputError(f"{name}: the hub names no commit of it; give one as {name}@COMMIT")
-    # A file of a folder within the model lies deeper.
+        raise InputError(f"{name}: its commit on the hub is unknown; give one as {name}@COMMIT")
+    # The cache has a folder for each commit. The file may be in a folder below it.
     return Path(config).parents[checkpoint.config_file.count("/")].name
 
 
 def file_on_hub(name: str, revision: str | None, file: str) -> Path:
-    """A small file of a model on the hub, downloaded, or downloaded before where the hub does not answer.
+    """Download a small file of a model on the hub; an earlier download is used if the hub does not answer.
 
     Raises:
-        InputError: The hub has no such model, revision or file, or cannot be reached.
+        InputError: The hub does not have the model, revision or file; or it cannot be reached, and the file was not
+            downloaded before.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     def fetch() -> Path | None:
-        info = HfApi().model_info(name, revision=revision, timeout=_PATIENCE)
+        info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT)
         if file not in {sibling.rfilename for sibling in info.siblings or ()}:
             return None
-        # By the name that was given, so that the cache knows what it stood for when the hub is away.
+        # Requested by the given revision (not by its commit), so that the cache finds it when the hub is unreachable.
         return Path(hf_hub_download(name, file, revision=revision))
 
     try:
-        found: Path | None = _ask_of_model(name, revision, fetch)
+        path: Path | None = _request_model(name, revision, fetch)
     except ConnectionError as error:
-        before = try_to_load_from_cache(name, file, revision=revision)
-        if not isinstance(before, str):
-            raise _away(name, error) from error
-        found = Path(before)
-    if found is None:
-        raise InputError(f"{name}: no {file} there, so it is no saved ensemble; give models as a list of them")
-    return found
+        cached = try_to_load_from_cache(name, file, revision=revision)
+        if not isinstance(cached, str):
+            raise _unreachable(name, error) from error
+        path = Path(cached)
+    if path is None:
+        raise InputError(f"{name}: it has no {file}, so it is not a saved ensemble; give models as a list")
+    return path
 
 
 def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) -> str:
-    """Upload files of a folder to the hub as a model of one's own; the address of the commit.
+    """Upload files of a folder to the hub as a model.
 
-    The token is found as the hub's library finds it: ``HF_TOKEN``, or ``hf auth login``.
+    The hub's library finds the token: ``HF_TOKEN``, or ``hf auth login``.
 
     Args:
-        folder: Where the files are.
-        files: The first of them marks what may be written over: a model on the hub without it is left alone.
-        name: ``org/name``; made if need be.
-        private: Whether it is made private; one that is there stays as it is.
+        folder: The folder of the files.
+        files: The files' names. A model on the hub that lacks the first file is something else and is not changed.
+        name: ``org/name``; it is created if it does not exist.
+        private: Whether a new model is private; an existing one does not change.
+
+    Returns:
+        The URL of the commit.
 
     Raises:
-        UniteError: The hub refuses, or cannot be reached.
+        UniteError: The hub refuses the upload, or cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -114,91 +117,93 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        there = {sibling.rfilename for sibling in api.model_info(name).siblings or ()} - {".gitattributes"}
-        if there and files[0] not in there:
-            raise UniteError(f"{name}: it is on the hub already, with files of something else; give another id")
-        made = api.upload_folder(
+        # The hub adds .gitattributes to every new repository.
+        existing = {sibling.rfilename for sibling in api.model_info(name).siblings or ()} - {".gitattributes"}
+        if existing and files[0] not in existing:
+            raise UniteError(f"{name}: the hub already has a model with this id and other files; give another id")
+        commit = api.upload_folder(
             repo_id=name, folder_path=folder, allow_patterns=list(files), commit_message="Write the ensemble"
         )
     except UniteError:
         raise
     except HFValidationError as error:
-        raise InputError(f"{name!r}: no id of the hub ({first_line(error)}); give org/name") from error
+        raise InputError(f"{name!r}: not a valid id for the hub ({first_line(error)}); give org/name") from error
     except HfHubHTTPError as error:
         raise UniteError(f"{name}: {_refusal(error.response.status_code, error)}") from error
-    except Exception as error:  # of many libraries: no network, no token, an answer that is none
+    except Exception as error:  # many libraries raise: no network, no token, a malformed answer
         raise UniteError(
             f"{name}: it cannot be pushed ({type(error).__name__}: {first_line(error)}); check the network, and log in "
             "(hf auth login)"
         ) from error
-    return str(made.commit_url)
+    return str(commit.commit_url)
 
 
 def _refusal(status: int, error: Exception) -> str:
     if status == 401:
-        return "the hub knows no such token; log in (hf auth login), or set HF_TOKEN"
+        return "the hub does not accept this token; log in (hf auth login), or set HF_TOKEN"
     if status == 403:
-        return "the hub does not let this token write there; use one with the right to write, or another id"
-    return f"the hub refuses it ({first_line(error)})"
+        return "the hub does not allow this token to write; use a token with write access, or another id"
+    return f"the hub refuses the upload ({first_line(error)})"
 
 
 def reach_data(name: str, revision: str | None) -> None:
-    """Find out whether the hub answers a question about a data set; where it does not, go on without it."""
+    """Check whether the hub answers; if it does not, its libraries use only earlier downloads from now on."""
     from huggingface_hub import HfApi
 
     try:
-        _ask(lambda: HfApi().dataset_info(name, revision=revision, timeout=_PATIENCE))
+        _request(lambda: HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT))
     except (ValueError, ConnectionError):
-        return  # what is wrong is said by the library that loads it
+        return  # the library that loads the data set reports the problem
 
 
-def _ask_of_model(name: str, revision: str | None, question: Callable[[], Any]) -> Any:
-    """The hub's answer to a question about a model.
+def _request_model(name: str, revision: str | None, request: Callable[[], Any]) -> Any:
+    """The hub's answer to a request about a model.
 
     Raises:
-        InputError: It has no such model or revision.
-        ConnectionError: See :func:`_ask`.
+        InputError: The hub does not have the model or the revision.
+        ConnectionError: See :func:`_request`.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
     try:
-        return _ask(question)
+        return _request(request)
     except RevisionNotFoundError as error:
         raise InputError(
-            f"{name}: the hub has no revision {revision} of it; give a commit, a branch or a tag"
+            f"{name}: the hub has no revision {revision} of this model; give a commit, a branch or a tag"
         ) from error
     except ValueError as error:
         raise InputError(
-            f"{name}: it is no folder here, and the hub has no such model, or shows it only to some; check the name, "
+            f"{name}: not a local folder, and the hub has no model with this name, or it is private; check the name, "
             "log in (hf auth login), or give a local folder as ./FOLDER"
         ) from error
 
 
-def _away(name: str, error: ConnectionError) -> InputError:
+def _unreachable(name: str, error: ConnectionError) -> InputError:
     return InputError(
-        f"{name}: it is no folder here, it was not downloaded before, and the hub cannot be reached ({error}); "
+        f"{name}: not a local folder, not downloaded before, and the hub cannot be reached ({error}); "
         "check the network, or give a local folder as ./FOLDER"
     )
 
 
-def _ask(question: Callable[[], Any]) -> Any:
-    """The hub's answer.
+def _request(request: Callable[[], Any]) -> Any:
+    """The hub's answer to a request.
 
     Raises:
-        RevisionNotFoundError: It knows no such revision.
-        ValueError: It knows no such name.
-        ConnectionError: There is no answer, and nothing is asked any more in this process.
+        RevisionNotFoundError: The hub does not have the revision.
+        ValueError: The hub does not have the model or data set.
+        ConnectionError: The hub does not answer. From then on, this process makes no more requests.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        return question()
+        return request()
     except RevisionNotFoundError:
         raise
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ValueError(first_line(error)) from error
-    except Exception as error:  # of many libraries: no network, no answer, no entry, an answer that is none
+    except Exception as error:  # many libraries raise: no network, no answer, a malformed answer
+        # Without this, each library would retry the request for each file.
         constants.HF_HUB_OFFLINE = True
         if data := sys.modules.get("datasets"):
             data.config.HF_HUB_OFFLINE = True

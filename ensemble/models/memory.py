@@ -1,4 +1,4 @@
-"""Whether a model's weights fit, said with numbers before anything is loaded."""
+"""Memory: what a model needs and what a device has free, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _GIB = 2**30
 
 
 def check_memory(name: str, checkpoint: Checkpoint, dtype: str, device: torch.device) -> None:
-    """Make sure that the weights of a local model fit on a device; what is on the hub is not known before.
+    """Check that the weights of a local model fit on a device.
 
     Raises:
-        MemberError: They do not; says how much they need, and how much is free.
+        MemberError: They do not; the message has the bytes that they need and the bytes that are free.
     """
+    # The size of a model on the hub is not known before its download, so it is not checked.
     needed, how = 0, ""
     if checkpoint.is_local and checkpoint.gguf is not None:
         needed = gguf.dense_size(Path(checkpoint.location, checkpoint.gguf), getattr(torch, dtype))
-        how = " (a GGUF file's weights are made dense)"
+        how = " (GGUF weights are loaded unquantised)"
     elif checkpoint.is_local:
         needed = weights_size(Path(checkpoint.location), dtype)
     free = free_memory(device)
@@ -42,30 +43,31 @@ def check_memory(name: str, checkpoint: Checkpoint, dtype: str, device: torch.de
 
 
 def weights_size(folder: Path, dtype: str) -> int:
-    """Bytes of a folder's weights in a numeric type (``auto``: as they are stored), by the headers of its files."""
-    stored, numbers = 0, 0
+    """Bytes of a folder's weights in a dtype (``auto``: the stored one), from the headers of its safetensors files."""
+    stored, weights = 0, 0
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
+            # A safetensors file begins with the length of its JSON header, in 8 bytes.
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             try:
                 header = json.loads(file.read(min(length, path.stat().st_size)))
             except ValueError:
-                continue  # a damaged file is reported by the library that reads it
+                continue  # the library that loads the file reports the damage
         tensors = [entry for key, entry in header.items() if key != "__metadata__"]
         stored += sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors)
-        numbers += sum(prod(entry["shape"]) for entry in tensors)
-    return stored if dtype == "auto" else numbers * getattr(torch, dtype).itemsize
+        weights += sum(prod(entry["shape"]) for entry in tensors)
+    return stored if dtype == "auto" else weights * getattr(torch, dtype).itemsize
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a device; None where that is not known."""
+    """Bytes that are free on a device; None if this is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
         return None
     try:
-        # What the system can give without swapping; free pages alone leave out what it merely caches.
+        # MemAvailable counts memory that the system can free without swapping; MemFree would leave out its caches.
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
@@ -73,19 +75,24 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def token_size(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values that a model keeps for a token, by its configuration; 0 where that does not say."""
+    """Bytes of a token's keys and values in a model's cache, by its configuration; 0 if that does not tell."""
     heads = getattr(config, "num_attention_heads", None)
     if not isinstance(heads, int):
         return 0
-    # Where fewer heads keep keys and values, most configurations say so by this name; else it is an upper limit.
-    kept = getattr(config, "num_key_value_heads", None) or heads
+    # With grouped-query attention fewer heads have keys and values. Most configurations use this name; for others the
+    # result is an upper limit.
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return int(2 * config.num_hidden_layers * kept * width * dtype.itemsize)
+    return int(2 * config.num_hidden_layers * kv_heads * width * dtype.itemsize)
 
 
 def rows_that_fit(bytes_per_token: int, tokens: int, free: int | None) -> int | None:
-    """How many rows of so many tokens a device has room for, at least 1; None where what is free is not known.
+    """How many rows of a batch fit on a device, at least 1; None if its free memory is unknown.
 
-    Half of the room stays for what is copied when rows come, go and grow.
+    Args:
+        bytes_per_token: Bytes of a token's keys and values in all members.
+        tokens: Tokens of a row.
+        free: Bytes that are free.
     """
+    # Half of the memory is left for the copies that are made when rows are added, removed and extended.
     return None if free is None else max(1, free // (2 * max(1, bytes_per_token * tokens)))

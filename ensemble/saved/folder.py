@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.errors import InputError, UniteError
-from ensemble.methods import NoOptions, get_module, make_options
+from ensemble.methods import make_options, option_fields
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
@@ -200,8 +200,7 @@ def _content(path: Path, file: str) -> str:
 
 def _check_options(spec: EnsembleSpec) -> None:
     """Check the types and ranges of a method's options before any code computes with them."""
-    module = get_module(spec.method)
-    for known in fields(getattr(module, "Options", NoOptions)):
+    for known in option_fields(spec.method):
         value, kind = spec.options.get(known.name), type(known.default)
         # JSON writes 1.0 as 1 and a tuple as a list; None is the default of texts.
         kinds: Any = {float: (int, float), tuple: list, type(None): str}.get(kind, kind)

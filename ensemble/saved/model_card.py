@@ -1,4 +1,4 @@
-"""The model card of a saved ensemble: what it is, how to load it, and the evidence there is for it, as Markdown."""
+"""The model card of a saved ensemble: its members, how to load it, and the evidence for it, as Markdown."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ MARKER = (
 _TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
 _SPECIAL = re.compile(r"([\\`*_\[\](){}<>#|~&$!])")
 _NO_EVIDENCE = (
-    "## Evidence\n\nThere is none here: nothing was measured for this card. `advisor select` profiles models for a "
-    "task and runs the set on held-out questions, and `advisor export` writes a card with what it found."
+    "## Evidence\n\nNothing was measured for this card. `advisor select` profiles models for a task and runs the set "
+    "on held-out questions, and `advisor export` writes a card with the results."
 )
 
 
 def escaped(text: str) -> str:
-    """A text from anywhere as it may stand in a line of Markdown or a cell of a table: nothing of it is markup."""
+    """An untrusted text for a line of Markdown or a cell of a table, without markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def model_card(
     spec: EnsembleSpec, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
 ) -> str:
-    """The card of a spec.
+    """The card of a saved ensemble.
 
     Args:
-        spec: The ensemble.
-        title: Its heading; escaped here.
-        evidence: Markdown, whose untrusted parts are escaped.
-        results: What was measured, for the metadata.
+        spec: The members and the method.
+        title: The heading; it is escaped here.
+        evidence: Markdown whose untrusted parts are already escaped.
+        results: The measured results, for the metadata.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
     members = spec.members
+    # The metadata can name only models on the hub.
     ids = [member.checkpoint.path_or_id for member in members if not member.checkpoint.is_local]
     trusted = [_place(member) for member in members if member.checkpoint.trust_remote_code]
     data = ModelCardData(
@@ -49,6 +50,7 @@ def model_card(
         tags=["ensemble", "unite-advisor", spec.method],
         pipeline_tag="text-generation",
         library_name="unite-advisor",
+        # huggingface_hub requires a name if there are results.
         model_name=title if results else None,
         eval_results=list(results) or None,
     )
@@ -86,5 +88,6 @@ def _place(member: ModelSpec) -> str:
     if checkpoint.is_local:
         return f"{name} (a path)"
     file = f", file {escaped(checkpoint.gguf)}" if checkpoint.gguf else ""
+    # The member's name is shown only if it differs from the model's name.
     link = f"[{escaped(checkpoint.path_or_id)}](https://huggingface.co/{checkpoint.path_or_id})"
     return link + file if name == escaped(checkpoint.name) else f"{name}: {link}{file}"

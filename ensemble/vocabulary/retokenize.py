@@ -1,14 +1,12 @@
-"""What has been generated so far, as one member reads it.
+"""The generated text in the ids of one member.
 
-A member that is not the primary reads ``C_i(text)``. Each step may change its last ids ("Jam" + "es" becomes "James"),
-never its first ones; so the text in front of the last safe cut is tokenized once, and only what follows again.
+A member that is not the primary reads ``C_i(text)``. A step may change its last ids ("Jam" + "es" becomes "James"), but
+not those before the last safe cut. So the text before the cut is tokenized once, and only the rest at every step.
 """
 
 from __future__ import annotations
 
-import re
-from collections import deque
-
+from ensemble.vocabulary.safe_cuts import last_cut
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 
@@ -22,40 +20,26 @@ class Continuation:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self.ids: list[int] = []
+        # The number of ids before the last safe cut, which are final, and the bytes after it.
         self._settled = 0
         self._tail = b""
 
     def fork(self) -> Continuation:
         """A copy that can be extended without changing this one."""
         copy = Continuation(self._vocabulary)
+        # The list is shared, because extend() replaces it and never changes it.
         copy.ids, copy._settled, copy._tail = self.ids, self._settled, self._tail
         return copy
 
     def extend(self, data: bytes) -> int:
-        """Append bytes to the text; how many of the ids before still stand, unchanged, at the front of ``ids``."""
+        """Append bytes to the text; the number of ids at the front of ``ids`` that did not change."""
         self._tail += data
-        tail_ids = self._vocabulary.continue_ids(self._tail)
-        old = self.ids
-        new = old[: self._settled] + tail_ids
+        old, new = self.ids, self.ids[: self._settled] + self._vocabulary.continue_ids(self._tail)
         same = self._settled
         while same < min(len(old), len(new)) and old[same] == new[same]:
             same += 1
         self.ids = new
-        self._settle()
-        return same
-
-    def _settle(self) -> None:
-        """Move the last safe cut forward, where there is one in the tail."""
-        cut = last_cut(self._tail, self._vocabulary.cuts)
-        if cut:
+        if cut := last_cut(self._tail, self._vocabulary.cuts):
             self._settled += len(self._vocabulary.continue_ids(self._tail[:cut]))
             self._tail = self._tail[cut:]
-
-
-def last_cut(data: bytes, cuts: re.Pattern[str] | None) -> int:
-    """The last place of a pattern in a text; 0 where there is none."""
-    if cuts is None:
-        return 0
-    text = data.decode(errors="surrogateescape")
-    last = deque(cuts.finditer(text), maxlen=1)
-    return len(text[: last[0].start()].encode(errors="surrogateescape")) if last else 0
+        return same

@@ -1,9 +1,9 @@
-"""Tokens as bytes: what each id of a tokenizer stands for, and how text continues in its ids.
+"""Tokens as bytes: the byte string of each id of a tokenizer, and the ids of a text that continues another one.
 
-Across vocabularies a token is the byte string that it adds to a text. With the tokenizer of Llama 2, id 4290 is
-``b" city"``; with GPT-2's the same bytes are id 1748; so the two are one entry of the joint vocabulary. Three kinds of
-fast tokenizer are understood, by their decoder: byte-level ones, SentencePiece-style ones, and those without a decoder.
-Any other decoder is refused by name, since its tokens are no plain byte strings (WordPiece's ``##ing``, for one).
+Across vocabularies, a token is the byte string that it adds to a text. Id 4290 of Llama 2's tokenizer is ``b" city"``,
+and the same bytes are id 1748 of GPT-2's, so the two are one entry of the joint vocabulary. Three kinds of fast
+tokenizer are supported, by their decoder: byte-level, SentencePiece-style, and without a decoder. Other decoders raise
+an error that names them, because their tokens are not plain byte strings (WordPiece's ``##ing``, for example).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Names of ids that stand for nothing, as InternLM2's [UNUSED_TOKEN_12] and Gemma's <unused7>.
+# Names of ids without a token, as InternLM2's [UNUSED_TOKEN_12] and Gemma's <unused7>.
 _UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECASE)
-# A noncharacter of Unicode: a name that begins with it is in no text.
+# A noncharacter of Unicode, so no text holds a name that begins with it.
 _HIDDEN = "\ufdd0"
-_LONG_ENOUGH = 64
-"""Characters that show how a text begins."""
+_OPENING_LENGTH = 64
+"""Characters that are enough to see how a tokenizer writes the beginning of a text."""
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -47,57 +46,50 @@ CHARACTER_TO_BYTE = _byte_characters()
 BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A maximal stretch of a byte string that is valid UTF-8 (``text``), or is not (``text`` is None)."""
-
-    data: bytes
-    text: str | None
-
-
-def utf8_runs(data: bytes) -> Iterator[Run]:
-    """Split bytes into maximal runs of valid UTF-8 and runs of other bytes, in order."""
+def utf8_runs(data: bytes) -> Iterator[tuple[bytes, str | None]]:
+    """Split bytes into maximal runs of valid UTF-8, with their text, and runs of other bytes, with None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Each byte that is no UTF-8 becomes one character of this range, which valid UTF-8 never decodes to.
+        # Each byte that is not UTF-8 becomes one character of this range; valid UTF-8 never decodes to it.
         for part in re.findall("[\udc80-\udcff]+|[^\udc80-\udcff]+", data.decode(errors="surrogateescape")):
             raw = part.encode(errors="surrogateescape")
-            yield Run(raw, None if "\udc80" <= part[0] <= "\udcff" else part)
+            yield raw, None if "\udc80" <= part[0] <= "\udcff" else part
     else:
         if data:
-            yield Run(data, text)
+            yield data, text
 
 
 class Vocabulary:
-    """One tokenizer's tokens as bytes, their roles, and its way of continuing a text.
+    """One tokenizer: its tokens as bytes, their roles, and the ids of a continued text.
 
     Args:
         tokenizer: A fast tokenizer of transformers.
-        eos_ids: The ids that end a generation: those of the generation configuration; the tokenizer's own is added.
-        size: Rows of the model's output, at least the tokenizer's largest id + 1. Rows beyond it stand for nothing.
+        eos_ids: The ids that end a generation, from the generation configuration; the tokenizer's EOS id is added.
+        size: Rows of the model's output. Ids from the size on, which some tokenizers have, are not used.
 
     Raises:
-        InputError: The tokenizer is not a fast one, or its decoder is of a kind that is not understood.
+        InputError: The tokenizer is not a fast one, or its decoder is not supported.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: tuple[int, ...], size: int) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(tokenizer.name_or_path)
         if backend is None:
-            raise InputError(f"{name}: its tokenizer has no fast form (no tokenizer.json), which the alignment needs")
+            raise InputError(f"{name}: its tokenizer has no fast form (tokenizer.json), which ensembles need")
         self.name = name
         self.size = size
         decoder = _component(backend.decoder)
         self._byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
-        spells = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
-        self._byte_fallback = bool(spells) and not self._byte_level and not self._plain
+        has_byte_tokens = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
+        self._byte_fallback = bool(has_byte_tokens) and not self._byte_level and not self._plain
         self._tokens: dict[int, str] = {
             index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
         }
         added = backend.get_added_tokens_decoder()
         self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
+        # Some models end a generation by other ids than their tokenizer's EOS, for example at the end of a chat turn.
         own_eos = tokenizer.eos_token_id
         ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
         self.eos_ids = tuple(sorted(index for index in ends if index < size))
@@ -108,17 +100,18 @@ class Vocabulary:
 
     @cached_property
     def _continuation(self) -> Tokenizer:
-        """The tokenizer without what it puts in front of a text, and without an eye for special tokens."""
+        """The tokenizer without a prefix before a text, and without special tokens in a text."""
         return _continuation_backend(self._backend, {i: t for i, t in self._tokens.items() if i in self._special})
 
     def token_bytes(self, index: int) -> bytes | None:
-        """The bytes that an id adds to a text; None for ids without a token and for special ones (EOS included)."""
+        """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""
         if index in self._special or index not in self._tokens:
             return None
         token = self._tokens[index]
         if self._plain or index in self._literal:
             return self._literal.get(index, token).encode()
         if self._byte_level:
+            # An added token can hold characters outside of the byte alphabet; then it is plain text.
             known = all(character in CHARACTER_TO_BYTE for character in token)
             return bytes(CHARACTER_TO_BYTE[character] for character in token) if known else token.encode()
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
@@ -126,15 +119,16 @@ class Vocabulary:
         return token.replace(SPACE_MARK, " ").encode()
 
     def is_byte_token(self, index: int) -> bool:
-        """Whether an id is one of SentencePiece's ``<0xNN>``, which spell what no other token does."""
-        spelled = self._byte_fallback and index not in self._literal
-        return spelled and _BYTE_TOKEN.fullmatch(self._tokens.get(index, "")) is not None
+        """Whether an id is one of SentencePiece's ``<0xNN>``, which spell characters that no other token holds."""
+        possible = self._byte_fallback and index not in self._literal
+        return possible and _BYTE_TOKEN.fullmatch(self._tokens.get(index, "")) is not None
 
     @cached_property
     def representatives(self) -> dict[bytes, int]:
-        """The candidate id of each byte string: not a byte token where there is another, then the lowest."""
+        """The candidate id of each byte string: the lowest id; a byte token only if no other token has these bytes."""
         chosen: dict[bytes, int] = {}
         byte_tokens: dict[bytes, int] = {}
+        # In ascending order, so that the lowest id of equal byte strings is kept.
         for index in sorted(self._tokens):
             data = self.token_bytes(index) if index < self.size else None
             if data and not _UNUSED.fullmatch(self._tokens[index]):
@@ -142,36 +136,37 @@ class Vocabulary:
         return byte_tokens | chosen
 
     def continue_ids(self, data: bytes) -> list[int]:
-        """``C_i``: the ids of text that continues something: no BOS, no dummy space, nothing read as control."""
+        """``C_i``: the ids of a text that continues another one: no BOS, no dummy space, no special tokens."""
         ids: list[int] = []
-        for run in utf8_runs(data):
-            if run.text is None:
-                ids.extend(self._spell(run.data))
+        for run, text in utf8_runs(data):
+            if text is None:
+                ids.extend(self._spell(run))
             else:
-                ids.extend(self._continuation.encode(run.text, add_special_tokens=False).ids)
+                ids.extend(self._continuation.encode(text, add_special_tokens=False).ids)
         return self._embedded(ids)
 
     def opening(self, text: str) -> str:
-        """A text as this tokenizer writes it where nothing stands before it: some put a space in front."""
-        begun = text[:_LONG_ENOUGH]
+        """A text as this tokenizer reads it at the beginning of a prompt: some tokenizers add a space."""
+        begun = text[:_OPENING_LENGTH]
         ids = self._backend.encode(begun, add_special_tokens=False).ids
         data = b"".join(self.token_bytes(index) or b"" for index in ids)
-        spaces = [len(one) - len(one.lstrip(b" ")) for one in (data, begun.encode())]
+        spaces = [len(part) - len(part.lstrip(b" ")) for part in (data, begun.encode())]
         return " " * (spaces[0] - spaces[1]) + text
 
     def _embedded(self, ids: list[int]) -> list[int]:
-        """Without ids that the model has no row for, which some tokenizers have."""
+        """The ids that the model has a row for; some tokenizers have more ids."""
         return ids if self._fits else [index for index in ids if index < self.size]
 
     def continue_batch(self, texts: list[bytes]) -> list[list[int]]:
-        """``continue_ids`` of many byte strings, the valid ones of them at once."""
+        """``continue_ids`` of many byte strings."""
+        # All valid UTF-8 goes to the tokenizer in one call, which is much faster than one call for each.
         valid = [(n, text) for n, data in enumerate(texts) if (text := _as_text(data)) is not None]
         encodings = self._continuation.encode_batch_fast([text for _, text in valid], add_special_tokens=False)
-        found = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
-        return [self._embedded(found[n]) if n in found else self.continue_ids(data) for n, data in enumerate(texts)]
+        encoded = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
+        return [self._embedded(encoded[n]) if n in encoded else self.continue_ids(data) for n, data in enumerate(texts)]
 
     def _spell(self, data: bytes) -> list[int]:
-        """The ids of bytes that are no UTF-8; a byte that the vocabulary cannot express is left out."""
+        """The ids of bytes that are not UTF-8, without bytes that the vocabulary cannot express."""
         if self._byte_level:
             characters = "".join(BYTE_TO_CHARACTER[byte] for byte in data)
             return [token.id for token in self._continuation.model.tokenize(characters)]
@@ -182,7 +177,8 @@ class Vocabulary:
 
     @cached_property
     def cuts(self) -> re.Pattern[str] | None:
-        """Where text may be cut without changing its ids; see :func:`ensemble.vocabulary.safe_cuts.safe_cuts`."""
+        """Where text can be cut without changing its ids; see :func:`ensemble.vocabulary.safe_cuts.safe_cuts`."""
+        # An added token with rstrip takes the white space after it, so a cut before that white space is not safe.
         added = self._backend.get_added_tokens_decoder().values()
         if any(token.rstrip and not token.special and token.content[-1:].isalpha() for token in added):
             return None
@@ -190,16 +186,16 @@ class Vocabulary:
         return safe_cuts([data for data in crossing if data], self._knows)
 
     def _knows(self, character: str) -> bool:
-        """Whether a character is never an unknown one."""
+        """Whether a character never becomes the unknown token."""
         token = SPACE_MARK if character == " " and not self._plain else character
         return self._byte_level or self._byte_fallback or self._backend.token_to_id(token) is not None
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides bytes, roles and ids: the tokenizer's whole content, EOS and the size."""
+        """SHA-256 of all that decides bytes, roles and ids: the tokenizer's content, special ids and the size."""
         roles = f"{sorted(self.eos_ids)} {sorted(self._special)} {self.size}"
-        # What pickle keeps of it: the bytes of to_str, without making text of them and bytes again. The file's
-        # hash would be quicker, and wrong after the tokenizer was changed in memory.
+        # The pickled state holds the bytes of to_str() and saves a conversion. A hash of the file would be quicker, but
+        # wrong after a change of the tokenizer in memory.
         return hashlib.sha256(self._backend.__getstate__() + roles.encode()).hexdigest()
 
 
@@ -211,14 +207,14 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _steps(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """The parts of a tokenizer's component: a Sequence's own, or the one that it is."""
+    """The steps of a tokenizer's component: the parts of a Sequence, or the component itself."""
     if node is None:
         return []
     return [step for part in node[key] for step in _steps(part, key)] if node["type"] == "Sequence" else [node]
 
 
 def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
-    """Whether tokens are written in GPT-2's byte alphabet (else: SentencePiece style, or plain without a decoder)."""
+    """Whether tokens are written in GPT-2's byte alphabet; otherwise in SentencePiece's style, or as plain text."""
     steps = _steps(decoder, "decoders")
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
@@ -231,13 +227,13 @@ def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
     if decoder is None or (marks and kinds <= _SENTENCEPIECE_STEPS):
         return False
     raise InputError(
-        f"{name}: its tokenizer decodes by {' + '.join(sorted(kinds))}, whose tokens are no byte strings; "
-        "byte-level and SentencePiece-style tokenizers can be ensembled"
+        f"{name}: its tokenizer decodes by {' + '.join(sorted(kinds))}, which is not supported; use a model with a "
+        "byte-level or SentencePiece-style tokenizer"
     )
 
 
 def _component(part: Any) -> dict[str, Any] | None:
-    """A tokenizer's decoder, normalizer or pre-tokenizer as the JSON that it is saved as."""
+    """A tokenizer's decoder, normalizer or pre-tokenizer in the JSON form in which it is saved."""
     if part is None:
         return None
     state: dict[str, Any] = json.loads(part.__getstate__())
@@ -245,25 +241,26 @@ def _component(part: Any) -> dict[str, Any] | None:
 
 
 def _unknown_ids(backend: Tokenizer) -> list[int]:
-    """The id that a tokenizer's model gives to what it does not know, whether or not it is marked as special."""
+    """The id of a tokenizer's unknown token, even if it is not marked as special."""
     if isinstance(backend.model, Unigram):
-        # It names the id, and only in the form in which it is saved.
-        found = re.search(rb'"unk_id":(\d+)', backend.model.__getstate__())
-        return [int(found[1])] if found else []
+        # A Unigram model has an id instead of a token, and shows it only in its saved form.
+        match = re.search(rb'"unk_id":(\d+)', backend.model.__getstate__())
+        return [int(match[1])] if match else []
     index = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
     return [] if index is None else [index]
 
 
 def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokenizer:
-    """A copy of the tokenizer that adds nothing in front and reads no special token in a text."""
+    """A copy of the tokenizer that adds no prefix and does not recognise special tokens in a text."""
     normalizer = [step for step in _steps(_component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
     pre_tokenizer = _component(backend.pre_tokenizer)
     for step in _steps(pre_tokenizer, "pretokenizers"):
+        # Both would add a space before the text, which continues another one.
         if step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"
         elif step["type"] == "ByteLevel":
             step["add_prefix_space"] = False
-    # The edited parts are read by a tokenizer with an empty model: reading the whole vocabulary again takes seconds.
+    # A tokenizer with an empty model parses the edited parts: parsing the whole vocabulary again takes seconds.
     parts: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
@@ -273,11 +270,12 @@ def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokeni
     }
     shell = Tokenizer.from_str(json.dumps(parts))
     copy = Tokenizer.from_str(backend.to_str())
-    # Rebuilding without the special tokens would renumber the added ones that follow them (DeepSeek); this does not.
+    # Removing the special tokens instead would renumber the added tokens after them (DeepSeek).
     copy.encode_special_tokens = True
     if any(special.keys() & copy.encode(token, add_special_tokens=False).ids for token in special.values()):
-        # A Unigram model has </s> as a piece like any other, and would find it in a text.
+        # A Unigram model has </s> as an ordinary piece, and would still find it in a text.
         copy = _hide(json.loads(backend.to_str()), set(special.values()))
+    # A saved tokenizer may truncate or pad.
     copy.no_truncation()
     copy.no_padding()
     copy.normalizer = shell.normalizer
@@ -286,7 +284,7 @@ def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokeni
 
 
 def _hide(spec: dict[str, Any], names: set[str]) -> Tokenizer:
-    """A tokenizer with some of its tokens under names that no text holds; every id stays."""
+    """A tokenizer with some tokens renamed to names that no text holds; all ids stay the same."""
 
     def renamed(name: str) -> str:
         return f"{_HIDDEN}{name}" if name in names else name
@@ -296,12 +294,14 @@ def _hide(spec: dict[str, Any], names: set[str]) -> Tokenizer:
         model["vocab"] = {renamed(name): index for name, index in model["vocab"].items()}
     else:
         model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
+    # A merge that uses or makes a renamed token would name a token that is missing.
     if "merges" in model:
         model["merges"] = [pair for pair in model["merges"] if not names & {*pair, "".join(pair)}]
     if model.get("unk_token"):
         model["unk_token"] = renamed(model["unk_token"])
     for token in spec["added_tokens"]:
         token["content"] = renamed(token["content"])
+    # It adds special tokens by name, and is not needed for continuations.
     spec["post_processor"] = None
     hidden = Tokenizer.from_str(json.dumps(spec))
     hidden.encode_special_tokens = True

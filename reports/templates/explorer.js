@@ -1,4 +1,4 @@
-// The example explorer: a line for each example, whose inside is built when it is opened.
+// The example explorer: one line for each example. The inside of a line is built when the reader opens it.
 (() => {
   const root = document.getElementById("explorer");
   if (!root) return;
@@ -7,7 +7,7 @@
   let filter = "all";
   let room = PAGE;
 
-  // Text goes in as text and never as markup: nothing that a model wrote can become an element.
+  // Children are appended as text and never as markup, so that no text of a model can become an element.
   function make(name, className, ...children) {
     const element = document.createElement(name);
     if (className) element.className = className;
@@ -30,7 +30,7 @@
   const nameOf = (response) => (response.by === null ? `${method} ensemble` : candidates[response.by].name);
   const prose = (text) => Object.assign(make("pre", "text", text), { dir: "auto" });
 
-  // The words of a text that are not in the longest run of words it has in common, in order, with another.
+  // The words of a text that are not in the longest common subsequence with another text.
   function differing(text, other) {
     const [a, b] = [text, other].map((each) => each.split(/(\s+)/).filter((word) => word.trim()));
     if (a.length * b.length > 250000) return new Set();
@@ -78,8 +78,8 @@
     const base = joint || example.responses[0];
     const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base)));
     const link = Object.assign(make("a", "", "Link to this example"), { href: `#example=${encodeURIComponent(example.id)}` });
-    const note = example.responses.length > 1 ? `Marked: what differs from ${joint ? "the ensemble’s" : "the first"} response.` : "";
-    const shots = opening ? make("details", "", make("summary", "", "What every prompt begins with"), prose(opening)) : null;
+    const note = example.responses.length > 1 ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";
+    const shots = opening ? make("details", "", make("summary", "", "The beginning of every prompt"), prose(opening)) : null;
     return make(
       "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
       make("p", "label", "Reference"), prose(example.reference.join("\n")), answers,
@@ -87,7 +87,7 @@
     );
   }
 
-  // A column for each candidate, with its number on the leaderboard, and one for the ensemble; too many would be noise.
+  // A column for each candidate, with its number on the leaderboard, and one for the ensemble. More than 12 do not fit.
   const answered = [...new Set(examples.flatMap((example) => example.responses.map((response) => response.by)))];
   const columns = answered.sort((a, b) => (a === null) - (b === null) || a - b).slice(0, 12);
 
@@ -105,7 +105,7 @@
       head.title = nameOf({ by });
       return head;
     });
-    return make("p", "heads", said, make("span", "dots", ...numbers));
+    return make("p", "heads", status, make("span", "dots", ...numbers));
   }
 
   function line(example) {
@@ -123,8 +123,8 @@
   const texts = examples.map((each) => [each.id, each.prompt, ...each.reference, ...each.responses.map((response) => response.text)].join("\n").toLowerCase());
   const search = Object.assign(make("input"), { type: "search", placeholder: "Search questions and responses" });
   search.setAttribute("aria-label", "Search questions and responses");
-  const said = make("span", "said");
-  said.setAttribute("aria-live", "polite");
+  const status = make("span", "said");
+  status.setAttribute("aria-live", "polite");
 
   function refresh() {
     const wanted = search.value.trim().toLowerCase();
@@ -134,7 +134,7 @@
       count += fits;
       lines[index].hidden = !fits || count > room;
     });
-    said.textContent = count ? `${count} of ${examples.length} examples` : "None of the examples fits: try another filter or other words.";
+    status.textContent = count ? `${count} of ${examples.length} examples` : "No example matches. Try another filter or other words.";
     more.hidden = count <= room;
     more.textContent = `Show ${Math.min(2 * PAGE, count - room)} more`;
     for (const button of tools.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.filter === filter));
@@ -159,7 +159,7 @@
     let wanted = "";
     try { wanted = decodeURIComponent(location.hash.slice("#example=".length)); } catch { return; }
     const index = examples.findIndex((example) => example.id === wanted);
-    if (index < 0) { said.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
+    if (index < 0) { status.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
     if (lines[index].hidden) { filter = "all"; search.value = ""; room = Math.max(room, index + 1); refresh(); }
     lines[index].open = true;
     lines[index].scrollIntoView({ block: "start" });

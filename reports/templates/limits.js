@@ -1,11 +1,11 @@
-// The map's two limits: moved, the same rules choose again from the same numbers, and the map shows what they choose.
+// The map's two limits. When they change, the rules choose again from the same numbers, and the map shows the new set.
 (() => {
   const form = document.getElementById("limits");
   if (!form) return;
   const { rules, candidates } = JSON.parse(document.getElementById("data").textContent);
   const TOLERANCE = 1e-9;
   const [gap, ratio] = [document.getElementById("max-gap"), document.getElementById("max-ratio")];
-  const said = (id, text) => { document.getElementById(id).textContent = text; };
+  const setText = (id, text) => { document.getElementById(id).textContent = text; };
 
   function rounded(value) { return Math.round(value * 1e9) / 1e9; }
 
@@ -15,7 +15,8 @@
     return shorter === 0 ? (longer === 0 ? 1 : Infinity) : longer / shorter;
   }
 
-  // Section 4.1, as advisor/selection.py has it: by accuracy, then the shorter mean length, then the name.
+  // The rules of section 4.1, the same as in advisor/choose/rules.py: by accuracy, then the shorter mean length, then
+  // the name. Both round to 9 decimals, so that they agree on ties.
   function choose(maxGap, maxRatio) {
     const length = (index) => (candidates[index].length === null ? Infinity : rounded(candidates[index].length));
     const order = candidates.map((_, index) => index).filter((index) => !candidates[index].failed && candidates[index].accuracy !== null);
@@ -57,10 +58,10 @@
         mark.dataset.shown = Number(mark.dataset.shape === shape);
       }
     }
-    said("max-gap-said", `${maxGap.toFixed(1)} points`);
-    said("max-ratio-said", `${maxRatio.toFixed(2)}×`);
+    setText("max-gap-said", `${maxGap.toFixed(1)} points`);
+    setText("max-ratio-said", `${maxRatio.toFixed(2)}×`);
     const same = maxGap === rules.maxGap && maxRatio === rules.maxRatio;
-    said("limits-lead", same ? "The run’s own limits chose" : "These limits would choose");
+    setText("limits-lead", same ? "The run’s own limits chose" : "These limits would choose");
     const names = document.getElementById("limits-set");
     names.replaceChildren(...chosen.flatMap((index, place) => {
       const name = document.createElement("b");
@@ -78,5 +79,5 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => show(rules.maxGap, rules.maxRatio)));
   form.hidden = false;
-  form.reset(); // a reloaded page may remember where the limits were
+  form.reset(); // a browser may restore the old values when the page is loaded again
 })();

@@ -1,4 +1,4 @@
-// Matrices: a cell says what it is on hover and on focus; the arrow keys go from cell to cell.
+// Matrices: a cell shows its names and its value on hover and on focus. The arrow keys go from cell to cell.
 (() => {
   const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -22,7 +22,7 @@
     const hide = () => { tip.hidden = !cells.includes(document.activeElement); if (!tip.hidden) show(document.activeElement); };
 
     for (const cell of cells) {
-      // Its own words in place of the browser's, which come late and by the mouse alone.
+      // A tip of this script replaces the browser's tooltip, which comes late and only by mouse.
       const title = cell.querySelector("title");
       cell.setAttribute("role", "img");
       cell.setAttribute("aria-label", title.textContent);

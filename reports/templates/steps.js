@@ -1,10 +1,10 @@
-// Inside a step: a response as a strip of its tokens, and for the one that is looked at what every member wanted.
+// Inside a step: a response as a strip of its tokens, and for the selected token the probabilities of every member.
 function stepStrip(trace, make) {
   const { members, left, steps } = trace;
   const share = (thousandths) => `${(thousandths / 10).toFixed(1)}%`;
   const names = (numbers) => numbers.map((number) => members[number]).join(", ");
 
-  // What is not seen in a text is shown by a sign: its ends, and where a line ends.
+  // Spaces at the ends of a text, line ends and an empty text are invisible, so each has a sign.
   const shown = (text) => (text === null ? "end" : text.replace(/^ +| +$/g, (ends) => "␣".repeat(ends.length)).replaceAll("\n", "↵") || "(nothing)");
 
   function winners([, wonBy]) {
@@ -33,7 +33,7 @@ function stepStrip(trace, make) {
 
   function bar(thousandths, first) {
     const fill = make("span", "fill");
-    // Set by script, which the page's policy allows where it forbids style attributes.
+    // The page's policy forbids style attributes in the markup, but allows a script to set styles.
     fill.style.width = `${thousandths / 10}%`;
     return make("td", `num share${first ? " first" : ""}`, make("span", "amount", share(thousandths)), make("span", "track", fill));
   }
@@ -67,7 +67,7 @@ function stepStrip(trace, make) {
   }
 
   function legend() {
-    const kinds = { all: "everyone’s first choice", primary: "the primary’s and not everyone’s", others: "only others’", none: "nobody’s" };
+    const kinds = { all: "first choice of all members", primary: "of the primary, but not of all", others: "only of other members", none: "of no member" };
     const met = new Set(steps.map(winners));
     const lines = Object.keys(kinds).filter((kind) => met.has(kind)).map((kind) => make("li", "", make("span", `line won-${kind}`), kinds[kind]));
     const shades = make("span", "shades", ...[0, 1, 2, 3, 4].map((shade) => make("span", `shade-${shade}`)));
@@ -85,7 +85,7 @@ function stepStrip(trace, make) {
   panel.setAttribute("aria-live", "polite");
   const buttons = [...strip.children];
 
-  // One stop for the tab key, whatever the number of tokens.
+  // The strip is one stop for the tab key, because a response may have hundreds of tokens.
   function select(number, focus) {
     buttons.forEach((button, place) => {
       button.tabIndex = place === number ? 0 : -1;
@@ -107,9 +107,9 @@ function stepStrip(trace, make) {
     select(Math.min(Math.max(to, 0), buttons.length - 1), true);
   });
 
-  // The step that says most is open from the start.
+  // At first the step with the largest disagreement is open.
   const divided = steps.map((step) => step[2] || 0);
   select(divided.indexOf(Math.max(...divided)), false);
-  const more = left ? make("p", "note", `The ${left} steps after these were not kept.`) : null;
+  const more = left ? make("p", "note", `The last ${left} steps were not recorded.`) : null;
   return make("section", "steps", make("p", "label", "Inside each step of the ensemble’s response"), strip, legend(), more, panel);
 }

@@ -1,4 +1,4 @@
-// Tables sort by their columns: a head becomes a button, and the rows know their values.
+// Sortable tables: a column's head becomes a button. Cells have their values as data attributes.
 (() => {
   function compare(a, b) {
     const numbers = [Number(a), Number(b)];
@@ -14,7 +14,7 @@
     const rows = [...table.tBodies[0].rows];
     rows.sort((one, other) => {
       const [a, b] = [value(one), value(other)];
-      // What is unknown comes last, whichever way the column is sorted.
+      // Unknown values come last in both directions.
       if (a === "" || b === "") return Number(a === "") - Number(b === "");
       return direction === "ascending" ? compare(a, b) : compare(b, a);
     });
@@ -38,7 +38,7 @@
     }
   }
 
-  // A long table can be narrowed to the rows with some words in their names.
+  // A search field shows only the rows whose names contain all words.
   for (const table of document.querySelectorAll("table[data-search]")) {
     const search = Object.assign(document.createElement("input"), { type: "search", placeholder: table.dataset.search });
     search.setAttribute("aria-label", table.dataset.search);

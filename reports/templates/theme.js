@@ -1,5 +1,5 @@
 "use strict";
-// The switch works by style alone; this remembers it, where the browser lets a local file remember anything.
+// The style sheet switches the theme. This script remembers it, if the browser lets a local file store anything.
 (() => {
   const key = "unite-advisor-theme";
   const choices = document.querySelectorAll("input[name=theme]");
@@ -7,10 +7,10 @@
     const remembered = localStorage.getItem(key);
     for (const choice of choices) choice.checked = choice.value === (remembered || "system");
     for (const choice of choices) choice.addEventListener("change", () => localStorage.setItem(key, choice.value));
-  } catch { /* no storage: the theme lasts as long as the page is open */ }
+  } catch { /* no storage: the theme lasts until the page is closed */ }
 })();
 
-// The command can be copied, where the browser has a clipboard for this page.
+// A button copies the command, if the browser gives this page a clipboard.
 (() => {
   const command = document.getElementById("command");
   if (!command || !navigator.clipboard) return;

@@ -1,7 +1,14 @@
-"""The metrics: one module each, whose ``METRIC`` reads an answer from a response and compares it with the reference.
+"""The metrics, one file each. A metric reads an answer from a response and compares it with the reference.
 
-Adding one is adding a module here; its name is what a task file says under ``metric``. A metric that runs code which a
-model wrote has two of them: its ``METRIC`` refuses, and its ``EXECUTING`` is used where the user has allowed that.
+To add a metric, add one file here and change no other. The file's name is the metric's name in a task file. It needs
+
+- ``METRIC``, an object with the three members of the protocol `Metric`: ``packages``, ``problem`` and ``score``;
+- a module docstring that says when a response is right, with an example of ``METRIC.score`` and its result, and what
+  the metric does not cover.
+
+A metric that runs code which a model wrote also needs ``EXECUTING``, an object with the same members: it is used if the
+user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; `_normal.py` is
+shared by metrics that compare texts (a name with an underscore is not a metric).
 """
 
 from __future__ import annotations
@@ -13,38 +20,39 @@ from typing import Protocol, cast
 
 
 class Metric(Protocol):
-    """How a response is scored.
+    """Scores a response.
 
     Attributes:
-        packages: Distributions whose version can change a score; they go into the signature.
+        packages: Distributions whose version can change a score; their versions go into the signature.
     """
 
     packages: tuple[str, ...]
 
     def problem(self, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> str | None:
-        """Say why these accepted texts and choices cannot be scored against; None where they can."""
+        """Why this metric cannot use these accepted texts and choices; None if it can."""
 
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Give the score, 0 to 1, and the answer that was read from the text, None where there is none.
+        """The score, 0 to 1, and the answer that was read from the text; the answer is None if the text has none.
 
-        Never raises. Two texts with the same answer read get the same score.
+        It never raises. Two texts with the same answer have the same score.
         """
 
 
 @cache
 def metric_names() -> tuple[str, ...]:
-    """Every metric there is, sorted. Imports none of them."""
+    """The names of all metrics, sorted."""
+    # From the file names: importing the metrics would load sacrebleu, which few tasks need.
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")))
 
 
 @cache
 def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
-    """The metric of that name, one of ``metric_names()``; one that runs code refuses to score unless it is allowed."""
+    """The metric of a name in ``metric_names()``; a metric that runs code refuses to score unless it is allowed."""
     module = import_module(f"{__name__}.{name}")
     return cast(Metric, module.EXECUTING if allow_code_execution and runs_code(name) else module.METRIC)
 
 
 @cache
 def runs_code(name: str) -> bool:
-    """Whether the metric of that name runs code that a model wrote."""
+    """Whether the metric of a name runs code that a model wrote."""
     return hasattr(import_module(f"{__name__}.{name}"), "EXECUTING")

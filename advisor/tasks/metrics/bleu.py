@@ -3,8 +3,8 @@
     >>> METRIC.score(" The cat sat on the mat.", ("The cat sat on the mat.",), ())
     (1.0, 'The cat sat on the mat.')
 
-Sentence level: exponential smoothing, effective order, tokenizer 13a. Not covered: corpus BLEU, which is no mean of
-sentences; languages that 13a does not tokenize (Chinese, Japanese, Korean), for which chrF is the better choice.
+Sentence level: exponential smoothing, effective order, tokenizer 13a. Not covered: corpus BLEU, which is not a mean of
+sentences; languages that 13a does not tokenize (Chinese, Japanese, Korean), for which chrF is better.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Bleu:
     packages: tuple[str, ...] = ("sacrebleu",)
 
     def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Every text that is not blank can be compared with."""
+        """None: every text that is not blank can be used."""
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole response, without the white space around it."""
         response = text.strip()
         score = BLEU(effective_order=True).sentence_score(response, list(accepted)).score
-        return min(1.0, score / 100), response or None  # rounding gives 100.00000000000004 for equal texts
+        return min(1.0, score / 100), response or None  # sacrebleu gives 100.00000000000004 for equal texts
 
 
 METRIC = Bleu()

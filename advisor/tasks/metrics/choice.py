@@ -5,8 +5,8 @@
     >>> METRIC.score(" dry palms", ("B",), ("wet palms", "dry palms"))
     (1.0, 'B')
 
-Readings are tried from the plainest to the loosest, and the first that yields an option counts. Not covered: likelihood
-(the profiler gives the text of the likeliest option here), several options at once, options beyond Z.
+Not covered: likelihood (the profiler gives the text of the likeliest option as the response), several options at once,
+options beyond Z.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _STATED = re.compile(r"(?i:answer\s*(?:is)?\s*[:=]?\s*(?:option\s+)?)[*\s]*(?:\(
 _BRACKETED = re.compile(r"\(([A-Z])\)")
 
 
-class Choice:
-    """1 where the response names the option that the reference names, else 0."""
+class ChoiceMetric:
+    """1 if the response names the option that the reference names, else 0."""
 
     packages: tuple[str, ...] = ()
 
@@ -38,7 +38,7 @@ class Choice:
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Compare letters; what was read is the letter."""
+        """Compare letters; the answer is the letter."""
         letter = _read(text, choices)
         right = {_named(reference, choices) for reference in accepted}
         return float(letter is not None and letter in right), letter
@@ -49,7 +49,7 @@ def _letters(choices: tuple[str, ...]) -> str:
 
 
 def _named(text: str, choices: tuple[str, ...]) -> str | None:
-    """The option that the whole text names: a letter, bare or dressed as "(b)." or "**B**", or an option's text."""
+    """The option that the whole text names: a letter such as "B", "(b)." or "**B**", or an option's text."""
     bare = text.strip(string.whitespace + "().:*`'\"").upper()
     if len(bare) == 1 and bare in _letters(choices):
         return bare
@@ -61,14 +61,15 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
 
 
 def _read(text: str, choices: tuple[str, ...]) -> str | None:
-    # The profiler gives an option's own text, and that goes first: an option may be "C", and not the third; others
-    # differ in punctuation or case alone ("+1" and "-1", "Rr" and "RR").
+    # The exact text of an option goes first, since the profiler gives it: an option that is not the third may be "C",
+    # and others differ only in punctuation or case ("+1" and "-1", "Rr" and "RR").
     named = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
     if named is not None:
         return named
     stated = [parenthesised or bare for parenthesised, bare in _STATED.findall(text)]
     label = _LABEL.match(text)
     bracketed = set(_BRACKETED.findall(text))
+    # From the strictest reading to the loosest; the first that names an option counts.
     candidates = (
         stated[-1] if stated else None,
         label[1] if label else None,
@@ -81,17 +82,19 @@ def _read(text: str, choices: tuple[str, ...]) -> str | None:
 
 
 def _mentioned(text: str, choices: tuple[str, ...]) -> str | None:
-    """The one option whose text occurs in the response; an option inside a longer one that occurs does not count."""
+    """The only option whose text occurs in the response; an option inside a longer one that occurs does not count."""
     response = f" {normal(text)} "
-    found = {
+    letters = {
         choice: letter
         for letter, choice in zip(_letters(choices), choices, strict=True)
         if f" {normal(choice)} " in response
     }
     longest = [
-        choice for choice in found if not any(choice != other and normal(choice) in normal(other) for other in found)
+        choice
+        for choice in letters
+        if not any(choice != other and normal(choice) in normal(other) for other in letters)
     ]
-    return found[longest[0]] if len(longest) == 1 else None
+    return letters[longest[0]] if len(longest) == 1 else None
 
 
-METRIC = Choice()
+METRIC = ChoiceMetric()

@@ -17,7 +17,7 @@ class Chrf:
     packages: tuple[str, ...] = ("sacrebleu",)
 
     def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Every text that is not blank can be compared with."""
+        """None: every text that is not blank can be used."""
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:

@@ -3,8 +3,8 @@
     >>> METRIC.score("It was Sunset Boulevard, in 1993.", ("Sunset Blvd", "Sunset Boulevard"), ())
     (1.0, 'Sunset Boulevard')
 
-An accepted text in ASCII must stand on word boundaries ("12" is not in "112"); others may stand anywhere, since
-not every script has spaces. Not covered: a response that names the accepted text to deny it, or lists every candidate.
+An accepted text in ASCII must be whole words ("12" is not in "112"). Not covered: a response that names the accepted
+text to deny it, or that lists every candidate.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from advisor.tasks.metrics._normal import normal
 
 
 class Contains:
-    """1 where an accepted text occurs in the response in normal form, else 0."""
+    """1 if an accepted text occurs in the response in normal form, else 0."""
 
     packages: tuple[str, ...] = ()
 
     def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Every text that is not blank can be looked for."""
+        """None: every text that is not blank can be used."""
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Look for the accepted texts; what was read is the first of them that occurs."""
+        """Search for the accepted texts; the answer is the first of them that occurs."""
         response = normal(text)
         for reference in accepted:
             if _occurs(normal(reference), response):
@@ -33,9 +33,10 @@ class Contains:
 
 
 def _occurs(answer: str, response: str) -> bool:
+    # Other scripts may have no spaces between words.
     if not answer.isascii():
         return answer in response
-    # A minus and a point are left in numbers alone: "5" is neither in "-5" nor in "1.5".
+    # The normal form keeps a minus and a point only in numbers: "5" is neither in "-5" nor in "1.5".
     return re.search(rf"(?<![\w.-]){re.escape(answer)}(?!\w|\.\d)", response) is not None
 
 

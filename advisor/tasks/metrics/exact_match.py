@@ -3,8 +3,8 @@
     >>> METRIC.score(" Sunset Boulevard.", ("Sunset Blvd", "Sunset Boulevard"), ())
     (1.0, 'sunset boulevard')
 
-The whole response is compared, so the task wants stop strings or `extract` that leave only the answer. Not covered: an
-answer inside a sentence (see `contains`), spelling variants that are not among the accepted texts.
+The whole response is compared, so the task needs stop strings or `extract` that leave only the answer. Not covered: an
+answer inside a sentence (see `contains`), spellings that are not among the accepted texts.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from advisor.tasks.metrics._normal import normal
 
 
 class ExactMatch:
-    """1 where the response equals an accepted text in normal form, else 0."""
+    """1 if the response equals an accepted text in normal form, else 0."""
 
     packages: tuple[str, ...] = ()
 
     def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Every text that is not blank can be matched."""
+        """None: every text that is not blank can be used."""
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Compare the whole text; what was read is its normal form."""
+        """Compare the whole text; the answer is its normal form."""
         answer = normal(text)
         return float(bool(answer) and answer in {normal(reference) for reference in accepted}), answer or None
 

@@ -3,9 +3,9 @@ r"""Number: the last number in the response equals the reference.
     >>> METRIC.score("She pays $3 for 5, so $1,234.50 in total.", ("1234.5",), ())
     (1.0, '1234.5')
 
-Numbers are compared exactly, as decimals: "1.0" is "1", and "3." is "3". Commas group three digits; a minus (also the
-Unicode one) counts where nothing is subtracted from: "-3", "-$3" and "$-3" are negative, "10-12" ends in 12. Digits
-of any script are read. Not covered: fractions, exponents, decimal commas, spaces that group, numbers in words.
+Numbers are compared exactly, as decimals: "1.0" is "1", and "3." is "3". Commas group three digits. A minus (also the
+Unicode one) counts if it is not a subtraction: "-3", "-$3" and "$-3" are negative, "10-12" ends in 12. Digits of any
+script are read. Not covered: fractions, exponents, decimal commas, spaces that group, numbers in words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-# No two parts of the pattern can match the same character in two ways, so its time is linear in the text.
+# No character can match two parts of the pattern, so its time is linear in the text.
 _NUMBER = re.compile(
     r"""(?P<minus>(?<![\w)\]%])[-\u2212][$€£¥]?)?
         (?: (?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+) (?P<part>\.\d+)?
@@ -23,7 +23,7 @@ _NUMBER = re.compile(
 
 
 class Number:
-    """1 where the last number of the response equals an accepted number, else 0."""
+    """1 if the last number of the response equals an accepted number, else 0."""
 
     packages: tuple[str, ...] = ()
 
@@ -35,7 +35,7 @@ class Number:
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Compare the last number; what was read is that number without grouping and needless zeros."""
+        """Compare the last number; the answer is that number without grouping and trailing zeros."""
         numbers = _numbers(text)
         if not numbers:
             return 0.0, None
@@ -48,7 +48,7 @@ def _numbers(text: str) -> list[str]:
 
 def _canonical(match: re.Match[str]) -> str:
     digits = (match["whole"] or "").replace(",", "") + (match["part"] or match["only"] or "")
-    # Through Decimal, since digits of any script come back as ASCII; "f" never rounds and knows no exponents.
+    # Decimal turns digits of any script into ASCII; "f" never rounds and writes no exponents.
     plain = format(Decimal(digits), "f")
     if "." in plain:
         plain = plain.rstrip("0").rstrip(".")

@@ -3,13 +3,13 @@ r"""Pass at 1: the program in the response passes every test that the reference 
     >>> EXECUTING.score("```python\ndef double(x):\n    return 2 * x\n```", ("assert double(2) == 4",), ())
     (1.0, 'def double(x):\n    return 2 * x\n')
 
-The program is what stands between `[BEGIN]` and `[DONE]`, where they are there; in that, the first fenced block of
-Python that defines something; else all of it. It is run in the sandbox, and only where the user has allowed that.
+The program is the text between `[BEGIN]` and `[DONE]` if the response has them, else the whole response; if this text
+has fenced blocks of Python, the first that defines something. It runs in the sandbox, and only if the user allows it.
 
-Like lm-eval 0.4.13 (`mbpp`, `mbpp_instruct`), program and tests are run in one module that is not `__main__`. Other
-than there: fenced blocks count under either prompt, and a block of another language is skipped; the set-up code of a
-task is run (two tasks of 974 have one, and fail without); the limit is 5 s of processor time, and not 3 s by the clock.
-Not covered: pass at k for k above 1, other languages than Python.
+As in lm-eval 0.4.13 (`mbpp`, `mbpp_instruct`), program and tests run in one module that is not `__main__`. The
+differences: fenced blocks count with either prompt, and blocks of other languages are skipped; the set-up code of a
+task runs (two tasks of 974 have one, and fail without it); the limit is 5 s of processor time instead of 3 s of
+wall-clock time. Not covered: pass at k for k above 1, languages other than Python.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PYTHON = ("", "python", "python3", "py")
 
 
 class PassAt1:
-    """1 where the program passes all tests, else 0.
+    """1 if the program passes all tests, else 0.
 
     Args:
-        allowed: Whether programs may be run; else every score is refused.
+        allowed: Whether programs may run; otherwise ``score`` raises.
     """
 
     packages: tuple[str, ...] = ()
@@ -38,21 +38,21 @@ class PassAt1:
         self._allowed = allowed
 
     def problem(self, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """The reference is Python: all tests, of which none may fail."""
+        """The accepted texts are tests, so each must be Python."""
         for test in accepted:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of style, such as an escape that is none
+                    warnings.simplefilter("ignore")  # about style, such as an invalid escape
                     compile(test, "<test>", "exec", dont_inherit=True)
             except (SyntaxError, ValueError) as error:
                 return f"the test {test!r} is not Python ({error})"
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Run the program and the tests; what was read is the program.
+        """Run the program and the tests; the answer is the program.
 
         Raises:
-            InputError: It was not allowed.
+            InputError: The user does not allow programs to run.
         """
         if not self._allowed:
             raise InputError(
@@ -61,14 +61,14 @@ class PassAt1:
         program = read_program(text)
         if program is None:
             return 0.0, None
-        from advisor import sandbox  # here, so that no other metric waits for it
+        from advisor import sandbox  # here, since no other metric needs it
 
-        return float(sandbox.run(program, accepted).passed), program
+        return float(sandbox.run(program, accepted) is None), program
 
 
 def read_program(text: str) -> str | None:
-    """The program that a response holds; None where it holds nothing. Never raises, whatever the text."""
-    # Nothing is parsed here: a text can be such that Python's own parser takes the process down.
+    """The program in a response; None if the response has no text. It never raises."""
+    # Without Python's parser, which some texts can crash, and this process with it.
     body = text.partition("[BEGIN]")[2] or text
     body = body.partition("[DONE]")[0]
     blocks = [
@@ -77,7 +77,7 @@ def read_program(text: str) -> str | None:
         if label.strip().lower().split(" ")[0] in _PYTHON
     ]
     before = body.partition("```")[0]
-    # Where the prompt has opened the fence, the program comes before the first one of the response.
+    # If the prompt has opened a fence, the program comes before the first fence of the response.
     candidates = [*blocks, before] if blocks else [before if "```" in body else body]
     defining = [candidate for candidate in candidates if _DEFINING.search(candidate)]
     return next((candidate for candidate in (*defining, *candidates) if candidate.strip()), None)

@@ -1,0 +1,141 @@
+"""What ``advisor evaluate`` does: methods of ensembling side by side, on the members of a finished run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.config import (
+    InferenceConfig,
+    RunConfig,
+    check_choice,
+    check_disjoint,
+    check_method,
+    check_seed,
+    check_task_is_given,
+    load_split,
+)
+from advisor.output import provenance
+from advisor.output.chosen_set import candidates_of_run
+from advisor.output.evaluation_json import evaluation_of
+from advisor.output.result_json import read_result
+from advisor.profile.loader import Decoding
+from advisor.progress import Progress
+from advisor.records import Rules
+from advisor.session import open_session
+from advisor.verify.methods import Evaluator
+from ensemble.errors import InputError
+from ensemble.files import default_cache_dir
+from ensemble.methods import list_methods, make_options
+
+
+def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+    """Score methods, and every member alone, on the same questions.
+
+    Args:
+        run: A run folder.
+        options: The options of ``advisor evaluate``, by parameter name.
+        command: The command line, for the record.
+        progress: Shows how far the evaluation is.
+
+    Returns:
+        The contents of ``evaluation.json``.
+
+    Raises:
+        InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
+        MemberError: A member cannot be run.
+    """
+    config = evaluation_config(run, options, command)
+    methods = _split(options["methods"])
+    method_options = _learned_options(run, methods, config)
+    for method, values in _read_settings(options.get("settings") or (), methods).items():
+        method_options.setdefault(method, {}).update(values)
+    # Checked before the cache is opened, so that a wrong option writes nothing.
+    for method, values in method_options.items():
+        make_options(method, values)
+    with open_session(config, progress) as (cache, _):
+        evaluator = Evaluator(config, methods, method_options, cache, progress)
+        evaluation = evaluator.run()
+    return evaluation_of(evaluation, config, evaluator.task, provenance.of_run(config, evaluator.identities))
+
+
+def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:
+    """Read the options of ``advisor evaluate``, by parameter name; see :meth:`advisor.config.RunConfig.from_options`.
+
+    ``held_out`` has the questions to evaluate on, and ``dev`` those that a router learns from.
+
+    Raises:
+        InputError: An option is missing or out of range, or the run or the task cannot be used.
+    """
+    check_task_is_given(options)
+    inference = InferenceConfig.from_options(options)
+    methods, members = _split(options["methods"]), _split(options.get("members") or "")
+    if not methods:
+        raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
+    for method in methods:
+        check_choice("--methods", method, list_methods())
+    _check_unique("--methods", methods)
+    _check_unique("--members", members)
+    decoding, seed = Decoding(k=options.get("k", 10)), options.get("seed") or 0
+    check_method(decoding.method, decoding.k)
+    check_seed(seed)
+    candidates = candidates_of_run(run, members)
+    if len(candidates) < 2:
+        raise InputError(
+            f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
+            "candidates with --members"
+        )
+    evaluated = load_split(options, options.get("split") or "held_out")
+    evaluated.check_allowed()
+    dev = evaluated
+    if "router" in methods:
+        dev = load_split(options, "dev")
+        check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")
+    return RunConfig(
+        candidates=candidates,
+        dev=dev,
+        held_out=evaluated,
+        rules=Rules(),
+        inference=inference,
+        decoding=decoding,
+        seed=seed,
+        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        command=command,
+    )
+
+
+def _learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
+    if "deepen-adapt" not in methods:
+        return {}
+    by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
+    accuracies = [by_name.get(member.name) for member in config.candidates]
+    # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
+    return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
+
+
+def _read_settings(settings: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options of methods, ``METHOD.NAME=VALUE`` each, by method and name."""
+    options: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        method, _, name = key.partition(".")
+        if not equals or method not in methods or not name:
+            raise InputError(f"--set {setting}: give METHOD.NAME=VALUE, for a method of --methods")
+        options.setdefault(method, {})[name] = yaml.safe_load(value)
+    return options
+
+
+def _check_unique(option: str, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InputError(f"{option}: {name} appears twice; name each once")
+
+
+def _split(names: str) -> list[str]:
+    """The names of an option that takes several, with commas between them."""
+    return [name.strip() for name in names.split(",") if name.strip()]

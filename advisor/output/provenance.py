@@ -1,0 +1,76 @@
+"""Where a result comes from: the command, the versions, the models' files. It is enough to repeat the run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from advisor.config import RunConfig
+from advisor.pool.fingerprint import Fingerprint
+from advisor.pool.pool_file import PoolEntry
+from advisor.servers.identity import ServerIdentity
+from ensemble.models.spec import Checkpoint
+
+_PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
+"""The packages that can change a number."""
+
+
+def of_run(config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIdentity]) -> dict[str, Any]:
+    """``provenance`` of a run with models.
+
+    Args:
+        config: The run.
+        fingerprints: What decides each candidate's responses, by name.
+    """
+    inference = config.inference
+    return {
+        "command": config.command,
+        "seed": config.seed,
+        "versions": _versions(),
+        "engine": inference.engine,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "device": inference.device,
+        "dtype": inference.dtype,
+        "chat_template": inference.chat_template,
+        "models": {
+            entry.name: _model(entry, fingerprints[entry.name], inference.device) for entry in config.candidates
+        },
+    }
+
+
+def of_numbers(command: str, path: Path) -> dict[str, Any]:
+    """``provenance`` of a run on published or earlier numbers."""
+    return {"command": command, "profiles": str(path), "versions": _versions(), "models": {}}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # a checkout that is not installed
+            versions[package] = "unknown"
+    return versions
+
+
+def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str) -> dict[str, Any]:
+    if isinstance(fingerprint, ServerIdentity):
+        return fingerprint.as_dict()
+    checkpoint, options = entry.checkpoint, dict[str, str]()
+    if isinstance(checkpoint, Checkpoint):
+        options = checkpoint.sides.key()
+        if checkpoint.gguf_file is not None:
+            options["gguf_file"] = checkpoint.gguf_file
+    # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
+    return {
+        "path_or_id": checkpoint.path_or_id,
+        "revision": fingerprint.revision,
+        "files": dict(fingerprint.files),
+        "dtype": fingerprint.dtype,
+        "device": entry.device or device,
+        "chat_template": fingerprint.chat_template,
+        **options,
+    }

@@ -1,0 +1,83 @@
+"""Checks of models before a run: each can be loaded on its device, and its weights can be read. No weights are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from advisor.pool.pool_file import PoolEntry
+from advisor.servers.address import ServerAddress
+from advisor.servers.identity import identify_server
+from ensemble.errors import InputError, UniteError
+from ensemble.models.check import check
+from ensemble.models.fingerprint import files_of
+from ensemble.models.hub import check_on_hub
+from ensemble.models.spec import Checkpoint, ModelSpec, first_line
+
+
+def check_pool(entries: Sequence[PoolEntry], device: str, chat_template: str, *, on_this_machine: bool) -> None:
+    """Check that the run can use every candidate. A server gets a request for its models and one for a few tokens.
+
+    Args:
+        entries: The pool.
+        device: The device of entries that name none.
+        chat_template: The use of chat templates for entries that do not set it.
+        on_this_machine: Whether the models run on this machine. Devices of other machines are not checked.
+
+    Raises:
+        InputError: A candidate cannot be used; the message names its line in the pool file.
+    """
+    if on_this_machine:
+        _check_device("--device", device)
+    for entry in entries:
+        if on_this_machine and entry.device is not None:
+            _check_device(f"{entry.place}: device", entry.device)
+        try:
+            if isinstance(entry.checkpoint, ServerAddress):
+                identify_server(entry.checkpoint, chat=(entry.chat_template or chat_template) != "never")
+            else:
+                _check_checkpoint(entry.checkpoint)
+        except InputError as error:
+            raise InputError(f"{entry.place}: {error}") from error
+
+
+def check_models(models: Sequence[ModelSpec]) -> None:
+    """Check that every model of a set can be loaded on its device.
+
+    Raises:
+        InputError: A model cannot be loaded.
+    """
+    for model in models:
+        _check_device("--device", model.device)
+        _check_checkpoint(model.checkpoint)
+
+
+def _check_device(option: str, device: str) -> None:
+    # Loads torch, so it is not at the top of the file.
+    from ensemble.models.load import parse_device
+
+    try:
+        parsed = parse_device(device)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
+    # torch knows this device, but tensors on it have no values.
+    if parsed.type == "meta":
+        raise InputError(f"{option}: device meta holds no numbers; use a device that computes, for example cpu")
+
+
+def _check_checkpoint(checkpoint: Checkpoint) -> None:
+    if not checkpoint.is_local:
+        check_on_hub(checkpoint)
+    try:
+        check(checkpoint)
+    except UniteError:
+        raise
+    # Code that comes with a model can raise anything.
+    except Exception as error:
+        raise InputError(
+            f"{checkpoint.path_or_id}: its configuration cannot be read ({type(error).__name__}: {first_line(error)}); "
+            "correct it, or remove the model"
+        ) from error
+    for path in files_of(checkpoint):
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{path}: cannot be read; check that the download is complete, and the file permissions")

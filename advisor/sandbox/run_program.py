@@ -1,0 +1,237 @@
+"""The outer end of the sandbox: start a guard for one program, read its report, and make sure that the program ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from advisor.sandbox import guard
+from ensemble.errors import UniteError
+
+_GUARD = Path(guard.__file__)
+_GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
+_MAX_REPORT = 4096  # bytes; a normal report has about a hundred
+# The probe imports what few programs have loaded already: the user that runs it must be able to read the library.
+_PROBE = "import decimal, heapq, itertools, math, re, pathlib\npathlib.Path('file').write_text('text')"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """The resources of one program.
+
+    Attributes:
+        seconds: Wall-clock time from start to end.
+        cpu_seconds: Processor time of each process, in whole seconds.
+        memory: Bytes of address space of each process.
+        processes: Processes at a time, threads included.
+        file_size: Bytes of each file.
+        disk: Bytes of all files together, where the program has its own file system.
+        open_files: Open files at a time.
+    """
+
+    seconds: float = (
+        30.0  # the processor time ends a computation sooner, and does not depend on how busy the machine is
+    )
+    cpu_seconds: int = 5  # MBPP's own solution of task 123 takes 2.6 s of an AMD EPYC core
+    memory: int = 1 << 30
+    processes: int = 32
+    file_size: int = 16 << 20
+    disk: int = 64 << 20
+    open_files: int = 64
+
+    def rlimits(self) -> dict[str, int]:
+        """The limits by their names in the module ``resource``."""
+        return {
+            "RLIMIT_CPU": self.cpu_seconds,
+            "RLIMIT_AS": self.memory,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_FSIZE": self.file_size,
+            "RLIMIT_NOFILE": self.open_files,
+            "RLIMIT_CORE": 0,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How far a program is isolated, beyond its limits.
+
+    Attributes:
+        nobody: Whether it runs as the user ``nobody``; only root can do that, and only root needs it.
+        namespaces: Whether it has no network, and cannot see other processes.
+        read_only: Whether it can write only in its folder, which is in memory.
+    """
+
+    nobody: bool
+    namespaces: bool
+    read_only: bool
+
+
+_LIMITS = SandboxLimits()
+
+
+def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> str | None:
+    """Run a program, then its tests in the same module, in the strictest isolation that works here.
+
+    The program passed if it and all its tests ran to the end.
+
+    Args:
+        program: Python code; any text may be given.
+        tests: Python code, run one after the other; each must end without an exception.
+        limits: The program's resources.
+
+    Returns:
+        Why it failed, in a few words that the program may have invented; None if it passed.
+
+    Raises:
+        UniteError: This system cannot run programs at all.
+    """
+    return _run(program, tests, limits, isolation())
+
+
+@cache
+def isolation() -> Isolation:
+    """The strictest isolation that works here. It is found by trying.
+
+    Raises:
+        UniteError: Not even the weakest works.
+    """
+    problem = ""
+    for kind in _kinds():
+        try:
+            if _run(_PROBE, (), _LIMITS, kind) is None:
+                return kind
+        except UniteError as error:
+            problem = str(error)
+    raise UniteError(f"programs cannot run here: {problem or 'the interpreter fails'}; score MBPP on another system")
+
+
+def gaps() -> tuple[str, ...]:
+    """The protections that the sandbox lacks on this system, one sentence each."""
+    kind = isolation()
+    notes = []
+    if not kind.namespaces:
+        notes.append("this system has no namespaces, so the programs of models run with network")
+    if not kind.read_only:
+        notes.append("the programs of models can write wherever the user can, since this system cannot prevent it")
+    if os.getuid() == 0 and not kind.nobody:
+        notes.append(
+            "the programs of models run as root without a limit on processes, because the user nobody cannot read "
+            f"{sys.prefix}"
+        )
+    return tuple(notes)
+
+
+def _kinds() -> Iterator[Isolation]:
+    """From strict to weak. The protection from the network is given up before the user nobody."""
+    users = (True, False) if os.getuid() == 0 else (False,)
+    if sys.platform.startswith("linux"):
+        yield from (Isolation(nobody, True, closed) for nobody in users for closed in (True, False))
+    yield from (Isolation(nobody, False, False) for nobody in users)
+
+
+def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> str | None:
+    # Only the guard knows this number, so a program cannot report success just by printing or by ending early.
+    nonce = secrets.token_hex(16)
+    job = {
+        "program": program,
+        "tests": list(tests),
+        "nonce": nonce,
+        "seconds": limits.seconds,
+        "disk": limits.disk,
+        "limits": limits.rlimits(),
+        "library": sorted({str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.prefix, sys.exec_prefix)}),
+        "nobody": kind.nobody,
+        "namespaces": kind.namespaces,
+        "read_only": kind.read_only,
+    }
+    with tempfile.TemporaryDirectory(prefix="unite-advisor-", ignore_cleanup_errors=True) as folder:
+        if kind.nobody:
+            os.chown(folder, guard.NOBODY, guard.NOBODY)
+        report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
+    ready, _, outcome = report.partition("\n")
+    if ready != "ready":
+        raise UniteError(f"the sandbox did not start: {ready.removeprefix('broken ') or f'exit status {status}'}")
+    if outcome == f"passed {nonce}" and status == 0:
+        return None
+    return _reason(outcome, status, limits)
+
+
+def _start_guard(job: bytes, folder: str, timeout: float) -> tuple[str, int | None]:
+    """The guard's report, and its exit status; the status is None if the guard had to be killed."""
+    # Not -I, which would ignore the seed of hashes: the order of sets would differ from run to run. The environment, -s
+    # and the guard, which takes its folder off the path, keep out the rest of what -I keeps out.
+    command = [sys.executable, "-s", "-B", str(_GUARD)]
+    deadline = time.monotonic() + timeout
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env=_environment(folder),
+        start_new_session=True,  # so that killpg below ends the guard and not this process
+    ) as process:
+        if process.stdin is None or process.stdout is None:  # cannot be: both are pipes
+            raise UniteError("the sandbox has no pipes")
+        try:
+            # A guard that fails at once does not read its job; its exit status says why.
+            with suppress(BrokenPipeError):
+                process.stdin.write(job)
+                process.stdin.close()
+            report = _read_report(process.stdout, deadline)
+            process.wait(max(0.0, deadline - time.monotonic()))
+            return report, process.returncode
+        except subprocess.TimeoutExpired:
+            return report, None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read_report(pipe: IO[bytes], deadline: float) -> str:
+    report = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            piece = os.read(pipe.fileno(), _MAX_REPORT)
+            if not piece:
+                break
+            # The rest of a flood is read and dropped: a program that waits for a reader would not reach its limits.
+            report = (report + piece)[:_MAX_REPORT]
+    return report.decode(errors="replace")
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """An environment without any variable of the user: those may hold passwords and paths."""
+    return {
+        "PATH": os.defpath,
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _reason(outcome: str, status: int | None, limits: SandboxLimits) -> str:
+    if status is None or status == guard.TOO_LATE:
+        return f"not done after {limits.seconds:g} s"
+    if status == guard.KILLED:
+        return f"killed; it may have used more than {limits.cpu_seconds} s of processor time"
+    kind = outcome.removeprefix("failed ")
+    # A program can name its exception as it likes; only a plain name is shown.
+    return kind if kind.isidentifier() and outcome.startswith("failed ") else "ended before its tests did"

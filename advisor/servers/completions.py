@@ -1,0 +1,147 @@
+"""Questions to a server's ``/completions`` and ``/chat/completions``, and what it answers, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.records import FinishReason
+from advisor.response_cache import Response
+from advisor.servers.client import ServerClient, ServerError
+from advisor.tasks.task import Example
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+NO_LOGPROBS = (
+    "a task with choices needs the log-probabilities of given texts, and this server does not give them ({reason})"
+)
+# Some servers accept no more stop strings. Responses are cut at all of them here.
+_MAX_STOPS = 4
+# Characters; the longest tokens in vocabularies are rows of some hundred spaces or dashes.
+_MAX_TOKEN_LENGTH = 1000
+
+
+def generate(
+    server: ServerClient,
+    prompt: str,
+    stop: tuple[str, ...],
+    max_new_tokens: int,
+    *,
+    chat: bool,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> tuple[Response, Mapping[str, Any]]:
+    """Let a model continue a prompt.
+
+    Args:
+        server: The server.
+        prompt: The text to continue, or the user's message where it goes through a chat template.
+        stop: The response ends before the first of these.
+        max_new_tokens: Longest response, in tokens.
+        temperature: 0 for greedy decoding, else the temperature of the draws.
+        seed: The seed of the draws.
+        chat: Whether the prompt goes through the model's chat template, on the server.
+
+    Returns:
+        The response, and the JSON object that the server sent.
+
+    Raises:
+        ServerError: The server gave no valid answer.
+    """
+    path = CHAT if chat else COMPLETIONS
+    # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
+    limit = "max_completion_tokens" if chat and server.address.is_openai else "max_tokens"
+    body: dict[str, Any] = {limit: max_new_tokens, "temperature": temperature}
+    if stop:
+        body["stop"] = list(stop[:_MAX_STOPS])
+    if temperature:
+        body |= {"seed": seed, "top_p": 1}
+    body |= {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    answer = server.post(path, body)
+    choice = _first_choice(server, path, answer)
+    message = choice.get("message") if chat else choice
+    if not isinstance(message, dict):
+        raise server.invalid_answer(path, "has no message")
+    text = message.get("content") if chat else message.get("text")
+    # A reasoning model that reaches the limit before its answer has no content.
+    if text is None and chat:
+        text = ""
+    if not isinstance(text, str):
+        raise server.invalid_answer(path, "has no text")
+    if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
+        raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
+    text, reason = _cut(server.redact(text), choice.get("finish_reason"), stop)
+    return Response(text, _new_tokens(answer), reason, 0.0), answer
+
+
+def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> Response:
+    """The choice with the highest log-probability after the prompt.
+
+    This needs ``echo`` and ``logprobs`` of ``/completions``. Some servers support them (vLLM), others ignore them.
+
+    Args:
+        server: The server.
+        example: A question with choices.
+        delimiter: Text between the prompt and a choice.
+
+    Raises:
+        ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
+    """
+    scores = [_log_probability(server, example.prompt, f"{delimiter}{choice}") for choice in example.choices]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    if scores[best] == -math.inf:
+        raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
+    options = tuple(None if score == -math.inf else score for score in scores)
+    return Response(example.choices[best], 0, "eos", 0.0, options=options)
+
+
+def _log_probability(server: ServerClient, prompt: str, continuation: str) -> float:
+    text = prompt + continuation
+    # One new token, which is ignored: some servers refuse max_tokens=0.
+    body = {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+    choice = _first_choice(server, COMPLETIONS, server.post(COMPLETIONS, body))
+    logprobs, echoed = choice.get("logprobs"), choice.get("text")
+    if not isinstance(logprobs, dict) or not isinstance(echoed, str) or not echoed.startswith(text):
+        reason = f"its {COMPLETIONS} ignores echo and logprobs"
+        raise ServerError(NO_LOGPROBS.format(reason=reason), "fatal")
+    values, offsets = logprobs.get("token_logprobs"), logprobs.get("text_offset")
+    if not isinstance(values, list) or not isinstance(offsets, list) or len(values) != len(offsets):
+        raise server.invalid_answer(COMPLETIONS, "has log-probabilities without text_offset")
+    if not all(isinstance(offset, int) for offset in offsets) or sorted(offsets) != offsets:
+        raise server.invalid_answer(COMPLETIONS, "has log-probabilities without text_offset")
+    # A token that spans the end of the prompt and the start of the choice counts for the choice.
+    ends = [*offsets[1:], len(echoed)]
+    scores = [
+        value
+        for value, start, end in zip(values, offsets, ends, strict=True)
+        if start < len(text) and (end > len(prompt))
+    ]
+    # Rounding can put the log-probability of a certain token a little above 0.
+    if not scores or not all(isinstance(score, (int, float)) and score < 0.01 for score in scores):
+        raise server.invalid_answer(COMPLETIONS, "has no log-probabilities of the choice")
+    return min(float(sum(scores)), 0.0)
+
+
+def _first_choice(server: ServerClient, path: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise server.invalid_answer(path, "has no choices")
+    return choices[0]
+
+
+def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, FinishReason]:
+    """A response before its first stop string, and why it ended."""
+    # Some servers do not remove the stop string.
+    places = [place for string in stop if (place := text.find(string)) >= 0]
+    if places:
+        return text[: min(places)], "stop"
+    if finish_reason == "length":
+        return text, "length"
+    # Servers report "stop" both at a stop string, which they removed, and at the model's own end.
+    return text, "stop" if stop else "eos"
+
+
+def _new_tokens(answer: Mapping[str, Any]) -> int:
+    usage = answer.get("usage")
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and 0 <= count < 1 << 31 else 0

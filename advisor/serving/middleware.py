@@ -1,0 +1,133 @@
+"""Checks before a request is read: the API key and the size of the body. It also counts every request."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from advisor.serving.metrics import Metrics
+from advisor.serving.protocol import RequestError
+from advisor.serving.responses import error_response
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_KEY_VARIABLE = "ADVISOR_API_KEY"
+# Only these paths need the key; monitors read /health and /metrics without it.
+_KEY_PREFIX = "/v1/"
+_DISCONNECTED = "499"
+_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
+_DISCARDED_BODIES = 16
+"""A body that is too large is read and discarded up to this multiple of the limit: many clients read the response only
+after they have sent everything."""
+
+
+def digest_of(key: str) -> bytes:
+    """The digest of an API key; the server keeps only this."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes | None:
+    """The digest of the API key in a file, else in the environment; None where neither has a key.
+
+    Raises:
+        InputError: The file cannot be read, or an HTTP header cannot hold the key.
+    """
+    place, key = f"${_KEY_VARIABLE}", environment.get(_KEY_VARIABLE)
+    if file is not None:
+        place = f"--api-key-file {file}"
+        try:
+            key = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise InputError(f"{place}: cannot be read ({reason})") from None
+    if key is None:
+        return None
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError(f"{place}: a key is one word of ASCII characters, and must not be empty")
+    return digest_of(key)
+
+
+def _has_key(header: str | None, key_digest: bytes) -> bool:
+    """Whether an ``Authorization`` header has the key."""
+    scheme, _, key = (header or "").partition(" ")
+    # Starlette reads headers as Latin-1, so encoding must not fail at other characters.
+    digest = hashlib.sha256(key.strip().encode("latin-1", errors="replace")).digest()
+    # Comparing digests in constant time tells an attacker nothing about the key.
+    return hmac.compare_digest(digest, key_digest) and scheme.lower() == "bearer"
+
+
+class RequestMiddleware:
+    """Refuses requests without the key and bodies that are too large, and counts all requests.
+
+    Args:
+        app: The application that gets the accepted requests.
+        key_digest: Digest of the API key; None where requests need no key.
+        max_body: Largest body, in bytes.
+        metrics: The figures to update.
+    """
+
+    def __init__(self, app: ASGIApp, *, key_digest: bytes | None, max_body: int, metrics: Metrics) -> None:
+        self._app = app
+        self._key_digest = key_digest
+        self._max_body = max_body
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection, as ASGI calls it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # A client that disconnects gets no response, so no status is ever sent.
+        start, status = time.monotonic(), _DISCONNECTED
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self._handle(scope, receive, note_status)
+        finally:
+            # Unknown paths share one label: clients must not be able to create labels without end.
+            path = scope["path"] if scope["path"] in _PATHS else "other"
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(time.monotonic() - start)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        header = Headers(scope=scope).get("authorization")
+        key_digest = self._key_digest if scope["path"].startswith(_KEY_PREFIX) else None
+        if key_digest is not None and not _has_key(header, key_digest):
+            error = RequestError(
+                401,
+                "the API key is missing or wrong; send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error_response(error)(scope, receive, send)
+            return
+        size = 0
+
+        # Counted while it arrives: a chunked body does not say its size before.
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size <= self._max_body:
+                return message
+            while message.get("more_body") and size <= _DISCARDED_BODIES * self._max_body:
+                message = await receive()
+                size += len(message.get("body", b""))
+            raise HTTPException(413, f"the body has more than {self._max_body} bytes, which is this server's limit")
+
+        await self._app(scope, receive_limited, send)

@@ -1,0 +1,249 @@
+"""The responses of the OpenAI API: whole JSON objects, and server-sent events for streams."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from starlette.responses import Response
+
+from advisor.serving.protocol import GenerationRequest, RequestError
+
+if TYPE_CHECKING:
+    from advisor.serving.engine import Piece, RequestStream
+    from ensemble.step.logprobs import TokenLogprob
+
+_MIN_LOGPROB = -9999.0
+"""OpenAI's log-probability of an impossible token: JSON has no infinity."""
+_DONE = "data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model that the server offers.
+
+    Attributes:
+        name: Its name in requests.
+        members: The names of its members, the primary first.
+        method: The method that combines them.
+        fingerprint: OpenAI's ``system_fingerprint``: a digest of all that decides the texts.
+        created: When the server started, in seconds since 1970.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    method: str
+    fingerprint: str
+    created: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``/v1/models`` lists it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "unite-advisor",
+            "members": list(self.members),
+            "method": self.method,
+        }
+
+
+class ResponseFormat(ABC):
+    """The JSON objects of one response; every response needs a new one, since it counts what was written.
+
+    Args:
+        model: The model that generates.
+        request: What it generates.
+    """
+
+    id_prefix: ClassVar[str]
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, model: ServedModel, request: GenerationRequest) -> None:
+        self._id = f"{self.id_prefix}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        self._model = model
+        self._with_logprobs = request.settings.alternatives is not None
+
+    def envelope(self, kind: str, choices: Sequence[Mapping[str, Any]], **fields: object) -> dict[str, Any]:
+        """The object around some choices."""
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model.name,
+            "system_fingerprint": self._model.fingerprint,
+            "choices": list(choices),
+            **fields,
+        }
+
+    def choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
+        """The choice of a whole text, or of a piece of it."""
+        reason = None
+        if piece.generation is not None:
+            # OpenAI has no word for EOS: it is "stop" as well.
+            reason = "length" if piece.generation.finish_reason == "length" else "stop"
+        return {
+            "index": piece.index,
+            **self._content(piece, whole=whole),
+            "logprobs": self._logprobs(piece) if self._with_logprobs else None,
+            "finish_reason": reason,
+        }
+
+    @abstractmethod
+    def _content(self, piece: Piece, *, whole: bool) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _logprobs(self, piece: Piece) -> dict[str, Any]: ...
+
+
+class CompletionFormat(ResponseFormat):
+    """The objects of ``/v1/completions``."""
+
+    id_prefix = "cmpl"
+    kind = chunk_kind = "text_completion"
+
+    def __init__(self, model: ServedModel, request: GenerationRequest) -> None:
+        super().__init__(model, request)
+        self._offsets: dict[int, int] = defaultdict(int)
+        # A token can end inside of a character, so offsets in characters need one decoder for each text.
+        self._decoders: dict[int, codecs.IncrementalDecoder] = defaultdict(
+            lambda: codecs.getincrementaldecoder("utf-8")("replace")
+        )
+
+    def _content(self, piece: Piece, *, whole: bool) -> dict[str, Any]:  # noqa: ARG002  # both are written alike
+        return {"text": piece.text}
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any]:
+        offsets = []
+        for step in piece.steps:
+            offsets.append(self._offsets[piece.index])
+            self._offsets[piece.index] += len(self._decoders[piece.index].decode(step.emitted.data or b""))
+        return {
+            "tokens": [_token_text(step.emitted) for step in piece.steps],
+            "token_logprobs": [_logprob(step.emitted) for step in piece.steps],
+            "top_logprobs": [
+                {_token_text(token): _logprob(token) for token in (*step.alternatives, step.emitted)}
+                for step in piece.steps
+            ],
+            "text_offset": offsets,
+        }
+
+
+class ChatFormat(ResponseFormat):
+    """The objects of ``/v1/chat/completions``."""
+
+    id_prefix = "chatcmpl"
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, model: ServedModel, request: GenerationRequest) -> None:
+        super().__init__(model, request)
+        self._begun: set[int] = set()
+
+    def _content(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
+        if whole:
+            return {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
+        # Only the first delta of a text has the role.
+        role = {} if piece.index in self._begun else {"role": "assistant"}
+        self._begun.add(piece.index)
+        return {"delta": {**role, "content": piece.text}}
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any]:
+        content = [
+            {**_chat_token(step.emitted), "top_logprobs": [_chat_token(token) for token in step.alternatives]}
+            for step in piece.steps
+        ]
+        return {"content": content, "refusal": None}
+
+
+def _chat_token(token: TokenLogprob) -> dict[str, Any]:
+    text = "<eos>" if token.data is None else token.data.decode(errors="replace")
+    return {"token": text, "logprob": _logprob(token), "bytes": None if token.data is None else list(token.data)}
+
+
+def _token_text(token: TokenLogprob) -> str:
+    """A token's text; its bytes with OpenAI's prefix ``bytes:`` where they are not valid UTF-8."""
+    if token.data is None:
+        return "<eos>"
+    try:
+        return token.data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
+
+
+def _logprob(token: TokenLogprob) -> float:
+    return max(token.logprob, _MIN_LOGPROB)
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """The number of tokens, as the primary counts them."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+async def whole_response(stream: RequestStream, response: ResponseFormat) -> dict[str, Any]:
+    """The response to a request without ``stream``.
+
+    Raises:
+        RequestError: The request failed.
+    """
+    prompt_tokens = await stream.prompt_tokens()
+    choices: dict[int, dict[str, Any]] = {}
+    new_tokens = 0
+    async for piece in stream.pieces():
+        # Without `stream` the engine sends one piece for each text: the whole text.
+        if piece.generation is not None:
+            new_tokens += len(piece.generation.tokens)
+            choices[piece.index] = response.choice(piece, whole=True)
+    ordered = [choices[index] for index in sorted(choices)]
+    return response.envelope(response.kind, ordered, usage=_usage(prompt_tokens, new_tokens))
+
+
+async def response_events(stream: RequestStream, response: ResponseFormat, prompt_tokens: int) -> AsyncIterator[str]:
+    """The server-sent events of a request with ``stream``."""
+    with_usage = stream.request.usage
+    no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
+    new_tokens = 0
+    try:
+        async for piece in stream.pieces():
+            new_tokens += 0 if piece.generation is None else len(piece.generation.tokens)
+            yield _event(response.envelope(response.chunk_kind, [response.choice(piece, whole=False)], **no_usage))
+    except RequestError as error:
+        # The status has been sent already, so the error can only be an event.
+        yield _event(error.body)
+        return
+    if with_usage:
+        yield _event(response.envelope(response.chunk_kind, [], usage=_usage(prompt_tokens, new_tokens)))
+    yield _DONE
+
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {_to_json(value)}\n\n"
+
+
+def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response with a JSON body."""
+    return Response(_to_json(value), status, headers, "application/json")
+
+
+def error_response(error: RequestError) -> Response:
+    """The response that tells a client what is wrong."""
+    return json_response(error.body, error.status, error.headers)
+
+
+def _to_json(value: Mapping[str, Any]) -> str:
+    # ASCII, since some clients split events at Unicode line separators, and since an error may quote half of a
+    # surrogate pair, which UTF-8 cannot encode.
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

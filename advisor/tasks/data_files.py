@@ -1,0 +1,146 @@
+r"""Records from files: JSON lines, a JSON array, or lines of plain text.
+
+    dev.jsonl                                {"question": "1 + 1?", "answer": "2"}   one object a line
+    dev.json                                 [{...}, {...}]   or an object whose only list is the records
+    {source: eng.txt, target: ron.txt}       the lines of parallel text files, one field for each file
+    dev.txt                                  lines, in the field `text`
+
+Not covered: CSV, Parquet, compressed files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ensemble.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry of a task's data, and its place in the data.
+
+    Attributes:
+        values: The fields by name. Names that begin with ``_`` are added by this package.
+        place: File and line, or data set and index, for messages.
+        part: Stem of the file (or configuration of the data set) if the split has several, else empty.
+        index: Counted from 0 within its file or data set.
+    """
+
+    values: Mapping[str, object]
+    place: str
+    part: str = ""
+    index: int = 0
+
+    def with_fields(self, **fields: object) -> Record:
+        """The same record with fields added; they replace fields of the same name."""
+        return replace(self, values={**self.values, **fields})
+
+
+def read_records(path: Path, part: str = "") -> list[Record]:
+    """Read one data file by its extension.
+
+    Args:
+        path: A file that ends in .jsonl, .json or .txt.
+        part: The records' ``part``.
+
+    Raises:
+        InputError: The file or a line of it cannot be used.
+    """
+    readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".txt": _text_lines}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path} is not a .jsonl, .json or .txt file; convert it to one of them")
+    return [
+        Record({"_part": path.stem, **values}, place, part, index)
+        for index, (values, place) in enumerate(reader(path, _read_text(path)))
+    ]
+
+
+def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
+    """Read parallel text files: line n of every file belongs to record n, in one field for each file.
+
+    Raises:
+        InputError: A file cannot be read, or the files differ in length.
+    """
+    columns = {field: _split_lines(_read_text(path)) for field, path in paths.items()}
+    lengths = {str(paths[field]): len(lines) for field, lines in columns.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{path} has {count}" for path, count in lengths.items())
+        raise InputError(f"parallel files differ in length: {counts} lines; make them equal")
+    first = next(iter(paths.values()))
+    rows = zip(*columns.values(), strict=True)
+    return [
+        Record({"_part": first.stem, **dict(zip(columns, row, strict=True))}, f"{first}:{number}", "", number - 1)
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n". Files that Windows programs
+        # write may begin with a byte order mark, which utf-8-sig removes.
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist; correct the path, or put the data there") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a data file") from error
+
+
+def _split_lines(text: str) -> list[str]:
+    # Not str.splitlines: real data has U+2028 and U+0085 inside of strings, and they end no line.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _text_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
+    for number, line in enumerate(_split_lines(text), start=1):
+        yield {"text": line}, f"{path}:{number}"
+
+
+def _json_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
+    for number, line in enumerate(_split_lines(text), start=1):
+        if line.strip():
+            place = f"{path}:{number}"
+            yield _check_fields(_parse(line, place), place), place
+
+
+def _json_array(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
+    content = _parse(text, str(path), by_line=True)
+    # BBH's files are objects whose list of examples is beside a warning not to train on them.
+    if isinstance(content, dict):
+        lists = [value for value in content.values() if isinstance(value, list)]
+        content = lists[0] if len(lists) == 1 else content
+    if not isinstance(content, list):
+        raise InputError(f"{path} holds no list of records; make it a JSON array, or an object with one list")
+    for number, record in enumerate(content, start=1):
+        place = f"{path} (record {number})"
+        yield _check_fields(record, place), place
+
+
+def _parse(text: str, place: str, *, by_line: bool = False) -> object:
+    try:
+        value = json.loads(text)
+        # JSON can spell half a surrogate pair, which no tokenizer and no UTF-8 file can hold. Encoding finds it; the
+        # test before it is cheap, and most files need no more.
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        where = f"{place}:{error.lineno}" if by_line else place
+        raise InputError(f"{where}: not valid JSON: {error.msg} (column {error.colno}); correct the line") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{place}: not usable JSON: half a surrogate pair in a string; correct it") from error
+    except (ValueError, RecursionError) as error:
+        message = str(error).partition(";")[0] or "nested too deeply"
+        raise InputError(f"{place}: not usable JSON: {message}; correct it") from error
+    return value
+
+
+def _check_fields(value: object, place: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
+    return value

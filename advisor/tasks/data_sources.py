@@ -1,0 +1,241 @@
+"""Where a task's records come from: files beside the task file, files below --data, or a data set of the hub.
+
+Not covered: tables, archives, splits that are joined from several data sets, data sets that are Python scripts
+(`datasets` no longer runs them), streaming.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from advisor.tasks.data_files import Record, read_parallel, read_records
+from advisor.tasks.templates import Template
+from ensemble.errors import InputError
+
+# The file of a split, or several parallel text files, one for each field.
+Files: TypeAlias = str | Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """The ``data`` of a task file.
+
+    Attributes:
+        hub: Id of a data set on the hub, or a folder; None if the task has only files.
+        config: The data set's configuration; ``*`` means all of them.
+        revision: The data set's revision.
+        fields: Templates of fields that are added to each record from the hub; they replace fields of the same name.
+        roles: The split of the data that serves as dev, as held_out and as source of the shots.
+        files: Files beside the task file, by split; empty for a data set of the hub.
+        local: Files below the user's data folder, by split or by role.
+        where: By split, the condition on its records; a split without a condition has every record.
+    """
+
+    hub: str | None
+    config: str | None
+    revision: str | None
+    fields: Mapping[str, Template]
+    roles: Mapping[str, str]
+    files: Mapping[str, Files]
+    local: Mapping[str, Files]
+    where: Mapping[str, Template]
+
+
+class DataSource:
+    """The splits of a task's data. Subclasses read one split.
+
+    Args:
+        spec: The task's ``data``.
+        file: The task file, for messages.
+        splits: Files by split; empty for a data set of the hub.
+    """
+
+    packages: tuple[str, ...] = ()
+    """Distributions that read the records; their versions go into the signature."""
+
+    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, Files]) -> None:
+        self._spec, self._file, self._splits = spec, file, splits
+
+    def split_of(self, role: str) -> str:
+        """Name of the split that serves as ``dev``, ``held_out`` or ``shots``; any other name is itself a split.
+
+        Shots come from the split of dev if the task names no split for them.
+        """
+        # First, so that local files may be divided in another way than the splits of the hub.
+        if role in self._splits:
+            return role
+        if role == "shots" and role not in self._spec.roles:
+            return self.split_of("dev")
+        return self._spec.roles.get(role, role)
+
+    def is_same(self, first: str, second: str) -> bool:
+        """Whether two roles have the same data, under one split name or under two."""
+        one, other = self.split_of(first), self.split_of(second)
+        if one == other:
+            return True
+        # Conditions divide a file. We assume that the conditions of two splits exclude each other.
+        conditional = one in self._spec.where or other in self._spec.where
+        return not conditional and one in self._splits and self._splits[one] == self._splits.get(other)
+
+    def records(self, split: str) -> list[Record]:
+        """All records of a split that meet its condition, in the order of the data.
+
+        Raises:
+            InputError: The split does not exist, its data cannot be read, or its condition is not true or false.
+        """
+        records, condition = self._read(split), self._spec.where.get(split)
+        return records if condition is None else [record for record in records if _holds(condition, record)]
+
+    def _read(self, split: str) -> list[Record]:
+        raise NotImplementedError
+
+
+class FileSource(DataSource):
+    """Splits that are local files.
+
+    Args:
+        spec: The task's ``data``.
+        file: The task file, for messages.
+        splits: Files by split; a path may be a pattern such as ``val/*.jsonl``.
+        base: The folder that the paths are relative to.
+        hint: The way out if a file does not exist, for messages.
+    """
+
+    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, Files], *, base: Path, hint: str) -> None:
+        super().__init__(spec, file, splits)
+        self._base, self._hint = base, hint
+
+    def _read(self, split: str) -> list[Record]:
+        files = self._splits.get(split)
+        if files is None:
+            raise InputError(
+                f"{self._file}: there is no split '{split}'; choose among {', '.join(sorted(self._splits))}"
+            )
+        if not isinstance(files, str):
+            return read_parallel({field: self._existing(path) for field, path in files.items()})
+        if "*" not in files:
+            return read_records(self._existing(files))
+        # Sorted, since the order of a folder's files differs between file systems.
+        paths = sorted(self._base.glob(files))
+        if not paths:
+            raise InputError(f"{self._base / files} matches no file; {self._hint}")
+        return [record for path in paths for record in read_records(path, path.stem)]
+
+    def _existing(self, relative: str) -> Path:
+        path = self._base / relative
+        if not path.exists():
+            raise InputError(f"{path} does not exist; {self._hint}")
+        return path
+
+
+class HubSource(DataSource):
+    """The splits of a data set of the hub, or of a folder that `datasets` reads.
+
+        data: {hub: openai/gsm8k, config: main, dev: train, held_out: test}
+        data: {hub: ./exported, dev: train, held_out: test}       # a folder relative to the task file
+
+    Args:
+        spec: The task's ``data``.
+        file: The task file, for messages and as the place that a relative folder starts from.
+        hub: The spec's ``hub``.
+    """
+
+    packages: tuple[str, ...] = ("datasets",)
+
+    def __init__(self, spec: DataSpec, file: Path, hub: str) -> None:
+        super().__init__(spec, file, {})
+        # An id never begins with a dot or a slash, so a name that does is always a folder.
+        self._hub = str((file.parent / hub).resolve()) if hub.startswith((".", "/")) else hub
+
+    def _read(self, split: str) -> list[Record]:
+        import datasets
+
+        from ensemble.models.hub import reach_data
+
+        if not Path(self._hub).is_dir():
+            reach_data(self._hub, self._spec.revision)
+        if self._spec.config != "*":
+            return self._load(self._spec.config, split, "")
+        with self._one_line_errors():
+            names = datasets.get_dataset_config_names(self._hub, revision=self._spec.revision)
+        return [record for name in names for record in self._load(name, split, name)]
+
+    def _load(self, config: str | None, split: str, part: str) -> list[Record]:
+        import datasets
+
+        with self._one_line_errors():
+            rows = datasets.load_dataset(self._hub, config, split=split, revision=self._spec.revision)
+            values = [cast(Mapping[str, object], row) for row in rows]
+        records = []
+        for index, row in enumerate(values):
+            plain = Record({"_part": config or "", **row}, f"{self._hub} {split} (record {index + 1})", part, index)
+            # All templates read the plain record: a new field must not depend on the order of the others.
+            added = {name: template.value(plain) for name, template in self._spec.fields.items()}
+            records.append(plain.with_fields(**added))
+        return records
+
+    @contextmanager
+    def _one_line_errors(self) -> Iterator[None]:
+        """Turn every error into one line, and keep the hub's own warnings about it off the terminal."""
+        # The hub's client warns of the same problem that the error below reports.
+        logger = logging.getLogger("huggingface_hub")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
+        except Exception as error:
+            message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            way_out = "give --data DIR to read local files instead" if self._spec.local else "correct the task file"
+            raise InputError(
+                f"{self._file}: {self._hub} cannot be loaded: {message}; check the network and the name, or {way_out}"
+            ) from error
+        finally:
+            logger.setLevel(level)
+
+
+def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource:
+    """Choose the source: files beside the task file, else files below ``data_dir`` if it is given, else the hub.
+
+    Args:
+        spec: The task's ``data``.
+        file: The task file.
+        data_dir: The user's --data.
+
+    Raises:
+        InputError: The task needs a data folder and has none, or it cannot use one.
+    """
+    if spec.files:
+        return FileSource(spec, file, spec.files, base=file.parent, hint=f"correct the path in {file}")
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {_first_path(spec.local)}")
+        if not spec.local:
+            raise InputError(f"{file}: data.local is missing, so --data has no effect; add it, or leave out --data")
+        hint = "give --data the folder that holds the task's files" + (
+            ", or leave it out to use the hub" if spec.hub else ""
+        )
+        return FileSource(spec, file, spec.local, base=data_dir, hint=hint)
+    if spec.hub is None:
+        raise InputError(
+            f"{file}: this data is not on the hub; give --data the folder that holds {_first_path(spec.local)}"
+        )
+    return HubSource(spec, file, spec.hub)
+
+
+def _holds(condition: Template, record: Record) -> bool:
+    value = condition.value(record)
+    if not isinstance(value, bool):
+        raise InputError(f"{record.place}: its condition under where gives {value!r}; make it true or false")
+    return value
+
+
+def _first_path(local: Mapping[str, Files]) -> str:
+    for files in local.values():
+        return files if isinstance(files, str) else next(iter(files.values()))
+    return "the data"

@@ -1,0 +1,177 @@
+"""The questions of one split of a task of lm-eval, with the prompts that lm-eval makes for them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from advisor.tasks.task import Example
+from ensemble.errors import InputError
+
+_DEV = 300  # questions of the dev split, as GSM8K's has in the papers
+# A split with fewer questions is not used for dev: some have just the demonstrations (MMLU's have five).
+_MIN_DEV = 20
+_SEED = 1234  # of lm-eval's demonstrations, if the user gives no seed
+
+Doc: TypeAlias = Mapping[str, Any]
+"""A record of lm-eval."""
+
+
+def choose_questions(
+    name: str, task: Any, split: str, *, shots: int, limit: int | None, seed: int
+) -> tuple[tuple[Example, ...], dict[str, Doc], tuple[str, ...]]:
+    """Choose the questions of a split, and make their prompts.
+
+    Args:
+        name: The task's name, for messages.
+        task: lm-eval's task.
+        split: ``dev``, ``held_out``, or a split that the task uses.
+        shots: Demonstrations before each question.
+        limit: Maximum number of questions.
+        seed: Seed of every draw.
+
+    Returns:
+        The questions, lm-eval's record of each by the question's id, and notes on what was left out.
+
+    Raises:
+        InputError: The split does not exist, or is empty.
+    """
+    splits = Splits(name, task)
+    notes: list[str] = []
+    role = splits.dev if split == "dev" else splits.held_out if split == "held_out" else split
+    docs = splits.docs(role)
+    order = random.Random(seed).sample(range(len(docs)), len(docs))
+    dev = splits.sample(seed)
+    if split == "dev":
+        places = dev
+        if role == splits.held_out:
+            notes.append(f"dev: {len(dev)} of the {len(docs)} questions that it shares with held_out")
+    elif split == "held_out":
+        places = _outside(task, docs, order, limit, splits.texts(dev))
+    else:
+        places = order
+    kept = sorted(places if split == "dev" else places[:limit])
+    prompts = dict(zip(kept, _prompts(task, docs, kept, shots, seed), strict=True))
+    repeated = {place for place, prompt in prompts.items() if split == "dev" and _repeats(task, docs[place], prompt)}
+    if repeated:
+        notes.append(f"dev: {len(repeated)} questions left out, which are among their own demonstrations")
+    # As for our own tasks: all in the order of the data, or the first of a seeded order.
+    usable = prompts.keys() - repeated
+    final = [place for place in (kept if limit is None else order) if place in usable][:limit]
+    if not final:
+        raise InputError(f"lm_eval:{name}: the split '{split}' has no questions; give another split, or fewer --shots")
+    if limit is not None and len(final) < limit:
+        notes.append(f"{split}: the limit is {limit}, and there are only {len(final)} questions")
+    examples = tuple(_example(task, role, place, docs[place], prompts[place]) for place in final)
+    return examples, {example.id: docs[place] for example, place in zip(examples, final, strict=True)}, tuple(notes)
+
+
+class Splits:
+    """The role of each of a task's splits.
+
+    Args:
+        name: The task's name, for messages.
+        task: lm-eval's task.
+    """
+
+    def __init__(self, name: str, task: Any) -> None:
+        self._name, self._task = name, task
+        config = task.config
+        self._readers = {
+            config.training_split: task.training_docs,
+            config.validation_split: task.validation_docs,
+            config.test_split: task.test_docs,
+        }
+        self._readers.pop(None, None)
+        shots = task.fewshot_cfg.split
+        if shots is not None:
+            self._readers.setdefault(shots, task.fewshot_docs)
+        self.held_out: str = config.test_split or config.validation_split
+        others = (config.validation_split, config.training_split, shots)
+        self.dev: str = next(
+            (split for split in others if split not in (None, self.held_out) and len(self.docs(split)) >= _MIN_DEV),
+            self.held_out,
+        )
+
+    def docs(self, split: str) -> Sequence[Doc]:
+        """All records of a split.
+
+        Raises:
+            InputError: The task does not use this split.
+        """
+        if split not in self._readers:
+            known = ", ".join(sorted({"dev", "held_out", *self._readers}))
+            raise InputError(f"--split {split}: lm_eval:{self._name} has no such split; choose among {known}")
+        docs: Sequence[Doc] = self._readers[split]()
+        return docs
+
+    def sample(self, seed: int) -> list[int]:
+        """Places of the dev questions in their split, in a seeded order; at most half of a split that is shared."""
+        count = len(self.docs(self.dev))
+        most = count // 2 if self.dev == self.held_out else count
+        return random.Random(seed).sample(range(count), count)[: min(_DEV, most)]
+
+    def texts(self, places: Sequence[int]) -> set[str]:
+        """The texts that identify dev questions."""
+        docs = self.docs(self.dev)
+        return {_text(self._task, docs[place]) for place in places}
+
+
+def _outside(task: Any, docs: Sequence[Doc], order: Sequence[int], limit: int | None, taken: set[str]) -> list[int]:
+    """Places of questions that are not taken, in the order given, up to the limit."""
+    places: list[int] = []
+    for place in order:
+        if limit is not None and len(places) == limit:
+            break
+        if _text(task, docs[place]) not in taken:
+            places.append(place)
+    return places
+
+
+def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:
+    """The prompts of some questions, in the order of the data."""
+    wanted = set(places)
+    demonstrations = task.fewshot_docs() if shots else None
+    if demonstrations is not None:
+        # A new sampler: the task is used for several splits, and a sampler remembers what it has drawn.
+        task.sampler = type(task.sampler)(list(demonstrations), rnd=None)
+    task.set_fewshot_seed(_SEED + seed)
+    same_split = task.fewshot_cfg.split == task.config.test_split
+    for place in range(max(places, default=-1) + 1):
+        if place in wanted:
+            doc = docs[place]
+            yield task.fewshot_context(doc, num_fewshot=shots, gen_prefix=task.doc_to_prefix(doc))
+        elif shots:
+            # lm-eval draws the demonstrations of all questions from one stream of random numbers, so the draws of the
+            # questions before this one must be made, too.
+            task.sampler.sample(n=shots, eval_doc=docs[place] if same_split else None)
+
+
+def _example(task: Any, split: str, place: int, doc: Doc, prompt: str) -> Example:
+    target = task.doc_to_target(doc)
+    choices: tuple[str, ...] = ()
+    if task.OUTPUT_TYPE == "multiple_choice":
+        choices = tuple(map(str, task.doc_to_choice(doc)))
+    if task.config.doc_to_choice is not None:
+        options = choices or tuple(map(str, task.doc_to_choice(doc)))
+        target = [options[item] if isinstance(item, int) else item for item in _as_list(target)]
+    texts = tuple(str(text) for text in _as_list(target))
+    reference = texts[0] if len(texts) == 1 else texts
+    return Example(f"{split}-{place}", prompt, str(task.doc_to_text(doc)), reference, choices)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _repeats(task: Any, doc: Doc, prompt: str) -> bool:
+    """Whether a prompt contains its question more than once."""
+    text = str(task.doc_to_text(doc))
+    return bool(text.strip()) and prompt.count(text) > 1
+
+
+def _text(task: Any, doc: Doc) -> str:
+    choices = task.doc_to_choice(doc) if task.OUTPUT_TYPE == "multiple_choice" else []
+    return json.dumps([str(task.doc_to_text(doc)), *map(str, choices)])

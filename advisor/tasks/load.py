@@ -1,0 +1,144 @@
+"""Load a task: read its file, fetch its data, draw its splits, render its prompts."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from advisor.tasks import splits
+from advisor.tasks.catalogue import find_task
+from advisor.tasks.data_sources import DataSource, open_source
+from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
+from advisor.tasks.metrics import get_metric, runs_code
+from advisor.tasks.questions import Question, QuestionBank
+from advisor.tasks.task import Signature, Task, fingerprint, sha256
+from advisor.tasks.task_file import TaskDefinition, read_definition
+from ensemble.errors import InputError
+
+
+def load_task(
+    name_or_path: str | Path,
+    split: str = "dev",
+    data_dir: str | Path | None = None,
+    shots: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    allow_code_execution: bool = False,
+) -> Task:
+    """Load one split of a task.
+
+    Args:
+        name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow. Or
+            ``lm_eval:NAME``, see :mod:`advisor.tasks.lm_eval_tasks`.
+        split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or the
+            name of a split of the data, such as ``test``, which is taken whole, without the shots.
+        data_dir: Folder with local copies of the data, instead of the hub. A task of local files does not need it.
+        shots: Demonstrations before each question, at least 0; None for the task's own number.
+        limit: Maximum number of questions, at least 1. They are the first of a seeded order, so that 20 questions are
+            the start of 50.
+        seed: Seed of every draw: the shots, the dev sample, the limit.
+        allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
+            gives no scores.
+
+    Raises:
+        InputError: The task, its data or an argument cannot be used.
+        UniteError: Programs are allowed to run, but this system cannot run them.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit}: give at least 1 question")
+    if shots is not None and shots < 0:
+        raise InputError(f"--shots {shots}: give at least 0")
+    folder = None if data_dir is None else Path(data_dir)
+    if str(name_or_path).startswith(PREFIX):
+        return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
+    path, variant = find_task(name_or_path)
+    definition = read_definition(path, variant)
+    source = open_source(definition.data, path, folder)
+    count = definition.shots if shots is None else shots
+    bank = QuestionBank(definition, source)
+    demonstrations = _shots(source, bank, count, seed)
+    questions = _questions(definition, source, bank, split, demonstrations, seed)
+    if limit is not None and limit > len(questions):
+        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+    if allow_code_execution and runs_code(definition.metric):
+        from advisor import sandbox  # here, since few tasks need it
+
+        # Before any model runs: a system that cannot run programs is refused at once, and not after hours of decoding.
+        bank.notes.extend(sandbox.gaps())
+    parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
+    prefix = "".join(f"{part}\n\n" for part in parts if part)
+    examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
+    return Task(
+        name=definition.name,
+        metric=definition.metric,
+        split=split,
+        examples=examples,
+        stop=definition.stop,
+        max_new_tokens=definition.max_new_tokens,
+        shots=count,
+        seed=seed,
+        prefix=prefix,
+        extract=definition.extract,
+        notes=tuple(bank.notes),
+        fingerprint=fingerprint(definition.digest, split, examples),
+        signature=Signature(
+            task=definition.name,
+            metric=definition.metric,
+            split=split,
+            n=len(examples),
+            shots=count,
+            seed=seed,
+            prompt=sha256(definition.prompt_digest, prefix)[:12],
+            versions=tuple(
+                (package, _version(package))
+                for package in ("unite-advisor", *get_metric(definition.metric).packages, *source.packages)
+            ),
+        ),
+        allow_code_execution=allow_code_execution,
+    )
+
+
+def _shots(source: DataSource, bank: QuestionBank, count: int, seed: int) -> list[Question]:
+    if count == 0:
+        return []
+    split = source.split_of("shots")
+    drawn = splits.draw_shots(bank.split(split), count, seed)
+    if len(drawn) < count:
+        raise InputError(f"--shots {count}: the split '{split}' has only {len(drawn)} different questions; give fewer")
+    return drawn
+
+
+def _questions(
+    definition: TaskDefinition, source: DataSource, bank: QuestionBank, split: str, shots: list[Question], seed: int
+) -> list[Question]:
+    """The questions of the split that the user named, before the limit."""
+    whole = bank.split(source.split_of(split))
+    left = splits.without(whole, shots)
+    if split in ("dev", "held_out"):
+        # The dev sample is drawn for held_out as well, since its questions are left out there.
+        pool = splits.without(bank.split(source.split_of("dev")), shots)
+        size = len(pool) if definition.dev_size is None else definition.dev_size
+        # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.
+        if source.is_same("dev", "held_out") and size > len(pool) // 2:
+            size = len(pool) // 2
+            bank.notes.append(
+                f"dev: {size} of the {len(pool)} questions that it shares with held_out; the rest is held out"
+            )
+        dev = splits.sample(pool, size, seed)
+        left = dev if split == "dev" else splits.without(left, dev)
+    if split != "dev" and len(left) < len(whole):
+        bank.notes.append(
+            f"{split}: {len(whole) - len(left)} of {len(whole)} questions left out, which are shots or in dev"
+        )
+    if not left:
+        why = "has no records" if not whole else "has nothing but shots and questions of the dev split"
+        raise InputError(f"{definition.file}: the split '{split}' {why}; give it other data, or fewer shots")
+    return left
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"

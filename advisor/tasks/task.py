@@ -1,0 +1,225 @@
+r"""A loaded task: its questions, and the score of a response.
+
+    >>> example.prompt, example.reference
+    ('Question: Ann has 2 pens and buys 3. How many has she?\nAnswer:', '5')
+    >>> task.score(example, " 2 + 3 = 5. The answer is 5.")
+    Score(value=1.0, extracted='5')
+
+Not covered: generation and averages over a split (see `advisor.profile`), corpus-level metrics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from advisor.tasks import metrics
+from advisor.tasks.templates import find_answer
+from ensemble.errors import InputError
+from ensemble.models.spec import Sourced
+
+# Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
+MAX_RESPONSE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question of a task.
+
+    Attributes:
+        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file.
+        prompt: The whole text that a model continues: ``Task.prefix`` and the question.
+        question: The rendered question alone, without instructions and shots.
+        reference: The accepted text, or all accepted texts where the task gives a list.
+        choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
+        group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
+        source: The bare text that encoder-decoder models read; None if they read the prompt.
+    """
+
+    id: str
+    prompt: str
+    question: str
+    reference: str | tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    group: str | None = None
+    source: str | None = None
+
+    @property
+    def model_input(self) -> str | Sourced:
+        """The input of all members: causal models read the prompt, encoder-decoder models the source."""
+        return self.prompt if self.source is None else Sourced(self.prompt, self.source)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The reference as a tuple, also where it is one text."""
+        return (self.reference,) if isinstance(self.reference, str) else self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of one response.
+
+    Attributes:
+        value: 0 (wrong) to 1 (right).
+        extracted: The answer that the metric read, in one spelling ("1,234.0" is "1234"); None if it found no answer.
+    """
+
+    value: float
+    extracted: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a number on this task was made; two numbers are comparable if their signatures are equal.
+
+    Attributes:
+        task: The task's name.
+        metric: The metric's name.
+        split: The split that the user named.
+        n: Number of questions.
+        shots: Demonstrations before each question.
+        seed: Seed of every draw: shots, dev sample, limit.
+        prompt: First 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots.
+        versions: (package, version) of everything whose version can change a score.
+    """
+
+    task: str
+    metric: str
+    split: str
+    n: int
+    shots: int
+    seed: int
+    prompt: str
+    versions: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        fields = [
+            ("task", self.task),
+            ("metric", self.metric),
+            ("split", self.split),
+            ("n", self.n),
+            ("shots", self.shots),
+            ("seed", self.seed),
+            ("prompt", self.prompt),
+            *self.versions,
+        ]
+        return "|".join(f"{key}:{value}" for key, value in fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The questions of one split, and the way to score responses to them.
+
+    Attributes:
+        name: As in the task file, with ``:variant`` if the user chose one.
+        metric: Name of a module of ``advisor.tasks.metrics``, or of another tool's metric if ``scorer`` is given.
+            Questions of ``choice`` are answered by the likelihood of their options.
+        split: The split that the user named: ``dev``, ``held_out`` or a split of the data.
+        examples: The questions, in the order of the file; with a limit, in the seeded order.
+        stop: A response ends before the first of these texts.
+        max_new_tokens: A response ends after this number of tokens.
+        shots: Demonstrations before each question.
+        seed: Seed of every draw.
+        prefix: Instructions and rendered shots: the start that all prompts share.
+        extract: Regular expression that picks the answer out of a response; None gives the metric the whole response.
+        notes: What was left out of the data and why, one sentence each.
+        fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
+        signature: How numbers on this task are made.
+        delimiter: Text between a prompt and an option whose likelihood is computed.
+        scorer: Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
+        allow_code_execution: Whether the user allows programs that models wrote to run.
+    """
+
+    name: str
+    metric: str
+    split: str
+    examples: tuple[Example, ...]
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    shots: int
+    seed: int
+    prefix: str
+    extract: str | None
+    notes: tuple[str, ...]
+    fingerprint: str
+    signature: Signature
+    delimiter: str = " "
+    scorer: Callable[[Example, str], Score] | None = None
+    allow_code_execution: bool = False
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether scoring runs programs that models wrote."""
+        return self.scorer is None and metrics.runs_code(self.metric)
+
+    def check_allowed(self) -> None:
+        """Check, before any model runs, that responses may be scored.
+
+        Raises:
+            InputError: Scoring runs programs that models wrote, and the user does not allow it.
+        """
+        if self.runs_code and not self.allow_code_execution:
+            raise InputError(
+                f"{self.name} runs programs that models wrote; a sandbox limits the harm but cannot rule it out; "
+                "give --allow-code-execution to take that risk, or choose another task"
+            )
+
+    def score(self, example: Example, response: str) -> Score:
+        """Score one response. Any text can be scored.
+
+        Args:
+            example: A question of this task.
+            response: The text that the model wrote after the prompt; only its first 100,000 characters are read.
+
+        Raises:
+            InputError: Scoring runs programs that models wrote, and the user does not allow it.
+            UniteError: This system cannot run programs.
+        """
+        text = response[:MAX_RESPONSE]
+        if self.scorer is not None:
+            return self.scorer(example, text)
+        self.check_allowed()
+        answer = text if self.extract is None else find_answer(self.extract, text)
+        if answer is None:
+            return Score(0.0, None)
+        metric = metrics.get_metric(self.metric, allow_code_execution=self.allow_code_execution)
+        value, extracted = metric.score(answer, example.accepted, example.choices)
+        return Score(value, extracted)
+
+    def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
+        """Score many responses, each as ``score`` does; programs run on all cores.
+
+        Args:
+            responses: Pairs of a question of this task and the response of a model.
+        """
+        if not self.runs_code:
+            return [self.score(example, response) for example, response in responses]
+        # Threads are enough: each program runs in a process of its own, and its thread only waits.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda pair: self.score(*pair), responses))
+
+
+def sha256(*parts: object) -> str:
+    """SHA-256 of values that JSON can hold, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
+
+
+def fingerprint(definition: str, split: str, examples: Sequence[Example]) -> str:
+    """SHA-256 of a task's definition, the split and its questions.
+
+    Args:
+        definition: Text that changes whenever the definition does.
+        split: The split that the user named.
+        examples: The questions. Groups do not count, since they change no score.
+    """
+    # The source is added only where a task has one, so that tasks without it keep their old fingerprint.
+    questions = (
+        [example.id, example.prompt, example.choices, example.accepted]
+        + ([] if example.source is None else [example.source])
+        for example in examples
+    )
+    return sha256(definition, split, *questions)

@@ -1,0 +1,365 @@
+r"""The task file: YAML, read and checked before any data is loaded.
+
+    name: refunds
+    data: {dev: dev.jsonl, held_out: test.jsonl}
+    prompt: "Question: {{question}}\nAnswer:"
+    reference: "{{answer}}"
+    metric: exact_match
+
+docs/how-to/own-task.md lists all keys. ``data`` names local files, relative to the task file, or a data set of the hub:
+
+    data:
+      hub: openai/gsm8k
+      config: main
+      dev: train
+      held_out: test
+      local: {train: gsm8k/train.jsonl, test: gsm8k/test.jsonl}   # the same data below --data DIR
+      where: {train: "{{level < 3}}"}                       # which records belong to a split; without it, all of them
+
+Not covered: Python in a task, tasks made of other tasks, several YAML documents in one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.tasks.data_files import Record
+from advisor.tasks.data_sources import DataSpec, Files
+from advisor.tasks.metrics import metric_names
+from advisor.tasks.templates import Template, pattern_problem
+from ensemble.errors import InputError
+
+_REQUIRED = ("name", "data", "prompt", "reference", "metric")
+_OPTIONAL = (
+    "summary",
+    "variant",
+    "instructions",
+    "choices",
+    "group",
+    "source",
+    "extract",
+    "stop",
+    "max_new_tokens",
+    "shots",
+    "shot_response",
+    "dev_size",
+)
+# The keys that decide what a model reads, and where its response ends.
+_PROMPT_KEYS = (
+    "prompt",
+    "source",
+    "reference",
+    "choices",
+    "instructions",
+    "shot_response",
+    "stop",
+    "extract",
+    "max_new_tokens",
+)
+_HUB_KEYS = ("config", "revision", "fields")
+_ROLES = ("dev", "held_out", "shots")
+_MAX_NEW_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDefinition:
+    """The content of a task file.
+
+    Attributes:
+        name: The task's name, with ``:variant`` if the user chose one.
+        file: The task file, for messages.
+        summary: One line for lists.
+        variant: The value of ``{{variant}}``; None if the file has no variants.
+        data: Where the records come from.
+        prompt: Renders a question.
+        reference: Render the accepted texts; a template whose value is a list gives several.
+        choices: Render the options of a choice task; empty for others.
+        metric: Name of the metric.
+        instructions: Text before the shots; empty for none.
+        group: Renders the part of the task that a question belongs to.
+        source: Renders the bare text that encoder-decoder models read; None if they read the prompt.
+        extract: Regular expression on the response.
+        stop: Stop strings, not empty.
+        max_new_tokens: At least 1.
+        shots: Demonstrations, if the user gives no other number.
+        shot_response: Renders the response of a demonstration; None for the reference.
+        dev_size: Questions of the dev split, drawn from its data; None for all of them.
+        digest: SHA-256 of the file's content, without its layout, and of the variant.
+        prompt_digest: SHA-256 of the keys that decide what a model reads and where its response ends.
+    """
+
+    name: str
+    file: Path
+    summary: str
+    variant: str | None
+    data: DataSpec
+    prompt: Template
+    reference: tuple[Template, ...]
+    choices: tuple[Template, ...]
+    metric: str
+    instructions: str
+    group: Template | None
+    source: Template | None
+    extract: str | None
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    shots: int
+    shot_response: Template | None
+    dev_size: int | None
+    digest: str
+    prompt_digest: str
+
+
+class Keys:
+    """The keys of one mapping of a YAML file. Messages name the file and the key.
+
+    Args:
+        values: The mapping.
+        file: The file.
+        under: The keys above this mapping, each followed by a dot.
+    """
+
+    __slots__ = ("file", "under", "values")
+
+    def __init__(self, values: Mapping[str, object], file: str, under: str = "") -> None:
+        self.values, self.file, self.under = values, file, under
+
+    def error(self, key: str, message: str) -> InputError:
+        """An error about one key."""
+        return InputError(f"{self.file}: {self.under}{key} {message}")
+
+    def check(self, required: Iterable[str], optional: Iterable[str]) -> None:
+        """Raise InputError if a required key is missing, or if a key is neither required nor optional."""
+        required = tuple(required)
+        known = {*required, *optional}
+        for key in self.values:
+            if key not in known:
+                raise self.error(key, f"is not a key of a task file; use one of {', '.join(sorted(known))}")
+        for key in required:
+            if key not in self.values:
+                raise self.error(key, "is missing; add it")
+
+    def text(self, key: str) -> str | None:
+        """A text that is not blank; None if the key is absent."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, f"must be text that is not blank, not {_shown(value)}")
+        return self._valid(key, value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A text or a list of texts, as a tuple; empty if the key is absent. White space alone is allowed."""
+        if key not in self.values:
+            return ()
+        value = self.values[key]
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+            raise self.error(key, f"must be a text or a list of texts that are not empty, not {_shown(value)}")
+        return tuple(self._valid(key, item) for item in items)
+
+    def count(self, key: str, *, least: int) -> int | None:
+        """A whole number of at least ``least``; None if the key is absent."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        # Python counts True as 1; in a task file it is a mistake.
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(key, f"must be a whole number of at least {least}, not {_shown(value)}")
+        return value
+
+    def mapping(self, key: str) -> Keys:
+        """The mapping under a key; empty if the key is absent."""
+        value = self.values.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self.error(key, f"must hold keys of text with values, not {_shown(value)}")
+        return Keys(value, self.file, f"{self.under}{key}.")
+
+    def template(self, key: str) -> Template | None:
+        """The template under a key; None if the key is absent."""
+        source = self.text(key)
+        return None if source is None else Template(source, file=self.file, key=f"{self.under}{key}")
+
+    def templates(self, key: str) -> tuple[Template, ...]:
+        """The template or the list of templates under a key; empty if the key is absent."""
+        if key in self.values and not self.values[key]:
+            raise self.error(key, "is empty; give a text or a list of texts")
+        return tuple(Template(source, file=self.file, key=f"{self.under}{key}") for source in self.texts(key))
+
+    def _valid(self, key: str, text: str) -> str:
+        # "\\ud800" in YAML is half a surrogate pair, which no tokenizer and no UTF-8 file can hold.
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise self.error(key, "holds half a surrogate pair; write the whole character")
+        return text
+
+
+def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
+    """Read a task file.
+
+    Args:
+        path: The file.
+        variant: The text after the colon of the task's name; None takes the file's ``variant``.
+
+    Raises:
+        InputError: The file, one of its keys, or the variant cannot be used.
+    """
+    keys = _read_yaml(path)
+    keys.check(_REQUIRED, _OPTIONAL)
+    name = keys.text("name") or ""
+    default = keys.text("variant")
+    if variant is not None:
+        if default is None:
+            raise keys.error("variant", f"is missing, so there is no {name}:{variant}; write {name}")
+        name = f"{name}:{variant}"
+    chosen = variant or default
+    metric = keys.text("metric") or ""
+    if metric not in metric_names():
+        raise keys.error("metric", f"{metric} is not known; choose among {', '.join(metric_names())}")
+    if ("choices" in keys.values) != (metric == "choice"):
+        raise keys.error("choices", "and `metric: choice` go together; give both or neither")
+    extract = keys.text("extract")
+    problem = pattern_problem(extract) if extract is not None else None
+    if problem is not None:
+        raise keys.error("extract", f"is not a regular expression: {problem}; correct it")
+    return TaskDefinition(
+        name=name,
+        file=path,
+        summary=keys.text("summary") or "",
+        variant=chosen,
+        data=_data_spec(keys.mapping("data"), chosen or ""),
+        # `check` has made sure that the prompt is there, and `text` that it is not blank.
+        prompt=Template(keys.text("prompt") or "", file=keys.file, key="prompt"),
+        reference=keys.templates("reference"),
+        choices=keys.templates("choices"),
+        metric=metric,
+        instructions=keys.text("instructions") or "",
+        group=keys.template("group"),
+        source=keys.template("source"),
+        extract=extract,
+        stop=keys.texts("stop"),
+        max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
+        shots=keys.count("shots", least=0) or 0,
+        shot_response=keys.template("shot_response"),
+        dev_size=keys.count("dev_size", least=1),
+        digest=_digest(keys.values, tuple(keys.values), chosen),
+        prompt_digest=_digest(keys.values, _PROMPT_KEYS, chosen),
+    )
+
+
+def _data_spec(keys: Keys, variant: str) -> DataSpec:
+    """Check the mapping under ``data``; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
+    hub, local = keys.text("hub"), _files(keys.mapping("local"), variant, skip=())
+    where = _template_mapping(keys.mapping("where"))
+    if hub is None and not local:
+        stray = [key for key in _HUB_KEYS if key in keys.values]
+        if stray:
+            raise keys.error(stray[0], "goes with `hub`; add `hub`, or leave this out")
+        for role in ("dev", "held_out"):
+            if role not in keys.values:
+                raise keys.error(role, "is missing; give its file, or `hub` and a split of its data")
+        files = _files(keys, variant, skip=("local", "where"))
+        return DataSpec(None, None, None, {}, {split: split for split in files}, files, {}, where)
+    keys.check(("dev", "held_out"), ("hub", *_HUB_KEYS, "shots", "local", "where"))
+    return DataSpec(
+        hub=hub,
+        config=_filled(keys, "config", variant),
+        revision=keys.text("revision"),
+        fields=_template_mapping(keys.mapping("fields")),
+        roles={role: split for role in _ROLES if (split := _filled(keys, role, variant)) is not None},
+        files={},
+        local=local,
+        where=where,
+    )
+
+
+def _files(keys: Keys, variant: str, *, skip: tuple[str, ...]) -> dict[str, Files]:
+    files: dict[str, Files] = {}
+    for split, value in keys.values.items():
+        if split in skip:
+            continue
+        if isinstance(value, dict):
+            columns = keys.mapping(split)
+            files[split] = {field: _filled(columns, field, variant) or "" for field in columns.values}
+        else:
+            files[split] = _filled(keys, split, variant) or ""
+    return files
+
+
+def _template_mapping(keys: Keys) -> dict[str, Template]:
+    return {name: Template(keys.text(name) or "", file=keys.file, key=f"{keys.under}{name}") for name in keys.values}
+
+
+def _filled(keys: Keys, key: str, variant: str) -> str | None:
+    source = keys.text(key)
+    if source is None or "{" not in source:
+        return source
+    record = Record({"variant": variant}, "the variant in the task's name")
+    return Template(source, file=keys.file, key=f"{keys.under}{key}").text(record)
+
+
+def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str | None) -> str:
+    content = {key: value for key, value in values.items() if key in chosen}
+    text = json.dumps([content, variant], sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses two things that do harm in a shared file."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # By aliases a short file can describe an endless one.
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        # YAML would silently take the last of two equal keys.
+        if len(mapping) < len(node.value):
+            names = [self.construct_object(key) for key, _ in node.value]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
+        return mapping
+
+
+def _read_yaml(path: Path) -> Keys:
+    """Read a file that holds one mapping.
+
+    Raises:
+        InputError: The file cannot be read, is not YAML, or does not hold one mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path} does not exist; give the path of a task file, or a name that `advisor tasks` lists"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}; give the path of a task file in UTF-8") from error
+    try:
+        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
+        values = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
+        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
+    return Keys(values, str(path))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,117 @@
+"""Token mappings: averaging on the primary's vocabulary, with the other members' tokens mapped to the primary's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ensemble.files import default_cache_dir, write_whole
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.token_method import Combine, Setup
+from ensemble.vocabulary.joint import NONE, JointVocabulary
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMapping:
+    """A sparse matrix from a member's ids to the primary's: the cells that are not 0.
+
+    Attributes:
+        source: [cells] ids of the member.
+        target: [cells] ids of the primary.
+        share: [cells] the part of the source's probability that goes to the target.
+    """
+
+    source: Tensor
+    target: Tensor
+    share: Tensor
+
+    def to(self, device: torch.device) -> TokenMapping:
+        """The same mapping on a device."""
+        return TokenMapping(self.source.to(device), self.target.to(device), self.share.to(device))
+
+    def apply(self, probabilities: Tensor, size: int) -> Tensor:
+        """Map probabilities [B, V] to the primary's [B, size], renormalised over the tokens that have a target."""
+        parts = probabilities.index_select(1, self.source) * self.share.to(probabilities.dtype)
+        mapped = probabilities.new_zeros(len(probabilities), size).index_add_(1, self.target, parts)
+        # Tokens without a target lose their probability, so the sum may be below 1.
+        return mapped / mapped.sum(dim=1, keepdim=True)
+
+
+def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Tensor]:
+    """Compare a member's candidates with the primary's.
+
+    Returns:
+        The ids of common tokens, EOS included, as [2, n]: the member's ids and the primary's; and the member's ids of
+        all other tokens.
+    """
+    other, first = joint.members[member], joint.members[0]
+    ids = torch.nonzero(other.entry_of != NONE).squeeze(1)
+    entries = other.entry_of[ids]
+    counterpart = first.place_of[entries]
+    # The primary's id may be only the first one of a longer spelling; then its own entry is a different one.
+    common = (first.id_of[entries] != NONE) & (first.entry_of[counterpart] == entries)
+    return torch.stack([ids[common], counterpart[common]]), ids[~common]
+
+
+def load_or_make(key: str, make: Callable[[], TokenMapping], folder: Path | None = None) -> TokenMapping:
+    """Load a mapping from the cache, or make it and save it there.
+
+    Args:
+        key: Everything that decides the mapping.
+        make: Makes the mapping if the cache lacks it.
+        folder: The folder of the cache; None for the user's cache folder.
+    """
+    name = hashlib.sha256(f"{_FORMAT} {key}".encode()).hexdigest()
+    path = (folder or default_cache_dir() / "mappings") / f"{name}.safetensors"
+    try:
+        return TokenMapping(**load_file(path))
+    except Exception:  # noqa: BLE001  # the file is missing, damaged or of another format: make it again
+        # On the processor, where a mapping from the cache is, too.
+        mapping = make().to(torch.device("cpu"))
+        tensors = {field.name: getattr(mapping, field.name).contiguous() for field in fields(mapping)}
+        with suppress(OSError):  # without a cache the mapping is made again next time
+            write_whole(path, lambda fresh: save_file(tensors, fresh))
+        return mapping
+
+
+def average_mapped(
+    setup: Setup, mappings: Sequence[TokenMapping], reweigh: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Combine:
+    """The weighted mean of the primary's distribution and the others' mapped distributions.
+
+    Args:
+        setup: The members, their joint vocabulary and weights.
+        mappings: One for each member except the primary.
+        reweigh: Computes weights [members, B] with sum 1 over the members, from the members' distributions on the
+            primary's ids [members, B, ids] and their weights [members, 1]; None to keep the weights.
+    """
+    device = setup.members[0].device
+    first = setup.joint.members[0]
+    placed = [mapping.to(device) for mapping in mappings]
+    candidates = torch.nonzero(first.entry_of != NONE).squeeze(1)
+    entries = first.entry_of[candidates]
+    weights = torch.tensor(setup.weights, dtype=torch.float64, device=device)[:, None]
+
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), setup.joint.members, strict=True)]
+        # Scored entries can be so unlikely that their probability is 0 in float32.
+        own = [(z if also is None else z.double()).softmax(dim=1) for z in scores]
+        mapped = [mapping.apply(p, own[0].shape[1]) for mapping, p in zip(placed, own[1:], strict=True)]
+        members = torch.stack([own[0], *(p.to(own[0].dtype) for p in mapped)]).index_select(2, candidates)
+        shares = weights if reweigh is None else reweigh(members, weights)
+        mean = (members * shares.to(members.dtype)[:, :, None]).sum(dim=0)
+        rows = entries.expand(len(mean), -1)
+        present = torch.ones_like(rows, dtype=torch.bool)
+        return Distribution(rows, present, candidates.expand(len(mean), -1), members, mean)
+
+    return combine

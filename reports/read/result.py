@@ -1,0 +1,233 @@
+"""``result.json`` as plain values. Every string in them is cleaned (:class:`reports.read.fields.Fields`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from reports.read.evaluation import MethodTable
+from reports.read.fields import Fields, read_object
+from reports.read.measurements import Measurements, measurements
+from reports.read.samples import Samples
+from reports.text import visible
+
+# The versions of ``result.json`` that this package reads.
+SCHEMA_VERSIONS = frozenset({1})
+
+Status = Literal["primary", "selected", "rejected", "failed"]
+Verdict = Literal["ensemble", "single", "cannot_tell"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow(Measurements):
+    """A model of the pool with the decision of the rules.
+
+    Attributes:
+        index: Place in ``result.json``, best first. Other records and the page's script refer to it.
+        fragile: A sentence if the decision would change within its interval, else empty.
+        ece: Expected calibration error, 0 to 1.
+        groups: Accuracy on parts of the questions.
+    """
+
+    index: int
+    status: Status
+    reason: str
+    fragile: str
+    errors: int
+    parameters: float | None
+    ece: float | None
+    groups: tuple[Measurements, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleRun(Measurements):
+    """The chosen set together, on held-out questions.
+
+    Attributes:
+        best_single: Accuracy of the best member alone, in points.
+        gained: Questions that the ensemble answers right and the best single model wrong; ``lost`` the reverse.
+        members: The members alone, on the same questions.
+    """
+
+    k: int | None
+    split: str
+    best_single: float | None
+    best_single_model: str
+    gained: int | None
+    lost: int | None
+    signature: str
+    members: tuple[Measurements, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """All of ``result.json``, and what the run folder's other files add.
+
+    Attributes:
+        n: Questions of the split that the rules were applied to.
+        max_gap: The rules' limit for the gap to the primary, in points, inclusive as the others.
+        max_length_ratio: Their limit for the longer over the shorter mean response.
+        max_models: Their limit for the size of the set; None for no limit.
+        selected: The chosen set, the primary first.
+        pairs: By two candidates' indices, the measures of the pair that are known.
+        alternatives: Other strategies with the members' answers, on the held-out questions.
+        facts: Device, seed, times and the like, as text; ``versions`` those of the libraries.
+        model_files: Name, source, revision, and the SHA-256 of each file.
+        samples: None without ``samples.jsonl``.
+        evaluation: None without ``evaluation.json``.
+    """
+
+    task: str
+    metric: str
+    split: str
+    n: int
+    fingerprint: str
+    signature: str
+    notes: tuple[str, ...]
+    max_gap: float
+    max_length_ratio: float
+    max_models: int | None
+    candidates: tuple[CandidateRow, ...]
+    selected: tuple[CandidateRow, ...]
+    pairs: Mapping[tuple[int, int], dict[str, float]]
+    ensemble: EnsembleRun | None
+    alternatives: tuple[Measurements, ...]
+    verdict: Verdict
+    advice: str
+    command: str
+    created: str
+    facts: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+    model_files: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...]
+    samples: Samples | None = None
+    evaluation: MethodTable | None = None
+
+    @property
+    def primary(self) -> CandidateRow | None:
+        """The best candidate, to which the rules compare the others; None if all failed."""
+        return next((candidate for candidate in self.candidates if candidate.status == "primary"), None)
+
+    @property
+    def best_single(self) -> CandidateRow | None:
+        """The candidate that the ensemble is compared with: the best member on held-out questions, else the primary."""
+        name = self.ensemble.best_single_model if self.ensemble else ""
+        return next((candidate for candidate in self.candidates if candidate.name == name), self.primary)
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """The candidates' names in drawings: hub ids and paths without their owners, if these are unique."""
+        names = [candidate.name for candidate in self.candidates]
+        tails = [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
+        # Two owners may have models of the same name.
+        return dict(zip(names, tails if len(set(tails)) == len(set(names)) else names, strict=True))
+
+
+def read_result(path: Path) -> Result:
+    """Read ``result.json``.
+
+    Raises:
+        InputError: The file is missing or broken, or its schema version is not one of ``SCHEMA_VERSIONS``.
+    """
+    root = read_object(path)
+    root.check_version(SCHEMA_VERSIONS, "use the version that wrote it, or run `advisor select` again")
+    task, rules, advice, provenance = (root.part(name) for name in ("task", "rules", "advice", "provenance"))
+    max_gap, max_length_ratio = rules.number("max_gap"), rules.number("max_length_ratio")
+    n, ensemble = task.count("n"), root.optional_part("ensemble")
+    candidates = tuple(_candidate(index, fields, n) for index, fields in enumerate(root.parts("candidates")))
+    by_name = {candidate.name: candidate for candidate in candidates}
+    return Result(
+        task=task.line("name", "unnamed task"),
+        metric=task.line("metric"),
+        split=task.line("split"),
+        n=n,
+        fingerprint=task.line("fingerprint"),
+        signature=task.line("signature"),
+        notes=task.texts("notes"),
+        max_gap=10.0 if max_gap is None else max_gap,
+        max_length_ratio=2.0 if max_length_ratio is None else max_length_ratio,
+        max_models=rules.optional_count("max_models"),
+        candidates=candidates,
+        # A set may name a model that is no longer among the candidates.
+        selected=tuple(by_name[name] for name in root.texts("selected") if name in by_name),
+        pairs=_pairs(root, by_name),
+        ensemble=None if ensemble is None else _ensemble(ensemble),
+        alternatives=tuple(
+            Measurements(name=fields.line("method"), **measurements(fields)) for fields in root.parts("alternatives")
+        ),
+        verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "cannot_tell")),
+        advice=advice.line("text"),
+        command=provenance.line("command"),
+        created=provenance.line("created"),
+        facts=_facts(provenance),
+        versions=provenance.part("versions").items(),
+        model_files=_model_files(provenance.part("models")),
+    )
+
+
+def _candidate(index: int, fields: Fields, n: int) -> CandidateRow:
+    name, numbers = fields.line("model") or fields.refuse("model", "the candidate's name"), measurements(fields, n)
+    groups = fields.part("groups")
+    # A result of bare profiles has no statuses.
+    default = "failed" if numbers["accuracy"] is None else "rejected"
+    return CandidateRow(
+        name=name,
+        **numbers,
+        index=index,
+        status=cast(Status, fields.word("status", get_args(Status), default)),
+        reason=fields.line("reason"),
+        fragile=fields.line("fragile"),
+        errors=fields.count("errors"),
+        parameters=fields.number("parameters"),
+        ece=fields.number("ece"),
+        groups=tuple(Measurements(name=visible(group), **measurements(groups.part(group))) for group in groups.values),
+    )
+
+
+def _pairs(root: Fields, by_name: dict[str, CandidateRow]) -> dict[tuple[int, int], dict[str, float]]:
+    pairs = {}
+    for fields in root.parts("pairs"):
+        a, b = by_name.get(fields.line("a")), by_name.get(fields.line("b"))
+        if a is not None and b is not None and a is not b:
+            # A newer version may have measures that this one does not know.
+            pairs[a.index, b.index] = fields.known_numbers()
+    return pairs
+
+
+def _ensemble(fields: Fields) -> EnsembleRun:
+    return EnsembleRun(
+        name=fields.line("method", "ensemble"),
+        **measurements(fields),
+        k=fields.optional_count("k"),
+        split=fields.line("split"),
+        best_single=fields.number("best_single"),
+        best_single_model=fields.line("best_single_model"),
+        gained=fields.optional_count("gained"),
+        lost=fields.optional_count("lost"),
+        signature=fields.line("signature"),
+        members=tuple(
+            Measurements(name=member.line("model"), **measurements(member, fields.count("n")))
+            for member in fields.parts("members")
+        ),
+    )
+
+
+def _facts(provenance: Fields) -> tuple[tuple[str, str], ...]:
+    times = provenance.part("times")
+    facts = [
+        (visible(name), provenance.line(name))
+        for name, value in provenance.values.items()
+        # The command and the date have their own places on the page; objects are read one by one.
+        if name not in ("command", "created") and value is not None and not isinstance(value, dict | list)
+    ]
+    known = times.known_numbers()
+    took = [(visible(name), f"{known[name]:.1f} s" if name in known else times.line(name)) for name in times.values]
+    return (*facts, *((f"{name} took", time) for name, time in took))
+
+
+def _model_files(models: Fields) -> tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...]:
+    parts = [(visible(name), models.part(name)) for name in models.values]
+    return tuple(
+        (name, model.line("path_or_id"), model.line("revision"), model.part("files").items()) for name, model in parts
+    )

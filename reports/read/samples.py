@@ -1,0 +1,347 @@
+"""``samples.jsonl``: the questions with every response, and the choice of those that the page has room for.
+
+A line, as written (``split`` is ``dev`` or ``held_out``; ``ensemble`` is null on questions that it did not answer)::
+
+    {"id": "q7", "prompt": "2 + 2 =", "reference": "4", "split": "held_out",
+     "responses": {"tiny-a": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}},
+     "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop", "trace": null}}
+
+A step of a ``trace`` (texts are null for the end; the members are numbers, the primary is 0)::
+
+    {"text": " 4", "won_by": [0], "disagreement": 0.12, "union": 17, "chosen": 0,
+     "candidates": [{"text": " 4", "probabilities": [0.9, 0.5], "mean": 0.7, "wanted_by": [0, 1]}, ...]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reports.read.fields import Fields, read_lines
+from reports.text import visible
+
+# Examples in the report. A reader looks at few, and the others stay in samples.jsonl.
+MOST_EXAMPLES = 200
+
+# Characters of a prompt or a response. One endless response must not fill the page.
+LONGEST_TEXT = 4000
+
+# Bytes of all examples together. The page has at most 2 MB, with the figures and the markup.
+MOST_BYTES = 1_300_000
+
+# Bytes of all traces together, a part of the above: a single trace has hundreds of steps.
+MOST_TRACE_BYTES = 400_000
+
+# Bytes of markup for each response.
+OVERHEAD = 70
+
+# A response counts as right from this score on, because some metrics have scores between 0 and 1.
+RIGHT = 0.5
+
+# Only on this split did every candidate answer, so only its lengths can be compared.
+PROFILED = "dev"
+
+# The limits between the five shades of disagreement.
+DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)
+
+# What may be remarkable about an example, in the order of the filters on the page.
+TAGS = {
+    "mended": "Ensemble mended it",
+    "broke": "Ensemble broke it",
+    "lone": "Only one right",
+    "wrong": "All wrong",
+    "cut": "Cut off",
+    "traced": "Step by step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResponse:
+    """One response to one question; ``candidate`` is an index, or None for the ensemble."""
+
+    candidate: int | None
+    text: str
+    extracted: str | None
+    score: float | None
+    length: int
+    finish_reason: str
+    error: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the score counts as right."""
+        return self.score is not None and self.score >= RIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """The steps of an ensemble's response. The last ``left_out`` of them were not recorded.
+
+    The steps are JSON values, because all of them go to the page's script. A step is the list ``[text, won_by,
+    disagreement, shade, union, chosen, candidates]``: the text (None for the end), the members whose first choice it
+    was, their disagreement (0 to 1, None if unknown) and its shade (0 to 4), the size of the union, the number of the
+    candidate that won (None if unknown), and the likeliest candidates, each ``[text, wanted_by, mean, probability of
+    each member ...]`` with probabilities in thousandths.
+    """
+
+    members: tuple[str, ...]
+    steps: tuple[list[Any], ...]
+    left_out: int
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the trace adds to the page."""
+        candidates = [candidate for step in self.steps for candidate in step[-1]]
+        texts = [text or "" for text, *_ in (*self.steps, *candidates)]
+        # In JSON that is safe in a page, a character of markup takes six bytes.
+        written = sum(len(text.encode()) + 5 * sum(map(text.count, '<>&\n"\\')) for text in texts)
+        return written + 40 * len(self.steps) + (20 + 8 * len(self.members)) * len(candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownExample:
+    """A question with the candidates' responses, best candidate first, and the ensemble's if it has one."""
+
+    id: str
+    split: str
+    prompt: str
+    reference: tuple[str, ...]
+    responses: tuple[ShownResponse, ...]
+    ensemble: ShownResponse | None
+    tags: tuple[str, ...]
+    trace: StepTrace | None
+
+    @property
+    def all_responses(self) -> tuple[ShownResponse, ...]:
+        """The candidates' responses, then the ensemble's."""
+        return self.responses if self.ensemble is None else (*self.responses, self.ensemble)
+
+    @property
+    def question(self) -> str:
+        """The prompt's last paragraph on one line, shortened: after worked examples, that is the question."""
+        paragraphs = [" ".join(paragraph.split()) for paragraph in self.prompt.split("\n\n") if paragraph.strip()]
+        # A short last paragraph such as "Answer:" is no question, so the one before it is needed.
+        text = " ".join(paragraphs[-2:] if paragraphs and len(paragraphs[-1]) < 20 else paragraphs[-1:])
+        return text if len(text) <= 160 else f"{text[:159]}…"
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the example adds to the page."""
+        responses = self.all_responses
+        texts = [self.prompt, *self.reference, *(text for each in responses for text in (each.text, each.error))]
+        # In JSON that is safe in a page, markup characters take six bytes, and line feeds and quotes two.
+        escapes = sum(5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\')) for text in texts)
+        return OVERHEAD * (2 + len(responses)) + sum(len(text.encode()) for text in texts) + escapes
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What the report takes from ``samples.jsonl``.
+
+    Attributes:
+        total: Questions in the file.
+        examples: Those that are shown, those with an ensemble's response first, else in the file's order.
+        opening: The text that all prompts begin with, such as worked examples. The prompts of the examples lack it.
+        lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
+    """
+
+    total: int
+    examples: tuple[ShownExample, ...]
+    opening: str
+    lengths: tuple[tuple[int, ...], ...]
+
+
+def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> Samples | None:
+    """Read ``samples.jsonl``; None if the file does not exist.
+
+    Args:
+        path: Of the file.
+        names: The candidates, best first.
+        best_single: The candidate that the ensemble is compared with.
+
+    Raises:
+        InputError: A line is broken.
+    """
+    if not path.exists():
+        return None
+    indices = {name: index for index, name in enumerate(names)}
+    best_index = None if best_single is None else indices.get(best_single)
+    lengths: list[list[int]] = [[] for _ in names]
+    examples = []
+    for fields in read_lines(path):
+        example = _example(fields, indices, best_index)
+        examples.append(example)
+        if example.split == PROFILED:
+            for response in example.responses:
+                # A failed response has no text, and a length of 0 would distort the histogram.
+                if response.candidate is not None and not response.error:
+                    lengths[response.candidate].append(response.length)
+    # With worked examples all prompts share thousands of characters, which the page has once.
+    opening = _common_opening([example.prompt for example in examples])
+    shown = _most_telling([_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)])
+    return Samples(len(examples), tuple(shown), _clipped(opening), tuple(map(tuple, lengths)))
+
+
+def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
+    by_name = fields.part("responses")
+    # Responses of models that result.json does not list are ignored.
+    known = {name: indices[visible(name)] for name in by_name.values if visible(name) in indices}
+    responses = sorted(
+        (_response(by_name.part(name), index) for name, index in known.items()),
+        key=lambda response: response.candidate or 0,
+    )
+    joint = fields.optional_part("ensemble")
+    ensemble = None if joint is None else _response(joint, None)
+    trace = None if joint is None else _trace(joint.part("trace"))
+    return ShownExample(
+        id=fields.line("id"),
+        split=fields.line("split"),
+        prompt=fields.prose("prompt"),
+        reference=fields.texts("reference", keep_lines=True),
+        responses=tuple(responses),
+        ensemble=ensemble,
+        tags=_tags(responses, ensemble, best_index, traced=trace is not None),
+        trace=trace,
+    )
+
+
+def _response(fields: Fields, candidate: int | None) -> ShownResponse:
+    text = fields.prose("text")
+    return ShownResponse(
+        candidate=candidate,
+        text=text,
+        # No answer found (null) is different from an empty answer.
+        extracted=None if fields.values.get("extracted") is None else fields.line("extracted"),
+        score=fields.number("score"),
+        length=fields.count("length", len(text)),
+        finish_reason=fields.line("finish_reason"),
+        error=fields.line("error"),
+    )
+
+
+def _tags(
+    responses: Sequence[ShownResponse], ensemble: ShownResponse | None, best_index: int | None, *, traced: bool
+) -> tuple[str, ...]:
+    # Several tags may hold, and some need responses that the question does not have.
+    everyone = responses if ensemble is None else [*responses, ensemble]
+    best = next((response for response in responses if response.candidate == best_index), None)
+    holds = {
+        "mended": best is not None and ensemble is not None and ensemble.right and not best.right,
+        "broke": best is not None and ensemble is not None and best.right and not ensemble.right,
+        "lone": len(responses) > 1 and sum(response.right for response in responses) == 1,
+        "wrong": bool(everyone) and not any(response.right for response in everyone),
+        "cut": any(response.finish_reason == "length" for response in everyone),
+        "traced": traced,
+    }
+    return tuple(tag for tag in TAGS if holds[tag])
+
+
+def _trace(fields: Fields) -> StepTrace | None:
+    members = fields.texts("members")
+    steps = tuple(_step(step, len(members)) for step in fields.parts("steps"))
+    return StepTrace(members, steps, fields.count("left_out")) if members and steps else None
+
+
+def _step(fields: Fields, members: int) -> list[Any]:
+    candidates = [_step_candidate(candidate, members) for candidate in fields.parts("candidates")]
+    # A number outside the recorded candidates reads as unknown: the file keeps only the likeliest of them.
+    chosen = fields.count("chosen", -1)
+    disagreement = fields.number("disagreement")
+    return [
+        _token_text(fields),
+        _member_numbers(fields, "won_by", members),
+        disagreement,
+        sum((disagreement or 0.0) >= limit for limit in DISAGREEMENTS),
+        fields.count("union", len(candidates)),
+        chosen if 0 <= chosen < len(candidates) else None,
+        candidates,
+    ]
+
+
+def _step_candidate(fields: Fields, members: int) -> list[Any]:
+    probabilities = fields.numbers("probabilities")
+    if len(probabilities) != members:
+        fields.refuse("probabilities", "a number for each member")
+    shares = (fields.number("mean") or 0.0, *probabilities)
+    # Thousandths keep the page small: a run has thousands of steps.
+    thousandths = [round(1000 * share) for share in shares]
+    return [_token_text(fields), _member_numbers(fields, "wanted_by", members), *thousandths]
+
+
+def _token_text(fields: Fields) -> str | None:
+    return None if fields.values.get("text") is None else fields.prose("text")
+
+
+def _member_numbers(fields: Fields, name: str, members: int) -> list[int]:
+    numbers = [int(number) for number in fields.numbers(name)]
+    return numbers if all(0 <= number < members for number in numbers) else fields.refuse(name, "numbers of members")
+
+
+def _common_opening(prompts: list[str]) -> str:
+    """Return the text that all prompts begin with, up to the end of a paragraph; empty if it is short."""
+    if len(prompts) < 2:
+        return ""
+    # In alphabetical order all others lie between the first and the last, and so begin with what these two share.
+    first, last = min(prompts), max(prompts)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    end = first.rfind("\n\n", 0, same) + 2
+    # A short opening is not worth a fold of its own on the page.
+    return first[:end] if end > 160 else ""
+
+
+def _without_heavy_traces(examples: list[ShownExample]) -> list[ShownExample]:
+    """Remove the traces that the page has no room for."""
+    room, light = MOST_TRACE_BYTES, []
+    for example in examples:
+        weight = example.trace.weight if example.trace else 0
+        heavy = weight > room
+        room -= 0 if heavy else weight
+        tags = tuple(tag for tag in example.tags if tag != "traced")
+        light.append(replace(example, trace=None, tags=tags) if heavy else example)
+    return light
+
+
+def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
+    """Choose the examples that are shown: those with an ensemble first, then those with a trace or with tags."""
+
+    def importance(position: int) -> tuple[bool, bool, bool, bool, int]:
+        example = examples[position]
+        changed = "mended" in example.tags or "broke" in example.tags
+        return (example.ensemble is None, example.trace is None, not changed, not example.tags, position)
+
+    chosen, room = [], MOST_BYTES
+    for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
+        room -= examples[position].weight
+        # Stop at the first that does not fit: smaller but less important examples would be an odd selection.
+        if room < 0:
+            break
+        chosen.append(position)
+    chosen.sort(key=lambda position: (examples[position].ensemble is None, position))
+    return [examples[position] for position in chosen]
+
+
+def _clipped_example(example: ShownExample, opening: int) -> ShownExample:
+    prompt = example.prompt[opening:]
+    left_out = len(prompt) - LONGEST_TEXT
+    if left_out > 0:  # the question is at the end of a prompt
+        prompt = f"({left_out:,} characters before this are in samples.jsonl) …{prompt[left_out:]}"
+    return replace(
+        example,
+        prompt=prompt,
+        reference=tuple(_clipped(text) for text in example.reference[:20]),
+        responses=tuple(map(_clipped_response, example.responses)),
+        ensemble=None if example.ensemble is None else _clipped_response(example.ensemble),
+    )
+
+
+def _clipped_response(response: ShownResponse) -> ShownResponse:
+    extracted = None if response.extracted is None else _clipped(response.extracted, 200)
+    return replace(response, text=_clipped(response.text), extracted=extracted, error=_clipped(response.error, 400))
+
+
+def _clipped(text: str, longest: int = LONGEST_TEXT) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}… ({len(text) - longest:,} more characters in samples.jsonl)"

@@ -1,0 +1,70 @@
+"""The data of the page's script: one JSON block, in which no character can end the block or start markup."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from reports.read.result import Result
+from reports.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
+
+# U+2028 and U+2029 end a line in older JavaScript.
+_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
+
+
+def script_data(result: Result) -> str:
+    """Return the JSON for the map's limits and the example explorer, safe inside a ``script`` element."""
+    samples = result.samples
+    data = {
+        "rules": {
+            "maxGap": result.max_gap,
+            "maxRatio": result.max_length_ratio,
+            "maxModels": result.max_models,
+        },
+        "candidates": [
+            {
+                "name": candidate.name,
+                "accuracy": candidate.accuracy,
+                "length": candidate.mean_length,
+                "failed": candidate.status == "failed",
+            }
+            for candidate in result.candidates
+        ],
+        "method": result.ensemble.name if result.ensemble else "",
+        "tags": TAGS,
+        "opening": samples.opening if samples else "",
+        "examples": [_example(example) for example in samples.examples] if samples else [],
+    }
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def _example(example: ShownExample) -> dict[str, Any]:
+    return {
+        "id": example.id,
+        "split": example.split,
+        "ask": example.question,
+        "prompt": example.prompt,
+        "reference": example.reference,
+        "tags": example.tags,
+        "responses": [_response(response) for response in example.all_responses],
+        **({"trace": _trace(example.trace)} if example.trace else {}),
+    }
+
+
+def _trace(trace: StepTrace) -> dict[str, Any]:
+    # Three decimals keep the page small: a run has thousands of steps.
+    steps = [
+        [token, won_by, None if disagreement is None else round(disagreement, 3), *others]
+        for token, won_by, disagreement, *others in trace.steps
+    ]
+    return {"members": trace.members, "left": trace.left_out, "steps": steps}
+
+
+def _response(response: ShownResponse) -> dict[str, Any]:
+    # 200 examples of 5 candidates have a thousand responses, so the page leaves out what most of them have.
+    data: dict[str, Any] = {"by": response.candidate, "text": response.text, "length": response.length}
+    data |= {"right": 1} if response.right else {}
+    data |= {"score": response.score} if response.score not in (0, 1) else {}
+    data |= {"extracted": response.extracted} if response.extracted is not None else {}
+    data |= {"end": response.finish_reason} if response.finish_reason in ("length", "error") else {}
+    return data | ({"error": response.error} if response.error else {})

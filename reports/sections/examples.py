@@ -1,0 +1,44 @@
+"""Examples: the questions with every response. The script shows all of them, the page without script the best few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.read.result import Result
+from reports.read.samples import TAGS, Samples, ShownExample
+
+# Examples in the page itself, for readers without JavaScript.
+SHOWN_WITHOUT_SCRIPT = 12
+
+# About how many bytes these have. They are in the page a second time.
+MOST_BYTES_WITHOUT_SCRIPT = 150_000
+
+# About how many bytes a step of a trace has in the page itself.
+BYTES_OF_A_STEP = 300
+
+
+def values(result: Result) -> dict[str, Any]:
+    """Return the template's values. The section is always shown, because it says when examples are missing."""
+    samples = result.samples
+    return {
+        "samples": samples,
+        "telling": _telling(samples) if samples else [],
+        "tags": TAGS,
+        "traced": sum(example.trace is not None for example in samples.examples) if samples else 0,
+    }
+
+
+def _telling(samples: Samples) -> list[ShownExample]:
+    """Return the most instructive examples: those with a trace first, then in the order of the tags."""
+    order = {tag: place for place, tag in enumerate(TAGS)}
+
+    def rank(example: ShownExample) -> tuple[bool, int]:
+        return example.trace is None, min((order[tag] for tag in example.tags), default=len(order))
+
+    room, telling = MOST_BYTES_WITHOUT_SCRIPT, []
+    for example in sorted(samples.examples, key=rank)[:SHOWN_WITHOUT_SCRIPT]:
+        weight = example.weight + (BYTES_OF_A_STEP * len(example.trace.steps) if example.trace else 0)
+        if weight <= room:
+            telling.append(example)
+            room -= weight
+    return telling

@@ -1,0 +1,50 @@
+"""The leaderboard: every candidate with the decision of the rules, its accuracy as a bar, and its other numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.read.result import Result
+
+STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
+
+
+def values(result: Result) -> dict[str, Any]:
+    """Return the template's values."""
+    has = {
+        "truncated": any(candidate.truncated for candidate in result.candidates),
+        "errors": any(candidate.errors for candidate in result.candidates),
+        "tokens_per_second": any(candidate.tokens_per_second is not None for candidate in result.candidates),
+        "ece": any(candidate.ece is not None for candidate in result.candidates),
+        "parameters": any(candidate.parameters is not None for candidate in result.candidates),
+    }
+    return {
+        "bars": _bars(result),
+        # A column that is empty for every candidate is left out.
+        "columns": {name for name, known in has.items() if known},
+        "status_words": STATUS_WORDS,
+    }
+
+
+def _bars(result: Result) -> dict[int, dict[str, float]]:
+    """Return each candidate's accuracy, its interval and the lowest allowed accuracy, in percent of the bar's width."""
+    known = [
+        (each, each.accuracy, each.accuracy_ci or (each.accuracy,) * 2)
+        for each in result.candidates
+        if each.accuracy is not None
+    ]
+    if not known:
+        return {}
+    low, high = min(ends[0] for _, _, ends in known), max(ends[1] for _, _, ends in known)
+    # At least one point, so that equal accuracies do not divide by zero.
+    width = max(high - low, 1.0)
+    primary = result.primary
+    limit = primary.accuracy - result.max_gap if primary and primary.accuracy is not None else low
+
+    def percent(value: float) -> float:
+        return round(100 * min(max((value - low) / width, 0.0), 1.0), 2)
+
+    return {
+        each.index: {"at": percent(at), "low": percent(ends[0]), "high": percent(ends[1]), "floor": percent(limit)}
+        for each, at, ends in known
+    }

@@ -1,0 +1,161 @@
+r"""Text of the report: untrusted text made visible, and numbers in the form that a reader sees.
+
+:func:`visible` spells out every character that is invisible or that changes the direction of the text around it:
+``"a\x1b[2J\u202eb"`` becomes ``"a␛[2J⟨U+202E⟩b"``. It leaves markup alone, which the templates escape.
+
+The functions in ``FILTERS`` format one value. They are filters in the templates, and write a dash for an unknown value.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+UNKNOWN = "–"
+MINUS = "\u2212"
+_LINE_BREAKS = "\n\t"
+# Zero-width joiners stay, because Persian, Hindi and family emoji need them.
+_JOINERS = "\u200c\u200d"
+# Controls, formats (with the bidi marks), surrogates, private code points, line and paragraph separators.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def visible(text: str, *, keep_lines: bool = False) -> str:
+    """Return the text with every control, bidi mark, lone surrogate and noncharacter spelt out.
+
+    Args:
+        text: Text of a model or a file.
+        keep_lines: Whether to keep line feeds and tabs (for responses, which are shown line by line).
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    if keep_lines:
+        text = text.replace("\r\n", "\n")
+    kept = _JOINERS + _LINE_BREAKS if keep_lines else _JOINERS
+    return "".join(char if char in kept else _spelt(char) for char in text)
+
+
+def _spelt(char: str) -> str:
+    code = ord(char)
+    # The category of a noncharacter (Cn) is also that of characters newer than this Python, so test its number.
+    if unicodedata.category(char) not in _UNSEEN and code & 0xFFFE != 0xFFFE and not 0xFDD0 <= code <= 0xFDEF:
+        return char
+    if code < 0x20:
+        return chr(0x2400 + code)  # the picture of the control, such as ␛
+    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def shortened(name: str, longest: int) -> str:
+    """Return a name of at most ``longest`` characters. The middle is left out, because the ends tell models apart."""
+    if len(name) <= longest:
+        return name
+    head = (longest - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def sentence(text: str) -> str:
+    """Return a clause as a sentence, with a capital and a full stop."""
+    # A name such as "gpt-2" or "k=10" keeps its first letter.
+    capital = text[:1].upper() if text[1:2].isalpha() or text[1:2] == " " else text[:1]
+    return capital + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else ""
+
+
+def points(value: float | None) -> str:
+    """Return an accuracy or a gap with one decimal: ``78.0``."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", MINUS)
+
+
+def difference(value: float | None) -> str:
+    """Return a difference in points with its sign: ``+6.0``."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
+
+
+def interval(ends: tuple[float, float] | None) -> str:
+    """Return the interval of an accuracy: ``71.2 to 83.9``."""
+    return UNKNOWN if ends is None else f"{points(ends[0])} to {points(ends[1])}"
+
+
+def difference_interval(ends: tuple[float, float] | None) -> str:
+    """Return the interval of a difference: ``+1.0 to +11.0``."""
+    return UNKNOWN if ends is None else f"{difference(ends[0])} to {difference(ends[1])}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio: ``1.24×``."""
+    return UNKNOWN if value is None else f"{value:.2f}×"
+
+
+def decimals(value: float | None, digits: int = 2) -> str:
+    """Return a number with a fixed count of decimals: ``0.12``."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def length(value: float | None) -> str:
+    """Return a mean length in characters, with a decimal below 100: ``18.4``, ``1,204``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def p_value(value: float | None) -> str:
+    """Return a p-value with its sign: ``= 0.012``, ``< 0.001``."""
+    if value is None:
+        return UNKNOWN
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}" if value < 0.1 else f"= {value:.2f}"
+
+
+def chance(value: float | None) -> str:
+    """Return a p-value for a column: ``0.012``, ``< 0.001``."""
+    return p_value(value).removeprefix("= ")
+
+
+def amount(value: float | None) -> str:
+    """Return a large number in short form: ``912``, ``0.9 M``, ``7.2 B``."""
+    if value is None:
+        return UNKNOWN
+    if value >= 1e9:
+        return f"{value / 1e9:.1f} B"
+    return f"{value / 1e6:.1f} M" if value >= 1e5 else f"{value:,.0f}"
+
+
+def thousands(value: int) -> str:
+    """Return a whole number with separators: ``1,204``."""
+    return f"{value:,}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration: ``4.2 s``, ``3 min``, ``1.9 h``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return milliseconds with at least three digits: ``0.84``, ``12.3``, ``1,204``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """Return a share, 0 to 1, in percent: ``7%``."""
+    return UNKNOWN if value is None else f"{100 * value:.0f}%"
+
+
+def memory(value: float | None) -> str:
+    """Return bytes: ``640 MB``, ``14.2 GB``."""
+    if value is None:
+        return UNKNOWN
+    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+
+
+_FORMATS = (amount, chance, decimals, difference, difference_interval, interval, length, memory, milliseconds)
+# The filters of the templates by name.
+FILTERS = {
+    function.__name__: function for function in (*_FORMATS, p_value, points, ratio, seconds, sentence, share, thousands)
+}
