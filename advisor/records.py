@@ -58,7 +58,7 @@ class Cost:
     Attributes:
         seconds: Time of all responses together.
         tokens: Generated tokens.
-        steps: Decoding steps, with those that chose EOS; see :class:`ensemble.decode.decoder.Counts`.
+        steps: Decoding steps, with those that chose EOS; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         peak_memory: Bytes, see :func:`advisor.profile.generate.peak_memory`; None if it is not known.

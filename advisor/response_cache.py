@@ -42,7 +42,7 @@ class Response:
         error: The reason in one line, if the question failed.
         settled: Whether another attempt gives the same; a response that is not settled is never stored.
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
-        steps: Decoding steps; see :class:`ensemble.decode.decoder.Counts`.
+        steps: Decoding steps; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
     """

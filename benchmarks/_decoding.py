@@ -14,7 +14,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.methods.gac import over_all
 from ensemble.methods.unite import union
 from ensemble.models.member import Member
-from ensemble.runtime.draft import LONGEST
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 from ensemble.step.distribution import Distribution, greedy
 from ensemble.vocabulary.joint import build
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -76,7 +76,7 @@ def by_transformers(member: Member, work: Work, *, batch: int) -> Callable[[], i
             ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=member.device)
             mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=member.device)
             # transformers gives generate() no type for its self
-            made: torch.Tensor = member.model.generate(  # type: ignore[operator,unused-ignore]
+            made: torch.Tensor = member.local.model.generate(  # type: ignore[operator,unused-ignore]
                 ids, attention_mask=mask, max_new_tokens=work.tokens, do_sample=False, pad_token_id=0
             )
             new = made[:, longest:]
@@ -105,7 +105,7 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
         for n, (single, member) in enumerate(zip(alone, pair, strict=True)):
             parts[f"alone {batch} {n}"] = by_ensemble(single, work, batch=batch)
             parts[f"generate {batch} {n}"] = by_transformers(member, work, batch=batch)
-    parts["drafted"] = by_ensemble(ensemble, work, batch=1, draft=LONGEST)
+    parts["drafted"] = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS)
     times = timer(parts)
     figures = []
     for batch in (1, BATCH):

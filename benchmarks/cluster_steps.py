@@ -24,10 +24,10 @@ from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress,
 from benchmarks._models import MIDDLE, TINY, made_up_tokenizer, random_member
 from ensemble import Ensemble
 from ensemble.distributed.ray_cluster import cluster
-from ensemble.runtime.draft import LONGEST
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
-    from ensemble.distributed.ray_member import Elsewhere
+    from ensemble.distributed.ray_member import RayMember
 
 STEP_LIMIT = "at most 3"
 NAMES = ("sure", "unsure")
@@ -78,7 +78,7 @@ def _models(place: Path, options: argparse.Namespace) -> list[Path]:
     for name in NAMES:
         tokenizer = made_up_tokenizer(ids, name)
         member = random_member(name, tokenizer, 64 * -(-ids // 64), shape, sure=name == NAMES[0])
-        member.model.save_pretrained(place / name)
+        member.local.model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
         folders.append(place / name)
     return folders
@@ -90,7 +90,12 @@ def _measure(folders: Sequence[Path], place: Path, options: argparse.Namespace) 
     )
     prompts = [f"Tell me something about the number {n}, in as few words as you can." for n in range(BATCH)]
     work = Work(prompts, 1 if options.quick else 4, 4 if options.quick else 48)
-    kinds = {"": (1, 0, 0.0), f"_batch{BATCH}": (BATCH, 0, 0.0), "_drawn": (1, 0, 1.0), "_drafted": (1, LONGEST, 0.0)}
+    kinds = {
+        "": (1, 0, 0.0),
+        f"_batch{BATCH}": (BATCH, 0, 0.0),
+        "_drawn": (1, 0, 1.0),
+        "_drafted": (1, MAX_DRAFT_TOKENS, 0.0),
+    }
     parts: dict[str, Callable[[], int]] = {}
     for end, (batch, draft, temperature) in kinds.items():
         for name, one in (("local", local), ("ray", apart)):
@@ -130,10 +135,10 @@ def _moved(apart: Ensemble, work: Work) -> list[Figure]:
 
 def _traffic(apart: Ensemble, work: Work, temperature: float) -> list[float]:
     """Calls, bytes sent and bytes received, for each step and member."""
-    traffic = [cast("Elsewhere", member.seat).link.traffic for member in apart.members]
-    before = [(one.calls, one.sent, one.received) for one in traffic]
-    steps = by_ensemble(apart, work, batch=1, temperature=temperature)() * len(traffic)
-    after = [(one.calls, one.sent, one.received) for one in traffic]
+    clients = [cast("RayMember", member).client for member in apart.members]
+    before = [(one.calls, one.sent, one.received) for one in clients]
+    steps = by_ensemble(apart, work, batch=1, temperature=temperature)() * len(clients)
+    after = [(one.calls, one.sent, one.received) for one in clients]
     return [sum(late[n] - early[n] for early, late in zip(before, after, strict=True)) / steps for n in range(3)]
 
 

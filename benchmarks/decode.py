@@ -147,7 +147,7 @@ def _reference(pair: Sequence[Member], work: Work, timer: Timer) -> list[Figure]
         from tests.reference import ReferenceMember, generate
     except ImportError:
         return []
-    members = [ReferenceMember(member.model, member.tokenizer) for member in pair]
+    members = [ReferenceMember(member.local.model, member.tokenizer) for member in pair]
     some = Work(work.prompts, min(2, work.alone), work.tokens)
 
     def part() -> int:

@@ -90,7 +90,7 @@ def _pair(names: tuple[str, ...], options: argparse.Namespace, timer: Timer) -> 
         torch.cuda.reset_peak_memory_stats(timer.device)
     try:
         members = [_member(name, shape, options, timer.device, sure=name == names[0]) for name in names]
-        weights = sum(p.numel() * p.element_size() for member in members for p in member.model.parameters())
+        weights = sum(p.numel() * p.element_size() for member in members for p in member.local.model.parameters())
         prompts = [f"Tell me something about the number {n}, and say it in few words." for n in range(BATCH)]
         work = Work(prompts, 1, options.tokens or (4 if options.quick else 128))
         figures = pair_figures(members, work, timer, suffix=suffix, note=note)
@@ -100,7 +100,7 @@ def _pair(names: tuple[str, ...], options: argparse.Namespace, timer: Timer) -> 
     figures.append(Figure(f"peak_memory_mib{suffix}", peak, note=note))
     if timer.device.type == "cuda":
         figures.append(Figure(f"peak_memory_over_weights{suffix}", peak * 2**20 / weights, note=note))
-    notes = {member.name: member.note for member in members if member.note}
+    notes = {member.name: reason for member in members if (reason := member.local.recompute_reason)}
     if notes:
         figures.append(Figure(f"recomputed{suffix}", None, note=f"caches are not used: {notes}"))
     return figures

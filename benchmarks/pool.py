@@ -38,7 +38,7 @@ from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell
 from benchmarks._models import made_up_tokenizer
 from benchmarks._plans import plain_plan, profile
-from ensemble.decode.decoder import Generation
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from reports import write_report
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     # Type checkers and the reference of the documentation read these imports; _MODULES has the same names for run time.
     from ensemble.api import Ensemble
-    from ensemble.decode.decoder import Counts, Generation
+    from ensemble.decode.sequences import Counts, Generation
     from ensemble.decode.settings import Batch, Settings
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
@@ -53,10 +53,10 @@ _MODULES = {
     "Batch": "ensemble.decode.settings",
     "Candidate": "ensemble.step.trace",
     "Checkpoint": "ensemble.models.spec",
-    "Counts": "ensemble.decode.decoder",
+    "Counts": "ensemble.decode.sequences",
     "Ensemble": "ensemble.api",
     "EnsembleSpec": "ensemble.models.spec",
-    "Generation": "ensemble.decode.decoder",
+    "Generation": "ensemble.decode.sequences",
     "InputError": "ensemble.errors",
     "MemberError": "ensemble.errors",
     "Method": "ensemble.methods",

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ensemble.decode.decoder import Decoder, Generation
+from ensemble.decode.decoder import Decoder
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import Pieces
 from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
@@ -20,25 +21,25 @@ from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, spec_of
-from ensemble.score.choices import Question, read
+from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
-from ensemble.score.scorer import Score, Scorer
+from ensemble.score.scorer import ChoiceScore, Scorer
+from ensemble.step.means import Weights, normalised, with_consistency
 from ensemble.step.token_method import Setup, TokenRule
-from ensemble.step.weights import Weights, normalised, with_consistency
 from ensemble.vocabulary.joint import load_or_build
 
 
 class Ensemble:
-    """Some models that write one text together, the first of them being the primary.
+    """Several models that write one text together. The first of them is the primary.
 
     Args:
         members: Loaded models, the primary first; at least one.
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
-        weights: One for each member, none of them negative; equal where None. They are normalised to sum to 1. With
-            ``consistency`` in their place, members are weighted step by step; see :mod:`ensemble.methods.core`.
-        cache_dir: Where the joint vocabulary's tables are kept for the next time; the user's cache folder where None.
-        options: The method's own settings; see ``Options`` in its module.
+        weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
+            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.core`.
+        cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
+        options: The method's settings; see ``Options`` in its module.
 
     Raises:
         InputError: An argument is out of its range, or the method needs what the members lack.
@@ -90,20 +91,20 @@ class Ensemble:
         Everything is checked before the first weights are read.
 
         Args:
-            models: The models, the primary first; or one folder or hub id, of what :meth:`save_pretrained` wrote.
-            method: The saved one where None, else ``unite``; so with what follows.
-            k: 10.
-            weights: Equal ones.
-            device: One for all, or one for each model: those on devices of their own compute at the same time.
-            dtype: ``float32``.
-            chat_template: ``never``.
-            quantization: None.
-            engine: ``ray`` puts each model on a node of the Ray cluster that is joined; see
+            models: The models, the primary first; or one folder or hub id that :meth:`save_pretrained` wrote.
+            method: If None, the saved one, else ``unite``.
+            k: If None, the saved one, else 10.
+            weights: If None, the saved ones, else equal ones.
+            device: One for all models, or one for each. Models on different devices compute at the same time.
+            dtype: If None, the saved one, else ``float32``.
+            chat_template: If None, the saved one, else ``never``.
+            quantization: If None, the saved one, else no quantization.
+            engine: ``ray`` puts each model into a worker on the joined Ray cluster; see
                 :func:`ensemble.distributed.ray_cluster.cluster`.
             cache_dir: See :class:`Ensemble`.
-            trust_remote_code: Of a saved ensemble: consent that its members run the code that they came with.
-            check_files: Of a saved ensemble: whether local members must be as they were when it was saved.
-            options: The method's own settings.
+            trust_remote_code: For a saved ensemble: whether its members may run the code in their repositories.
+            check_files: For a saved ensemble: whether to check that the files of local members are unchanged.
+            options: The method's settings.
 
         Raises:
             InputError: An argument, a folder or an id cannot be used.
@@ -132,19 +133,19 @@ class Ensemble:
     def save_pretrained(
         self, folder: str | Path, *, push_to_hub: str | None = None, private: bool = True
     ) -> str | None:
-        """Write which models these are, at which commits or with which files, and how they decode; no weights.
+        """Write the models' names, commits and file hashes, and how they decode; no weights.
 
         Args:
-            folder: A new or empty one, or one that this wrote.
-            push_to_hub: An id on the hub to push it to as well. Local members cannot be pushed.
-            private: Whether what is made on the hub is private.
+            folder: A new or empty folder, or one that this method wrote.
+            push_to_hub: A hub id to push the folder to. Local members cannot be pushed.
+            private: Whether a repository made on the hub is private.
 
         Returns:
-            The address on the hub, where it was pushed.
+            The address on the hub; None if it was not pushed.
 
         Raises:
-            InputError: The folder has other things in it, a member was not loaded from anywhere, or is local where it
-                shall be pushed; nothing is written.
+            InputError: The folder has other files, a member was made in memory, or a local member would be pushed;
+                nothing is written.
             UniteError: The folder cannot be written, or the hub refuses.
         """
         return save(spec_of(self), Path(folder), push_to_hub, private=private)
@@ -161,40 +162,40 @@ class Ensemble:
         trace: bool = False,
         batch_size: int = 32,
     ) -> list[Generation]:
-        """Continue prompts; their generations in the same order.
+        """Continue prompts; return their generations in the same order.
 
         Args:
-            prompts: Texts, or conversations; each member encodes them in its own way.
-            max_new_tokens: Tokens of the primary after which a generation is cut off, at least 1.
+            prompts: Texts or conversations; each member encodes them with its tokenizer.
+            max_new_tokens: The largest number of the primary's tokens, at least 1.
             stop: Strings that end a generation; it is cut before them.
             temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
-            top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
+            top_p: In (0, 1]; a draw is among the most likely entries that together reach it.
             seed: Of the draws.
             trace: Whether each generation holds what every member wanted at every step.
-            batch_size: Prompts that are decoded at a time, at least 1.
+            batch_size: Prompts to decode at a time, at least 1.
 
         Raises:
             InputError: An argument is out of its range, or a prompt is empty or too long for a member.
-            MemberError: A member's logits are not numbers.
+            MemberError: A member's logits are NaN.
         """
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
         batch = Batch(batch_size, trace=trace)
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
-        found = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings, batch))
-        return [found[n] for n in range(len(prompts))]
+        generations = dict(self.generate_each([self.encode(prompt) for prompt in prompts], settings, batch))
+        return [generations[n] for n in range(len(prompts))]
 
     def generate_each(
         self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch | None = None
     ) -> Iterator[tuple[int, Generation]]:
-        """Continue prompts that :meth:`encode` made, yielding each one's number and generation as it is finished.
+        """Continue prompts that :meth:`encode` made; yield each one's number and generation when it is finished.
 
-        A prompt that is there twice has other draws each time.
+        A prompt that occurs twice gets different draws each time.
         """
         return iter(self._decode(prompts, settings, batch or Batch()))
 
     def decoder(self, batch: Batch | None = None) -> Decoder:
-        """A decoder without prompts, for those that come and go one by one.
+        """A decoder without prompts; its caller adds and removes them one by one.
 
         Raises:
             InputError: The method decodes whole spans.
@@ -213,17 +214,17 @@ class Ensemble:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> Iterator[str]:
-        """Continue a prompt, yielding its text piece by piece: whole characters, nothing of a stop string."""
+        """Continue a prompt; yield its text in pieces of whole characters, without a stop string."""
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
-        decoding = self._decode([self.encode(prompt)], settings, Batch(size=1))
-        return _pieces(decoding, Pieces([string.encode() for string in stop]))
+        decoder = self._decode([self.encode(prompt)], settings, Batch(size=1))
+        return _pieces(decoder, Pieces([string.encode() for string in stop]))
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
-        option with a character that the primary has no token for, or with an unused token, has minus infinity. A
-        method's gate plays no part.
+        option that the primary cannot write, or with an unused token, has minus infinity. A method's gate plays no
+        part.
 
         Raises:
             InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
@@ -233,20 +234,20 @@ class Ensemble:
         return [score.value for score in scores]
 
     def score_each(
-        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
-    ) -> Iterator[tuple[int, list[Score]]]:
-        """Score questions that :meth:`encode_options` made, yielding each one's number and scores, batch by batch.
+        self, questions: Sequence[ChoiceQuestion], batch_size: int = 32, *, greedy: bool = False
+    ) -> Iterator[tuple[int, list[ChoiceScore]]]:
+        """Score questions that :meth:`encode_options` made, batch by batch; yield each one's number and scores.
 
         Args:
-            questions: In any order; those of like length are run together.
-            batch_size: Rows at a time, at least 1. A question has a row for each way in which its options part, and is
-                never divided.
-            greedy: Whether a score says if greedy decoding, with the method's gate, would write the option.
+            questions: In any order; those of similar length run together.
+            batch_size: Rows at a time, at least 1. A question needs a row for each branch of its options, and is never
+                split.
+            greedy: Whether to find out if greedy decoding, with the method's gate, would write each option.
         """
         return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
-    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
-        """A prompt and options that may follow it, as the members read them.
+    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> ChoiceQuestion:
+        """The question of a prompt and options that may follow it, as the members read them.
 
         Raises:
             InputError: See :meth:`score`.
@@ -255,20 +256,25 @@ class Ensemble:
 
     def options_behind(
         self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
-    ) -> Question:
-        """The same behind a prompt in every member's ids, which may lose its beginning where that is allowed.
+    ) -> ChoiceQuestion:
+        """Like :meth:`encode_options`, for a prompt that is encoded already.
+
+        Args:
+            prompts: The prompt's ids in every member.
+            options: The texts to score.
+            shorten: Whether a prompt may lose its first tokens if it does not fit a context.
 
         Raises:
             InputError: See :meth:`score`.
         """
         self._rule()
-        return read(self.members, self._joint, prompts, options, shorten=shorten)
+        return choice_question(self.members, self._joint, prompts, options, shorten=shorten)
 
     def score_passages(self, passages: Sequence[Passage], batch_size: int = 32) -> Iterator[tuple[int, float]]:
-        """The log-probability of long texts as :meth:`score` has it, yielding each one's number and its own.
+        """Score long texts like :meth:`score`; yield each one's number and its log-probability.
 
         Args:
-            passages: What stands before each, and the text in the primary's ids.
+            passages: The texts.
             batch_size: Passages at a time, at least 1.
 
         Raises:
@@ -277,12 +283,13 @@ class Ensemble:
         return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 
     def most_rows(self, tokens: int) -> int | None:
-        """How many rows of so many tokens there is room for beside the weights; None where that is not known."""
-        found = []
-        for seat in {member.seat.place: member.seat for member in self.members}.values():
-            size = sum(member.token_size for member in self.members if member.seat.place == seat.place)
-            found.append(rows_that_fit(size, tokens, seat.free_memory()))
-        return min((rows for rows in found if rows is not None), default=None)
+        """How many rows of so many tokens fit into the free memory; None if that is not known."""
+        counts = []
+        # Members at one place share its memory.
+        for place, member in {member.place: member for member in self.members}.items():
+            size = sum(member.token_size for member in self.members if member.place == place)
+            counts.append(rows_that_fit(size, tokens, member.free_memory()))
+        return min((rows for rows in counts if rows is not None), default=None)
 
     def encode(self, prompt: Prompt) -> list[list[int]]:
         """A prompt's ids in every member.
@@ -293,7 +300,7 @@ class Ensemble:
         return [member.encode_prompt(prompt) for member in self.members]
 
     def _rule(self) -> TokenRule:
-        """The method, which must be one that gives tokens probabilities."""
+        """The method, if it is a token-level one."""
         if not isinstance(self._made, TokenRule):
             raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
         return self._made
@@ -302,12 +309,12 @@ class Ensemble:
         if not isinstance(self._made, TokenRule):
             return self._made(prompts, settings, batch)
         decoder = self.decoder(batch)
-        asked: Counter[tuple[int, ...]] = Counter()
-        # Rows of like length are decoded together, so that little of a batch is padding.
+        draws: Counter[tuple[int, ...]] = Counter()
+        # Prompts of similar length are decoded together, so that little of a batch is padding.
         for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
             ids = tuple(prompt[0])
-            asked[ids] += 1
-            decoder.add(number, prompt, settings, asked[ids])
+            draws[ids] += 1
+            decoder.add(number, prompt, settings, draws[ids])
         return decoder
 
 
@@ -333,10 +340,10 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _pieces(decoding: PromptDecoder, pieces: Pieces) -> Iterator[str]:
-    """The text of the one prompt of a decoding as it grows."""
-    while not decoding.done:
-        finished = decoding.step()
-        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoding.running[0])
+def _pieces(decoder: PromptDecoder, pieces: Pieces) -> Iterator[str]:
+    """The text of the only prompt, piece by piece."""
+    while not decoder.done:
+        finished = decoder.step()
+        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoder.running[0])
         if piece:
             yield piece

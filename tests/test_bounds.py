@@ -13,14 +13,13 @@ from torch import Tensor
 
 from ensemble.distributed.ray_cluster import settle
 from ensemble.methods.unite import top_k, union
-from ensemble.step.bounds import is_certain
-from ensemble.step.distribution import Distribution, candidate_logits, greedy
+from ensemble.step.distribution import Distribution, candidate_logits, greedy, is_certain
 from ensemble.vocabulary.joint import JointVocabulary, MemberTables
 
 settle()  # this module may be the first to import Ray in a process of tests
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from ensemble.distributed.ray_runner import RemoteLogits, _Anew, _Reply  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_runner import RayLogits, Reply  # noqa: E402  # needs Ray
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Shelf:
     k: int
     asked: list[int] = field(default_factory=list)
 
-    def tops(self, _reply: _Reply) -> tuple[Tensor, Tensor]:
+    def candidates(self, _reply: Reply) -> tuple[Tensor, Tensor]:
         return top_k([self.logits], self.k)[0]
 
     def at(self, rows: Tensor, ids: Tensor) -> Callable[[], Tensor]:
@@ -43,9 +42,9 @@ def shelves(logits: Sequence[Tensor], sides: Sequence[MemberTables], k: int) -> 
     return [Shelf(candidate_logits(z.clone(), side), k) for z, side in zip(logits, sides, strict=True)]
 
 
-def apart(shelf: Shelf) -> RemoteLogits:
-    reply = _Reply(None, _Anew("admit", ()), 0, len(shelf.logits), shelf.k)
-    return RemoteLogits(shelf, (reply,))  # type: ignore[arg-type]  # it has what is called here
+def apart(shelf: Shelf) -> RayLogits:
+    reply = Reply(None, ("admit", ()), 0, len(shelf.logits), shelf.k)
+    return RayLogits(shelf, (reply,))  # type: ignore[arg-type]  # it has what is called here
 
 
 def step(case: Case, *, winner: bool) -> tuple[Distribution, list[Shelf]]:

@@ -25,9 +25,10 @@ from ensemble.models.spec import Checkpoint, ModelSpec
 settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-from ensemble.distributed.ray_member import Elsewhere, start_members  # noqa: E402  # needs Ray
-from ensemble.distributed.ray_messages import Traffic, packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
-from ensemble.distributed.ray_node import Node  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_client import WorkerClient  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_member import RayMember, start_members  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_messages import packed, unpack_tensor, unpacked  # noqa: E402  # needs Ray
+from ensemble.distributed.ray_worker import MemberWorker  # noqa: E402  # needs Ray
 
 pytestmark = pytest.mark.timeout(600)  # its processes start slowly where others compute
 
@@ -61,17 +62,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield Pair(folders, here, apart)
 
 
-def seat(member: Member) -> Elsewhere:
-    return cast("Elsewhere", member.seat)
+def client(member: Member) -> WorkerClient:
+    return cast("RayMember", member).client
 
 
 def kill(member: Member) -> None:
     """End the process that holds a member, as a machine that fails does."""
-    os.kill(ray.get(seat(member).link.actor.process.remote()), signal.SIGKILL)
+    os.kill(ray.get(client(member).actor.process_id.remote()), signal.SIGKILL)
 
 
 def test_each_member_is_in_a_process_of_its_own(pair: Pair) -> None:
-    processes = {ray.get(seat(member).link.actor.process.remote()) for member in pair.apart.members}
+    processes = {ray.get(client(member).actor.process_id.remote()) for member in pair.apart.members}
     assert len(processes - {os.getpid()}) == 2
 
 
@@ -107,12 +108,12 @@ def test_a_draft_takes_fewer_calls_than_its_tokens_and_changes_nothing(pair: Pai
     calls = {}
     for draft in (0, 24):
         encoded = [pair.apart.encode(PROMPTS[1])]
-        before = seat(pair.apart.members[0]).link.traffic.calls
+        before = client(pair.apart.members[0]).calls
         settings, batch = Settings(max_new_tokens=24), Batch(1, draft=draft)
         ((_, far),) = pair.apart.generate_each(encoded, settings, batch)
         ((_, own),) = pair.here.generate_each(encoded, settings, batch)
         assert own == far
-        calls[draft] = seat(pair.apart.members[0]).link.traffic.calls - before
+        calls[draft] = client(pair.apart.members[0]).calls - before
     assert calls[24] < calls[0]
 
 
@@ -159,21 +160,21 @@ def test_a_worker_without_the_memory_says_so_in_a_line(pair: Pair, tmp_path: Pat
         start_members([ModelSpec(Checkpoint(str(tmp_path)), "big", dtype="float32")])
 
 
-def told(traffic: Traffic) -> tuple[int, int]:
-    return traffic.sent, traffic.received
+def traffic(of: WorkerClient) -> tuple[int, int]:
+    return of.sent, of.received
 
 
 def test_a_step_sends_top_candidates_and_asked_for_logits(pair: Pair) -> None:
-    links = [seat(member).link for member in pair.apart.members]
-    before = [told(link.traffic) for link in links]
+    clients = [client(member) for member in pair.apart.members]
+    before = [traffic(one) for one in clients]
     # Drawn, so that probabilities count and logits are asked for.
     settings = Settings(max_new_tokens=16, temperature=1.0)
     (made,) = pair.apart.generate_each([pair.apart.encode("The")], settings, Batch(1, draft=0))
     steps = len(made[1].tokens)
-    for link, (sent, received) in zip(links, before, strict=True):
+    for one, (sent, received) in zip(clients, before, strict=True):
         # Of 10 candidates 8 bytes of a logit and 4 of an id; of 10 others an id there, and a logit back.
-        assert (link.traffic.sent - sent) / steps < 400
-        assert (link.traffic.received - received) / steps < 500
+        assert (one.sent - sent) / steps < 400
+        assert (one.received - received) / steps < 500
 
 
 def test_a_greedy_step_asks_for_logits_only_where_they_can_change_the_winner(pair: Pair) -> None:
@@ -182,9 +183,9 @@ def test_a_greedy_step_asks_for_logits_only_where_they_can_change_the_winner(pai
         "greedy": Settings(max_new_tokens=16),
         "with probabilities": Settings(max_new_tokens=16, alternatives=0),
     }.items():
-        before = [seat(member).link.traffic.calls for member in pair.apart.members]
+        before = [client(member).calls for member in pair.apart.members]
         ((_, made),) = pair.apart.generate_each([pair.apart.encode("The")], settings, Batch(1, draft=0))
-        after = [seat(member).link.traffic.calls for member in pair.apart.members]
+        after = [client(member).calls for member in pair.apart.members]
         steps = len(made.tokens) + (made.finish_reason == "eos")
         calls[name] = max(late - early for early, late in zip(before, after, strict=True)) / steps
     assert calls["greedy"] < 1.5 < calls["with probabilities"]
@@ -196,10 +197,10 @@ def test_what_a_step_sends_does_not_grow_with_the_vocabulary(tmp_path: Path) -> 
         tokenizer = made_up_tokenizer(ids, "words")
         model = tiny_model(tokenizer, dtype=torch.float32)
         folder = save_member(tmp_path / str(ids), model, tokenizer)
-        node = Node(ModelSpec(Checkpoint(str(folder)), "m", dtype="float32"), threads=1)
-        node.ask(packed((0, 0, 10, "admit", ([[1, 2, 3], [4, 5]],))))
+        worker = MemberWorker(ModelSpec(Checkpoint(str(folder)), "m", dtype="float32"), threads=1)
+        worker.handle(packed((0, 0, 10, "admit", ([[1, 2, 3], [4, 5]],))))
         request = packed((0, 2, 10, "feed", ([3, 2], [[6], [7]])))
-        answer = node.ask(request)
+        answer = worker.handle(request)
         values, found = map(unpack_tensor, unpacked(answer))
         assert values.shape == found.shape == (2, 10)
         assert torch.equal(values, values.sort(dim=1, descending=True).values)
@@ -224,4 +225,4 @@ def test_a_cluster_without_gpus_says_so(pair: Pair) -> None:
 
 def test_weights_that_are_elsewhere_are_refused_where_they_are_needed(pair: Pair) -> None:
     with pytest.raises(InputError, match=r"its weights are on a cluster, and this needs them in its own process$"):
-        _ = pair.apart.members[0].model
+        _ = pair.apart.members[0].local

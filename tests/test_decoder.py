@@ -124,7 +124,7 @@ def both(part: Part) -> tuple[Member, ReferenceMember]:
     if part.writes:
         let_write(model, [token for text in SCRIPT for token in plain.continuation(text)])
     member = member_of(model, tokenizer, name=f"{part.tokenizer} {part.seed}", chat_template="never")
-    assert member.note is None
+    assert member.recompute_reason is None
     # Members with the same tokenizer share their vocabulary, which takes a while to read.
     return replace(member, vocabulary=first_member(part.tokenizer).vocabulary), plain
 

@@ -21,7 +21,7 @@ from ensemble import Ensemble, Generation
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
-from ensemble.step.logprobs import Likelihood
+from ensemble.step.logprobs import StepLogprobs
 
 KINDS = (
     Settings(14),
@@ -71,7 +71,7 @@ def assert_alike(got: Generation, wanted: Generation) -> None:
         assert [entry.logprob for entry in entries(one)] == pytest.approx([entry.logprob for entry in entries(other)])
 
 
-def entries(step: Likelihood) -> tuple[Any, ...]:
+def entries(step: StepLogprobs) -> tuple[Any, ...]:
     return (step.emitted, *step.alternatives)
 
 

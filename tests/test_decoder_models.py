@@ -74,12 +74,12 @@ def test_one_member_alone_writes_what_transformers_does_with_a_real_tokenizer(na
 
 @pytest.mark.parametrize("arch", CACHED)
 def test_a_cache_is_kept_where_it_can_be(arch: str) -> None:
-    assert member_named(arch).note is None
+    assert member_named(arch).recompute_reason is None
 
 
 @pytest.mark.parametrize("arch", RECOMPUTED)
 def test_a_member_says_why_its_contexts_are_recomputed(arch: str) -> None:
-    assert (member_named(arch).note or "").startswith("its ")
+    assert (member_named(arch).recompute_reason or "").startswith("its ")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_text_may_be_longer_than_a_chunk_of_attention(tables: Path) -> None:
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 64, "head_dim": 16}
     model = tiny_model(byte_tokenizer(), 3, "llama4_text", **chunks, **experts)
     member = member_of(model, byte_tokenizer(), name="llama4")
-    assert member.note == "it attends in chunks"
+    assert member.recompute_reason == "it attends in chunks"
     assert_greedy(member, PROMPTS[:3], 16, tables)
 
 
@@ -128,4 +128,4 @@ def test_a_member_with_a_sliding_window_goes_together_with_one_that_has_none(ord
 @pytest.mark.parametrize("arch", ["llama", "gpt2", "bloom", "falcon"])
 def test_a_cache_is_kept_in_less_precision(arch: str, dtype: torch.dtype) -> None:
     model = tiny_model(byte_tokenizer(), 3, arch, dtype)
-    assert member_of(model, byte_tokenizer(), name=arch).note is None
+    assert member_of(model, byte_tokenizer(), name=arch).recompute_reason is None

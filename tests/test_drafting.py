@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from ensemble.runtime.draft import LONGEST, Proposer
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
 
 
-def proposer(longest: int = LONGEST) -> Proposer:
+def drafter(longest: int = MAX_DRAFT_TOKENS) -> Drafter:
     """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is none."""
     tables = MemberTables(
         torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0])
     )
-    return Proposer(tables, longest)
+    return Drafter(tables, longest)
 
 
 def wants(token: int, probability: float) -> torch.Tensor:
@@ -24,40 +24,40 @@ def wants(token: int, probability: float) -> torch.Tensor:
 
 
 def test_a_draft_goes_on_while_the_primary_is_sure() -> None:
-    assert proposer()(wants(2, 0.9)) == 2
-    assert proposer()(wants(2, 0.4)) is None
+    assert drafter()(wants(2, 0.9)) == 2
+    assert drafter()(wants(2, 0.4)) is None
 
 
 def test_a_draft_ends_before_eos_and_before_what_is_no_candidate() -> None:
-    assert proposer()(wants(0, 0.99)) is None
-    assert proposer()(wants(3, 0.99)) is None
+    assert drafter()(wants(0, 0.99)) is None
+    assert drafter()(wants(3, 0.99)) is None
 
 
 def test_a_refused_draft_makes_the_next_one_about_as_long_as_what_stood() -> None:
-    propose = proposer()
-    propose.learn(drafted=8, accepted=2)
-    assert propose.most == 3
-    propose.learn(drafted=3, accepted=0)
-    assert propose.most == 1
+    drafting = drafter()
+    drafting.adapt(drafted=8, accepted=2)
+    assert drafting.max_tokens == 3
+    drafting.adapt(drafted=3, accepted=0)
+    assert drafting.max_tokens == 1
 
 
 def test_drafts_grow_while_all_of_them_stand_up_to_the_longest() -> None:
-    propose = proposer()
-    seen = [propose.most]
-    while propose.most < LONGEST:
-        propose.learn(drafted=propose.most, accepted=propose.most)
-        seen.append(propose.most)
+    drafting = drafter()
+    seen = [drafting.max_tokens]
+    while drafting.max_tokens < MAX_DRAFT_TOKENS:
+        drafting.adapt(drafted=drafting.max_tokens, accepted=drafting.max_tokens)
+        seen.append(drafting.max_tokens)
     assert seen == sorted(set(seen))
-    propose.learn(drafted=LONGEST, accepted=LONGEST)
-    assert propose.most == LONGEST
+    drafting.adapt(drafted=MAX_DRAFT_TOKENS, accepted=MAX_DRAFT_TOKENS)
+    assert drafting.max_tokens == MAX_DRAFT_TOKENS
 
 
 def test_a_short_draft_that_stood_does_not_shorten_the_next() -> None:
-    propose = proposer()
-    first = propose.most
-    propose.learn(drafted=1, accepted=1)
-    assert propose.most == first
+    drafting = drafter()
+    first = drafting.max_tokens
+    drafting.adapt(drafted=1, accepted=1)
+    assert drafting.max_tokens == first
 
 
 def test_no_draft_is_longer_than_asked_for() -> None:
-    assert proposer(longest=2).most == 2
+    assert drafter(longest=2).max_tokens == 2

@@ -49,7 +49,7 @@ def test_it_holds_what_the_librarys_layer_holds(actions: list[tuple[str, int | l
             theirs.batch_select_indices(torch.tensor(value))
             rows = len(value)
         else:
-            ours.change(lambda tensor: tensor.flip(2))
+            ours.begin(ours.keys.flip(2), ours.values.flip(2))
             theirs.keys, theirs.values = theirs.keys.flip(2), theirs.values.flip(2)
         assert torch.equal(ours.keys, theirs.keys)
         assert torch.equal(ours.values, theirs.values)

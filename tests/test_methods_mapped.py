@@ -302,7 +302,7 @@ class _Headless:
 
 def test_a_model_without_output_embeddings_is_refused() -> None:
     own = member("unigram", 1)
-    headless = replace(own, seat=replace(own.here, model=_Headless()))  # type: ignore[arg-type]
+    headless = replace(own.local, model=_Headless())  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^method eva: it needs output embeddings, and unigram-1 has none"):
         rule("eva", [member("bytes"), headless])
 

@@ -193,7 +193,7 @@ def with_embedding(one: Member, weight: object) -> Member:
             layer.weight = weight  # type: ignore[attr-defined]
             return layer
 
-    return replace(one, seat=replace(one.here, model=Model()))  # type: ignore[arg-type]
+    return replace(one.local, model=Model())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_so_many_prompts_go_at_a_time_as_there_is_room_for(
     task = load_task("task.yaml")
     longest = max(len(alone.encode(example.prompt)[0]) for example in task.examples) + 1
     rows = 64 if length == 1 else 3
-    monkeypatch.setattr("ensemble.models.seat.free_memory", lambda _: 2 * 128 * longest * rows)
+    monkeypatch.setattr("ensemble.models.member.free_memory", lambda _: 2 * 128 * longest * rows)
     assert alone.most_rows(longest) == rows
     seen = spoil(monkeypatch, alone, lambda _: None)
     profile(task, store, lambda: alone)

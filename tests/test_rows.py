@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from ensemble.models.load import member_of
 from ensemble.models.memory import token_size
-from ensemble.runtime.rows import CachedRows, RecomputedRows, _can_skip_logits, common_prefix
+from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
 ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "phi", "gemma", "gemma3_text", "falcon", "opt", "cohere", "starcoder2")
@@ -60,16 +61,16 @@ class Both:
     """The same batch kept in both ways; every call compares them."""
 
     def __init__(self, model: PreTrainedModel, window: int | None = None) -> None:
-        self.cached, self.plain = CachedRows(model, window), RecomputedRows(model)
+        self.cached, self.plain = CachedRunner(model, window), RecomputingRunner(model)
 
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], last: int = 1) -> None:
-        assert_close(self.cached.admit(prompts, last), self.plain.admit(prompts, last))
+        assert_close(self.cached.prefill(prompts, last), self.plain.prefill(prompts, last))
         assert self.cached.lengths == self.plain.lengths
 
     @torch.inference_mode()
     def feed(self, keep: Sequence[int], new: Sequence[Sequence[int]], last: int = 1) -> None:
-        got, expected = self.cached.feed(keep, new, last), self.plain.feed(keep, new, last)
+        got, expected = self.cached.extend(keep, new, last), self.plain.extend(keep, new, last)
         assert got.shape == expected.shape
         for row, ids in enumerate(new):
             own = min(last, len(ids))  # what stands before a row's own new tokens means nothing
@@ -103,7 +104,7 @@ def in_turn(turn: int) -> list[list[int]]:
     return [[(31 * turn + 7 * row + n) % 256 for n in range(4 if row == turn % 6 else 1)] for row in range(6)]
 
 
-def slots(rows: CachedRows) -> int:
+def slots(rows: CachedRunner) -> int:
     return rows._filled.shape[1]
 
 
@@ -119,7 +120,7 @@ def test_any_order_of_calls_gives_the_logits_of_whole_rows(arch: str, data: st.D
 @given(data=st.data())
 def test_prompts_that_are_read_in_several_passes_are_read_alike(arch: str, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ensemble.runtime.rows.tokens_of_a_pass", lambda _: 12)
+        patch.setattr("ensemble.runtime.cached_runner.pass_tokens", lambda _: 12)
         compare(Both(model_of(arch)), data)
 
 
@@ -171,10 +172,10 @@ def test_rows_that_take_turns_leave_no_more_slots_than_twice_the_longest() -> No
 
 
 def test_rows_of_very_different_length_are_not_packed_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = CachedRows(model_of("llama"))
+    rows = CachedRunner(model_of("llama"))
     with torch.inference_mode():
         rows.admit([[1] * 90, [2], [3]])
-        monkeypatch.setattr(rows, "_reslot", lambda _: pytest.fail("the cache was copied"))
+        monkeypatch.setattr(rows, "_change_slots", lambda _: pytest.fail("the cache was copied"))
         for _ in range(5):
             rows.feed(rows.lengths, [[1], [2], [3]])
     assert slots(rows) == 95
@@ -230,7 +231,7 @@ def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
 
 
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, fed = CachedRows(model_of("llama")), list[tuple[int, ...]]()
+    rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
     watch(model_of("llama"), fed, monkeypatch)
     with torch.inference_mode():
         rows.admit([[*PREFIX, 4], [*PREFIX, 5, 6], [*PREFIX, 7]])
@@ -239,7 +240,7 @@ def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_short_shared_beginning_is_computed_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, fed = CachedRows(model_of("llama")), list[tuple[int, ...]]()
+    rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
     watch(model_of("llama"), fed, monkeypatch)
     with torch.inference_mode():
         rows.admit([[1, 2, 3, 4], [1, 2, 3, 5]])
@@ -274,7 +275,7 @@ def test_the_common_prefix_is_the_longest_that_all_begin_with(rows: list[list[in
 @pytest.mark.parametrize("arch", SLIDING)
 def test_the_window_of_a_model_is_known_and_its_cache_used(arch: str) -> None:
     member = member_of(sliding(arch), byte_tokenizer(), name=arch)
-    assert (member.window, member.note) == (8, None)
+    assert (member.window, member.recompute_reason) == (8, None)
 
 
 def test_without_its_window_a_slid_cache_would_be_wrong() -> None:
@@ -288,7 +289,7 @@ def test_without_its_window_a_slid_cache_would_be_wrong() -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_cache_that_can_be_rolled_back_is_used(arch: str) -> None:
-    assert member_of(model_of(arch), byte_tokenizer(), name=arch).note is None
+    assert member_of(model_of(arch), byte_tokenizer(), name=arch).recompute_reason is None
 
 
 @pytest.mark.parametrize(
@@ -303,32 +304,32 @@ def test_a_cache_that_can_be_rolled_back_is_used(arch: str) -> None:
 )
 def test_a_cache_that_cannot_be_rolled_back_is_not_used_and_the_note_says_why(arch: str, why: str) -> None:
     member = member_of(model_of(arch), byte_tokenizer(), name=arch)
-    assert why in (member.note or "")
-    assert isinstance(member.rows(), RecomputedRows)
+    assert why in (member.recompute_reason or "")
+    assert isinstance(member.runner(), RecomputingRunner)
 
 
 @pytest.mark.parametrize("arch", ["llama", "mamba", "openai-gpt"])
 def test_rows_that_are_recomputed_have_no_more_logits_than_their_lengths_ask_for(arch: str) -> None:
-    model, rows = model_of(arch), RecomputedRows(model_of(arch))
+    model, rows = model_of(arch), RecomputingRunner(model_of(arch))
     prompts, made = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]], list[int]()
     hook = model.register_forward_hook(lambda _, __, output: made.append(output.logits.shape[1]))
     with torch.inference_mode():
-        found = rows.admit(prompts, last=2)
+        found = rows.prefill(prompts, last=2)
         hook.remove()
         expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -2:] for prompt in prompts]
     torch.testing.assert_close(found, torch.stack(expected))
-    assert made == [3 if _can_skip_logits(type(model).forward) else 6]
+    assert made == [3 if can_skip_logits(type(model).forward) else 6]
 
 
 def test_a_cache_is_used_in_single_precision_too() -> None:
     model = tiny_model(byte_tokenizer(), arch="bloom", dtype=torch.float32)
-    assert member_of(model, byte_tokenizer(), name="bloom").note is None
+    assert member_of(model, byte_tokenizer(), name="bloom").recompute_reason is None
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma", "falcon"])
 def test_a_token_takes_the_room_that_the_configuration_says(arch: str) -> None:
     model = model_of(arch)
-    rows = CachedRows(model)
+    rows = CachedRunner(model)
     rows.admit([[1] * 10] * 3)
     taken = sum(tensor.nbytes for layer in rows._cache.layers for tensor in (layer.keys, layer.values))
     assert taken == 30 * token_size(model.config, model.dtype)

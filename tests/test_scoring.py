@@ -20,7 +20,7 @@ from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
-from ensemble.score.choices import Question, batches, paths, states
+from ensemble.score.choices import ChoiceQuestion, batches, paths, states
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
@@ -146,9 +146,9 @@ def test_all_tokens_of_all_options_are_read_at_once(tables: Path) -> None:
     assert passes == [(1, 50), (2, 31)]
 
 
-def question(prompt: int, rows: Sequence[int]) -> Question:
+def question(prompt: int, rows: Sequence[int]) -> ChoiceQuestion:
     own = paths([(n,) * length for n, length in enumerate(rows)])
-    return Question([[0] * prompt], [0.0] * len(rows), [], [], [], [[]], [own])
+    return ChoiceQuestion([[0] * prompt], [0.0] * len(rows), [], [], [], [[]], [own])
 
 
 @given(

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from ensemble import Ensemble, Generation, Sourced
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.models.encoder_decoder import EncodedRows
+from ensemble.models.encoder_decoder import EncoderDecoderRunner
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, Sides
@@ -236,7 +236,7 @@ def test_rows_have_the_logits_of_whole_rows_whatever_is_cut_and_fed(data: st.Dat
     token = st.integers(4, 60)
     sources = st.lists(st.lists(token, min_size=1, max_size=6), min_size=1, max_size=3)
     held = [[*(~t for t in source), 2, 9] for source in data.draw(sources)]
-    rows = EncodedRows(model)
+    rows = EncoderDecoderRunner(model)
     with torch.inference_mode():
         rows.admit(held)
         for _ in range(3):
@@ -247,7 +247,7 @@ def test_rows_have_the_logits_of_whole_rows_whatever_is_cut_and_fed(data: st.Dat
                 for row, k in zip(held, keep, strict=True)
             ]
             held = [[*row[:k], *ids] for row, k, ids in zip(held, keep, new, strict=True)]
-            got = rows.feed(keep, new)[:, -1]
+            got = rows.feed(keep, new)
             for row, logits in zip(held, got, strict=True):
                 source, decoded = [~t for t in row if t < 0], [t for t in row if t >= 0]
                 plain = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([decoded])).logits[0, -1]

@@ -37,7 +37,7 @@ def pair(n: int) -> tuple[Member, ReferenceMember]:
     start = 9 * n
     ids = plain.vocabulary.continue_ids(TEXT[start:] + TEXT[:start])
     model = let_write(plain.model, ids, strength=4.0)
-    return replace(plain, seat=replace(plain.here, model=model)), ReferenceMember(model, tokenizer)
+    return replace(plain, model=model), ReferenceMember(model, tokenizer)
 
 
 def ensemble(count: int, tables: Path, **options: Any) -> Ensemble:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ensemble.models.member import Member
     from ensemble.models.spec import Sourced
-    from ensemble.runtime.rows import Rows
+    from ensemble.runtime.local_runner import LocalRunner
 
 _LOGITS = 2**26
 """The most logits in memory at the same time: 256 MB in single precision."""
@@ -90,9 +90,9 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
     Raises:
         InputError: A prompt does not fit the context.
     """
-    from ensemble.decode.sequences import common_length
+    from ensemble.runtime.local_runner import common_length
 
-    rows, vocabulary = member.rows(), member.vocabulary
+    runner, vocabulary = member.local.runner(), member.vocabulary
     prompts: dict[str | Sourced, list[int]] = {}
     held: list[int] = []
     for text in texts:
@@ -109,8 +109,8 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
         context, first = [*prompt, *ids[:-1]], len(prompt) - 1
         keep = min(common_length(held, context), first)
         if not keep:
-            rows = member.rows()
-        wanted = _greedy(rows, keep, context, first, max(1, _LOGITS // vocabulary.size))
+            runner = member.local.runner()
+        wanted = _greedy(runner, keep, context, first, max(1, _LOGITS // vocabulary.size))
         held = context
         pieces = [vocabulary.token_bytes(index) or b"" for index in ids]
         yield count(pieces, [vocabulary.token_bytes(index) for index in wanted], cut=text.cut)
@@ -135,11 +135,11 @@ def agreements(models: Sequence[str], counts: Mapping[tuple[str, str], TokenAgre
     return both
 
 
-def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int) -> list[int]:
+def _greedy(runner: LocalRunner, keep: int, context: Sequence[int], first: int, most: int) -> list[int]:
     """The likeliest next token at each place of a context from ``first`` on.
 
     Args:
-        rows: One row with the first ``keep`` ids of the context, or no row.
+        runner: One row with the first ``keep`` ids of the context, or no row.
         keep: At most ``first``.
         context: Ids.
         first: The place after which the first token is wanted.
@@ -150,12 +150,12 @@ def _greedy(rows: Rows, keep: int, context: Sequence[int], first: int, most: int
     wanted: list[int] = []
     start = first
     with torch.inference_mode():
-        if not rows.lengths:
-            wanted += _likeliest(rows.admit([context[: first + 1]])[0])
+        if not runner.row_count:
+            wanted += _likeliest(runner.admit([context[: first + 1]]))
             keep = start = first + 1
         while start < len(context):
             end = min(start + most, len(context))
-            wanted += _likeliest(rows.feed([keep], [context[keep:end]], last=end - start)[0])
+            wanted += _likeliest(runner.extend([keep], [context[keep:end]], last=end - start)[0])
             keep = start = end
     return wanted
 

@@ -22,7 +22,7 @@ from ensemble.api import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
-from ensemble.score.choices import Question
+from ensemble.score.choices import ChoiceQuestion
 
 _LOG = logging.getLogger("lm_eval.models.unite")
 """A name below lm-eval's own logger, so that lm-eval shows the messages."""
@@ -83,8 +83,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         self._device = self.ensemble.members[0].device
         self._warned: set[str] = set()
         for member in self.ensemble.members:
-            if member.note:
-                self._warn(f"{member.name}: {member.note}, so each step reads the whole text again, which is slow")
+            if reason := member.local.recompute_reason:
+                self._warn(f"{member.name}: {reason}, so each step reads the whole text again, which is slow")
 
     @classmethod
     def create_from_arg_obj(
@@ -110,7 +110,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             by_context.setdefault(context, []).append(n)
             if not context:
                 parts[n] = context, self.ensemble.members[0].vocabulary.opening(continuation)
-        questions: list[tuple[list[int], Question]] = []
+        questions: list[tuple[list[int], ChoiceQuestion]] = []
         for context, numbers in by_context.items():
             questions += self._questions(self._read(context), numbers, [parts[n][1] for n in numbers])
         longest = max((max(map(len, question.prompts)) + question.longest() for _, question in questions), default=0)
@@ -203,14 +203,16 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 "name": model.name,
                 "path_or_id": model.checkpoint.location,
                 "revision": model.checkpoint.revision,
-                "dtype": str(member.model.dtype).removeprefix("torch."),
+                "dtype": str(member.local.model.dtype).removeprefix("torch."),
                 "device": str(member.device),
             }
             for model, member in zip(self.loaded.members, self.ensemble.members, strict=True)
         ]
         return {"members": members, "method": decoding.method, "k": decoding.k, **decoding.options}
 
-    def _questions(self, prompt: PromptIds, numbers: list[int], texts: list[str]) -> list[tuple[list[int], Question]]:
+    def _questions(
+        self, prompt: PromptIds, numbers: list[int], texts: list[str]
+    ) -> list[tuple[list[int], ChoiceQuestion]]:
         """A context's continuations as one question; as one question each, where the context is too long for all."""
         question = self.ensemble.options_behind(prompt, texts, shorten=True)
         if self._warn_cut(prompt, question.prompts) and len(texts) > 1:

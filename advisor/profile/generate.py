@@ -25,7 +25,7 @@ from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.score.choices import Question
+    from ensemble.score.choices import ChoiceQuestion
 
 Prompt: TypeAlias = list[list[int]]
 """The token ids of a prompt for each member."""
@@ -117,7 +117,7 @@ def free_memory() -> None:
 def _answer_all(
     name: str, ensemble: Ensemble, questions: Mapping[int, Example], task: Task, inference: InferenceConfig
 ) -> Iterator[tuple[int, Response]]:
-    def encode(example: Example) -> Prompt | Question:
+    def encode(example: Example) -> Prompt | ChoiceQuestion:
         if task.metric != "choice":
             return ensemble.encode(example.model_input)
         return ensemble.encode_options(example.model_input, [f"{task.delimiter}{choice}" for choice in example.choices])
@@ -128,7 +128,7 @@ def _answer_all(
         answer = partial(_choose_options, ensemble, questions)
     else:
         answer = partial(_generate_texts, ensemble, task, inference)
-    encoded: dict[int, Prompt | Question] = {}
+    encoded: dict[int, Prompt | ChoiceQuestion] = {}
     for n, example in questions.items():
         try:
             encoded[n] = encode(example)
@@ -140,7 +140,7 @@ def _answer_all(
         yield from _in_batches(name, encoded, answer, inference.batch_size or rows)
 
 
-def _tokens(encoded: Prompt | Question, limit: int) -> int:
+def _tokens(encoded: Prompt | ChoiceQuestion, limit: int) -> int:
     """The number of tokens of a question's longest row in any member, with the response."""
     if isinstance(encoded, list):
         return max(map(len, encoded)) + limit
@@ -218,7 +218,7 @@ def _generate_texts(
 
 
 def _choose_options(
-    ensemble: Ensemble, questions: Mapping[int, Example], encoded: Mapping[int, Question], size: int
+    ensemble: Ensemble, questions: Mapping[int, Example], encoded: Mapping[int, ChoiceQuestion], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Choose the likeliest option of each question, ``size`` rows at a time."""
     numbers = list(encoded)

@@ -24,9 +24,10 @@ from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.decode.decoder import Decoder, Generation
+    from ensemble.decode.decoder import Decoder
+    from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch
-    from ensemble.step.logprobs import Likelihood
+    from ensemble.step.logprobs import StepLogprobs
 
 _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"
@@ -45,7 +46,7 @@ class Piece:
 
     index: int
     text: str
-    steps: Sequence[Likelihood] = ()
+    steps: Sequence[StepLogprobs] = ()
     generation: Generation | None = None
 
 
@@ -135,9 +136,9 @@ class _RunningText:
     bytes_sent: int = 0
     begun: bool = False
 
-    def next_steps(self, steps: Sequence[Likelihood], end: int) -> list[Likelihood]:
+    def next_steps(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
         """The next steps whose tokens begin before byte ``end`` of the text."""
-        new: list[Likelihood] = []
+        new: list[StepLogprobs] = []
         for step in steps[self.steps_sent :]:
             # EOS has no bytes and is not a token of the text.
             if step.emitted.data is None or self.bytes_sent >= end:

@@ -18,7 +18,7 @@ from advisor.serving.protocol import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
     from advisor.serving.engine import Piece, RequestStream
-    from ensemble.step.logprobs import Likely
+    from ensemble.step.logprobs import TokenLogprob
 
 _MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of an impossible token: JSON has no infinity."""
@@ -165,12 +165,12 @@ class ChatFormat(ResponseFormat):
         return {"content": content, "refusal": None}
 
 
-def _chat_token(token: Likely) -> dict[str, Any]:
+def _chat_token(token: TokenLogprob) -> dict[str, Any]:
     text = "<eos>" if token.data is None else token.data.decode(errors="replace")
     return {"token": text, "logprob": _logprob(token), "bytes": None if token.data is None else list(token.data)}
 
 
-def _token_text(token: Likely) -> str:
+def _token_text(token: TokenLogprob) -> str:
     """A token's text; its bytes with OpenAI's prefix ``bytes:`` where they are not valid UTF-8."""
     if token.data is None:
         return "<eos>"
@@ -180,7 +180,7 @@ def _token_text(token: Likely) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
 
 
-def _logprob(token: Likely) -> float:
+def _logprob(token: TokenLogprob) -> float:
     return max(token.logprob, _MIN_LOGPROB)
 
 

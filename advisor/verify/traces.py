@@ -25,7 +25,7 @@ from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.decode.decoder import Generation
+    from ensemble.decode.sequences import Generation
     from ensemble.step.trace import Candidate, Step
 
 _LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""How to decode: what each text has for itself, and what those that are decoded together have in common."""
+"""How to decode: settings of one text, and settings of a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
-from ensemble.runtime.draft import LONGEST
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,13 @@ class Settings:
     """How to decode a text.
 
     Attributes:
-        max_new_tokens: Tokens of the primary after which it is cut off, at least 1.
-        stop: Strings that end it, none of them empty; it is cut before them.
+        max_new_tokens: The largest number of the primary's tokens, at least 1.
+        stop: Strings that end the text, none of them empty; it is cut before them.
         temperature: 0 for greedy decoding, else the temperature of the draws.
-        top_p: In (0, 1]; where sampling, only the most likely entries that together reach it are drawn from.
-        seed: Of the draws, which the prompt's own ids decide besides.
-        alternatives: How many of the likeliest tokens of each step are kept with their log-probabilities, beside what
-            was emitted; None keeps nothing.
+        top_p: In (0, 1]; a draw is among the most likely entries that together reach it.
+        seed: Of the draws; they depend on the prompt's ids, too.
+        alternatives: How many of the likeliest tokens of each step are kept with their log-probabilities, in addition
+            to the emitted token; None keeps no log-probabilities.
     """
 
     max_new_tokens: int = 256
@@ -45,16 +45,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How texts are decoded together. What each of them becomes does not depend on it.
+    """How texts are decoded together. The texts do not depend on it.
 
     Attributes:
-        size: Texts that are decoded at a time, at least 1.
-        draft: Tokens that the primary drafts at most where a single text is decoded greedily; 0 never drafts.
+        size: Texts to decode at a time, at least 1.
+        draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
         trace: Whether to keep what each member wanted at each step.
     """
 
     size: int = 32
-    draft: int = LONGEST
+    draft: int = MAX_DRAFT_TOKENS
     trace: bool = False
 
     def __post_init__(self) -> None:

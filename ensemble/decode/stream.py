@@ -1,4 +1,4 @@
-"""A text that grows, in pieces that can be shown at once: whole characters, and nothing of a stop string."""
+"""The text of a stream in pieces: whole characters, and nothing of a stop string."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from collections.abc import Sequence
 
 
 class Pieces:
-    """The pieces of one text; nothing that was given out is ever taken back.
+    """Cuts a growing text into pieces. A piece that was returned is final.
 
     Args:
-        stops: Strings that the text ends before, as bytes.
+        stops: The stop strings, as bytes.
 
     Attributes:
-        read: How many bytes of the text may be given out, whole characters or not; the rest may begin a stop string.
+        read: Bytes of the text read so far. The bytes after them may begin a stop string.
     """
 
     def __init__(self, stops: Sequence[bytes]) -> None:
         self._stops = stops
+        # Keeps the bytes of an incomplete character until the rest of it arrives.
         self._reader = codecs.getincrementaldecoder("utf-8")("replace")
-        self._given = 0
+        self._length = 0
         self.read = 0
 
     def grow(self, data: bytes) -> str:
-        """The next piece of a text that has these bytes by now; empty where nothing can be given out yet."""
+        """The next piece of a text that has grown to these bytes; empty if they complete no character."""
         end = len(data) - held_back(data, self._stops)
         piece = self._reader.decode(data[self.read : end])
         self.read = end
-        self._given += len(piece)
+        self._length += len(piece)
         return piece
 
     def finish(self, text: str) -> str:
-        """The last piece of a text that is finished; empty where nothing is left."""
-        rest = text[self._given :]
-        self._given = len(text)
+        """The last piece of a finished text; empty if nothing is left."""
+        rest = text[self._length :]
+        self._length = len(text)
         return rest
 
 
 def held_back(data: bytes, stops: Sequence[bytes]) -> int:
-    """Bytes at the end of a text that may be the beginning of a stop string."""
+    """How many bytes at the end of a text may begin a stop string."""
     longest = max((len(stop) - 1 for stop in stops), default=0)
     return next(
         (n for n in range(min(longest, len(data)), 0, -1) if any(stop.startswith(data[-n:]) for stop in stops)), 0

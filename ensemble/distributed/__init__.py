@@ -1,5 +1,5 @@
-"""Members on nodes of their own: weights and contexts stay there, and a step sends top candidates and asked-for logits.
+"""Members in other processes: the weights and the rows of tokens stay there, top candidates and some logits are sent.
 
-``node`` runs where the weights are, ``link`` is this process's end of the line, ``site`` keeps a batch of contexts over
-it, ``member`` is what an ensemble takes. What crosses the network is in ``wire``.
+``ray_worker`` runs where the weights are. In this process, ``ray_client`` sends it requests and retries them,
+``ray_runner`` runs a batch on it, and ``ray_member`` starts it. ``ray_messages`` packs what crosses the network.
 """

@@ -43,7 +43,7 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
             parse_device(spec.device)
 
 
-def load_members(specs: Sequence[ModelSpec], engine: Engine) -> list[Member]:
+def load_members(specs: Sequence[ModelSpec], engine: Engine) -> Sequence[Member]:
     """Load members; on a cluster all at the same time.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Members of an ensemble whose weights are on nodes of a Ray cluster: what they are here, and how they get there."""
+"""Members whose weights are in workers on a Ray cluster, and how these workers are started."""
 
 from __future__ import annotations
 
@@ -11,55 +11,46 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ensemble.distributed.ray_link import Link
-from ensemble.distributed.ray_node import Node
-from ensemble.distributed.ray_runner import RemoteSite
+from ensemble.distributed.ray_client import WorkerClient
+from ensemble.distributed.ray_runner import RayRunner
+from ensemble.distributed.ray_worker import MemberWorker
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.models.spec import ModelSpec
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 RESTARTS = 3
-"""Times that a member's process is started anew after it died."""
+"""Times that a member's worker is restarted after its process died."""
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Weights on a node of a cluster; see :class:`ensemble.models.seat.Seat`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayMember(Member):
+    """A member whose weights are in a worker on a Ray cluster.
 
     Attributes:
-        link: The line to the node.
-        place: The node, and the device there.
-        token_size: Bytes that are taken there for each token of a row.
+        client: The connection to the worker.
     """
 
-    link: Link
-    place: str
-    token_size: int
+    client: WorkerClient
 
-    @property
-    def device(self) -> torch.device:
-        """See :class:`ensemble.models.seat.Seat`."""
-        return torch.device("cpu")
+    def runner(self) -> RayRunner:
+        """See :meth:`ensemble.models.member.Member.runner`."""
+        return RayRunner(self.client)
 
     def free_memory(self) -> int | None:
-        """See :class:`ensemble.models.seat.Seat`."""
-        free: int | None = self.link.insist(self.link.actor.free.remote)
+        """See :meth:`ensemble.models.member.Member.free_memory`."""
+        free: int | None = self.client.retry(self.client.actor.free_memory.remote)
         return free
 
-    def site(self) -> RemoteSite:
-        """See :class:`ensemble.models.seat.Seat`."""
-        return RemoteSite(self.link)
 
+def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[RayMember]:
+    """Load members in workers on the joined cluster, each on another node if there are enough nodes.
 
-def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[Member]:
-    """Load members on the nodes of the cluster that is joined, each on another one as far as there are enough.
-
-    A member on ``cuda`` gets one of the cluster's GPUs for itself. The others share their nodes' cores.
+    A member on ``cuda`` gets a GPU of the cluster for itself. The others share their nodes' cores.
 
     Args:
         specs: The members, the primary first.
-        restarts: Times that a member's process is started anew after it died, at least 0.
+        restarts: Times that a member's worker is restarted after its process died, at least 0.
 
     Raises:
         InputError: No cluster is joined, it has too few GPUs, or a checkpoint cannot be used.
@@ -67,23 +58,23 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
     """
     if not ray.is_initialized():
         raise InputError(
-            "no cluster is joined; do that first (with ensemble.cluster.cluster(): ...), and leave it afterwards"
+            "no Ray cluster is joined; load the members inside `with ensemble.distributed.ray_cluster.cluster():`"
         )
-    _check_devices(specs)
+    _check_gpus(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
-    links = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
-    # All load at the same time.
-    asked = [link.actor.tell.remote() for link in links]
-    return [_member(*each) for each in zip(links, specs, asked, strict=True)]
+    clients = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
+    # All calls are made before the first reply is awaited, so the members load at the same time.
+    pending = [client.actor.describe.remote() for client in clients]
+    return [_member(*each) for each in zip(clients, specs, pending, strict=True)]
 
 
-def _check_devices(specs: Sequence[ModelSpec]) -> None:
-    """Make sure that the cluster has as many GPUs as are asked for; it would wait for more for ever."""
+def _check_gpus(specs: Sequence[ModelSpec]) -> None:
+    """Make sure that the cluster has enough GPUs; Ray would wait for more of them for ever."""
     wanted = sum(_on_gpu(spec) for spec in specs)
-    there = ray.cluster_resources().get("GPU", 0)  # type: ignore[no-untyped-call]  # Ray types few
-    if wanted > there:
+    gpus = ray.cluster_resources().get("GPU", 0)  # type: ignore[no-untyped-call]  # Ray types few
+    if wanted > gpus:
         raise InputError(
-            f"{wanted} members are to be on GPUs, and the cluster has {there:g}; use --device cpu, or fewer members"
+            f"{wanted} members are to be on GPUs, and the cluster has {gpus:g}; use --device cpu, or fewer members"
         )
 
 
@@ -91,33 +82,37 @@ def _on_gpu(spec: ModelSpec) -> bool:
     return spec.device.partition(":")[0] == "cuda"
 
 
-def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> Link:
+def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> WorkerClient:
     options: dict[str, Any] = {"max_restarts": restarts, "num_cpus": 0, "enable_task_events": False}
     threads = 1
     if _on_gpu(spec):
-        # Whichever it is, its process sees no other.
+        # Ray shows each worker its own GPU only, so the number of the GPU does not matter.
         spec, options = replace(spec, device="cuda"), options | {"num_gpus": 1, "scheduling_strategy": "SPREAD"}
     else:
         node = nodes[number % len(nodes)]
         cores = int(node["Resources"].get("CPU", 1)) // math.ceil(members / len(nodes))
         threads = max(1, cores)
-        # If that node dies, another one will do.
+        # "soft" lets Ray restart the worker on another node if this one dies.
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
-    # Its process has another working directory.
+    # A worker has another working directory, so relative paths would not be found.
     spec = replace(spec, checkpoint=spec.checkpoint.absolute)
-    return Link(spec.name, ray.remote(Node).options(**options).remote(spec, threads), restarts)
+    return WorkerClient(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), restarts)
 
 
-def _member(link: Link, spec: ModelSpec, asked: Any) -> Member:
-    told = link.insist(link.actor.tell.remote, asked)
-    tokenizer = told["tokenizer"]
-    return Member(
+def _member(client: WorkerClient, spec: ModelSpec, pending: Any) -> RayMember:
+    facts = client.retry(client.actor.describe.remote, pending)
+    tokenizer = facts["tokenizer"]
+    return RayMember(
         name=spec.name,
-        seat=Elsewhere(link, told["place"], told["token_size"]),
         tokenizer=tokenizer,
-        vocabulary=Vocabulary(tokenizer, tuple(told["eos_ids"]), told["size"]),
-        context=told["context"],
+        vocabulary=Vocabulary(tokenizer, tuple(facts["eos_ids"]), facts["size"]),
+        context=facts["context"],
         chat_template=spec.chat_template,
-        seq2seq=told["seq2seq"],
-        spec=told["spec"],
+        seq2seq=facts["seq2seq"],
+        spec=facts["spec"],
+        # Replies arrive on the CPU, whatever device the worker computes on.
+        device=torch.device("cpu"),
+        client=client,
+        place=facts["place"],
+        token_size=facts["token_size"],
     )

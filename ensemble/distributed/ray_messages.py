@@ -1,12 +1,11 @@
-"""What crosses the network, as bytes: small integers as they are, tensors as their numbers, whole vocabularies never.
+"""What crosses the network, as bytes: small integers, tensors as their numbers, and never a whole vocabulary.
 
-Ray sends bytes as they are. So what is counted here is all that a step says, but for the envelope of each message.
+Ray sends bytes unchanged. So counting them here counts all that a step sends, except for each message's envelope.
 """
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,44 +13,31 @@ from torch import Tensor
 
 Packed = tuple[str, tuple[int, ...], bytes]
 """A tensor: the name of its type, its shape, its numbers."""
-LOST = None
-"""What a node answers that does not have the contexts it is asked about: it was started anew since."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What was said over a line so far.
-
-    Attributes:
-        calls: Messages to the node; each but the notes that rows are gone has one back.
-        sent: Bytes to the node.
-        received: Bytes from it.
-    """
-
-    calls: int = 0
-    sent: int = 0
-    received: int = 0
+BATCH_LOST = None
+"""The reply of a worker that does not have the batch of a request, because it was restarted."""
 
 
 def packed(value: Any) -> bytes:
-    """Plain values as bytes. It is pickle, as all else that Ray sends between the processes of a job."""
+    """Plain values as bytes."""
+    # Pickle is safe here: Ray itself uses it for everything between the processes of a job.
     return pickle.dumps(value, protocol=5)
 
 
 def unpacked(data: bytes) -> Any:
-    """What :func:`packed` was given."""
+    """The values that :func:`packed` made bytes of."""
     return pickle.loads(data)
 
 
 def pack_tensor(tensor: Tensor) -> Packed:
-    """A tensor for the wire, on the processor; whole numbers in 32 bits, which hold any id."""
+    """A tensor as it is sent: on the CPU, whole numbers in 32 bits."""
     if not tensor.dtype.is_floating_point:
+        # 32 bits hold every token id and halve the message.
         tensor = tensor.to(torch.int32)
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.cpu().contiguous().numpy().tobytes()
 
 
 def unpack_tensor(sent: Packed) -> Tensor:
-    """A tensor from the wire; whole numbers in 64 bits."""
+    """The tensor that was sent; whole numbers in 64 bits."""
     name, shape, data = sent
     dtype: torch.dtype = getattr(torch, name)
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)

@@ -84,7 +84,7 @@ def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
 
 
 def _weight(member: Member, side: Side) -> Tensor | None:
-    model = member.model
+    model = member.local.model
     # transformers raises for an architecture whose embeddings it does not know.
     try:
         layer = model.get_input_embeddings() if side == "input" else model.get_output_embeddings()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from ensemble.decode.decoder import Generation
+    from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch, Settings
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods.gac import over_all
-from ensemble.step.gates import unsure
-from ensemble.step.token_method import Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule, unsure
 from ensemble.vocabulary.joint import JointVocabulary
 
 METHOD = Method(
@@ -48,5 +47,5 @@ def make(setup: Setup, options: Options) -> TokenRule:
     return TokenRule(
         over_all(setup.joint, setup.weights),
         over_all(primary, (1.0,)),
-        asks=unsure(setup.joint.members[0], options.threshold),
+        needs_others=unsure(setup.joint.members[0], options.threshold),
     )

@@ -30,13 +30,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ensemble.decode.decoder import Counts, FinishReason, Generation
-from ensemble.decode.sequences import common_length
+from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member
+from ensemble.runtime.local_runner import common_length
 from ensemble.step.distribution import candidate_logits
 from ensemble.step.token_method import Setup
 from ensemble.vocabulary.joint import MemberTables
@@ -265,21 +265,21 @@ class Writer:
         self._member = member
         self._tables = tables.to(member.device)
         self._eos = int(tables.eos_ids[0]) if len(tables.eos_ids) else None
-        self._rows = member.rows()
+        self._runner = member.local.runner()
         self._prompts: list[list[int]] = []
         self._fed: list[list[int]] = []
 
     def admit(self, prompts: Sequence[list[int]]) -> None:
         """Start to continue prompts, given by their ids, instead of the prompts before."""
         # New rows free the memory of the finished ones.
-        self._rows = self._member.rows()
-        self._rows.admit(prompts)
+        self._runner = self._member.local.runner()
+        self._runner.admit(prompts)
         self._prompts = list(prompts)
         self._fed = [list(prompt) for prompt in prompts]
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        self._rows.drop(kept)
+        self._runner.drop(kept)
         self._prompts = [self._prompts[row] for row in kept]
         self._fed = [self._fed[row] for row in kept]
 
@@ -357,7 +357,7 @@ class Writer:
         ]
         new = [ids[kept:] for ids, kept in zip(wanted, keep, strict=True)]
         self._fed = wanted
-        return self._rows.feed(keep, new, last=max(needed))
+        return self._runner.extend(keep, new, last=max(needed))
 
     def _greedy(self, logits: Tensor) -> list[int]:
         z = candidate_logits(logits, self._tables)

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.runtime.logits import Apart, Logits, are_apart, whole
-from ensemble.step import gates
+from ensemble.runtime.logits import Logits, RemoteLogits, are_remote, whole
 from ensemble.step import means as mixing
-from ensemble.step.bounds import is_certain
-from ensemble.step.distribution import Distribution, candidate_logits
-from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.step.distribution import Distribution, candidate_logits, is_certain
+from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 METHOD = Method(
@@ -67,11 +65,11 @@ def make(setup: Setup, options: Options) -> TokenRule:
     if options.gate is not None:
         # The primary's own distribution, for the steps where the gate is closed.
         primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
-        return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), gates.needed_and_safe)
+        return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), needed_and_safe)
     # The bounds that allow to skip logits (is_certain) are those of the arithmetic mean with fixed weights.
     plain = options == Options()
     return TokenRule(
-        combine, decide=_combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
+        combine, combine_greedy=_combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
     )
 
 
@@ -121,9 +119,9 @@ def union(
             fetched, and the probabilities are approximate.
     """
     local = None
-    if not are_apart(logits):
+    if not are_remote(logits):
         local = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
-    remote = cast("Sequence[Apart]", logits)
+    remote = cast("Sequence[RemoteLogits]", logits)
     largest = [z.top(k) for z in remote] if local is None else top_k(local, k)
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
@@ -154,7 +152,7 @@ def union(
 
 
 def _fetch(
-    logits: Sequence[Apart], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
+    logits: Sequence[RemoteLogits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
 ) -> Tensor:
     """Logits [members, B, U] of members on other nodes, at given ids.
 
@@ -175,7 +173,7 @@ def _fetch(
     needed = missing.flatten(1).any(dim=1).tolist()
     # All requests are sent before the first reply is awaited, so that the members answer at the same time.
     replies = [
-        (n, z.ask(place, missing[n])) for n, (z, place) in enumerate(zip(logits, places, strict=True)) if needed[n]
+        (n, z.request(place, missing[n])) for n, (z, place) in enumerate(zip(logits, places, strict=True)) if needed[n]
     ]
     for n, reply in replies:
         values[n][missing[n]] = reply().to(values)

@@ -1,20 +1,20 @@
-"""Encoder-decoder models as members: a translation model beside causal ones, as DeePEn pairs LLaMA-2 with NLLB.
+"""Encoder-decoder models as members: a translation model next to causal ones, as DeePEn pairs LLaMA-2 with NLLB.
 
-What the encoder reads and what the decoder goes on from stand in one row of ids, so that a row is cut, fed and compared
-like any other: the encoder's ids come first, each written as its complement ``~id``, which is negative; then the ids
-that the decoder begins with (``decoder_start_token_id``, and the target language or ``forced_bos_token_id``); then what
-has been emitted. With NLLB, "We now have mice" to German is ``~eng_Latn ~We ~now ... ~</s> | </s> deu_Latn | Wir ...``.
+One row of ids holds what the encoder reads and what the decoder continues from, so that code for rows works for both
+kinds of models. The encoder's ids come first, each written as its complement ``~id``, which is negative. Then come the
+ids that the decoder begins with (``decoder_start_token_id``, and the target language or ``forced_bos_token_id``), then
+the emitted ids. With NLLB, "We now have mice" to German is ``~eng_Latn ~We ~now ... ~</s> | </s> deu_Latn | Wir ...``.
 
-Not covered: a cache of the decoder. Its positions are counted in slots and cannot have holes, so the decoder is run
-anew at each step, while the encoder reads a source once. Of the generation configuration only EOS and the beginning
-count: beams, bans on repetition and a forced EOS at the limit are ways to search, and the ensemble has its own.
+The decoder has no cache here: it counts positions in slots and cannot have holes, so it runs anew at each step. The
+encoder reads a source once. Of the generation configuration only EOS and the first tokens count: beams, bans on
+repetition and a forced EOS at the limit are ways to search, and the ensemble has another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,36 +23,36 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.errors import InputError
 from ensemble.models.spec import Reads, Sides, Sourced
+from ensemble.runtime.local_runner import LocalRunner, last_logits
+from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Ids = Sequence[int]
-
 
 @dataclass(frozen=True, slots=True)
 class EncoderDecoder:
-    """How a member with an encoder is asked.
+    """How a prompt becomes a row of an encoder-decoder model.
 
     Attributes:
         start: The ids that its decoder begins with, at least one.
-        reads: Whether its encoder reads a prompt's ``source`` where there is one, or the ``prompt`` all the same.
+        reads: Whether its encoder reads a prompt's ``source``, where it has one, or always the ``prompt``.
     """
 
     start: tuple[int, ...]
     reads: Reads
 
     def text(self, prompt: Sourced) -> str:
-        """What its encoder reads."""
+        """The text that the encoder reads."""
         return prompt.source if self.reads == "source" else prompt.prompt
 
     def row(self, source: Ids) -> list[int]:
-        """The row that a text begins with, whose source has these ids."""
+        """The row to begin with, for a source with these ids."""
         return [*(~index for index in source), *self.start]
 
 
 def encoder_length(row: Ids) -> int:
-    """How many ids at the front of a row are the encoder's; none in a causal model's."""
+    """How many ids at the front of a row the encoder reads; 0 in a causal model's row."""
     return next((n for n, index in enumerate(row) if index >= 0), len(row))
 
 
@@ -62,13 +62,13 @@ def encoder_decoder_of(
     tokenizer: PreTrainedTokenizerBase,
     sides: Sides,
 ) -> EncoderDecoder:
-    """Find out how a model with an encoder is asked; tells its tokenizer the source language.
+    """Find out how a prompt becomes a row of a model; set the tokenizer's source language.
 
     Args:
-        name: How the member is called in messages.
+        name: The member's name, for messages.
         model: An encoder-decoder model.
-        tokenizer: Its tokenizer; many-to-many translation models have one that knows languages.
-        sides: Its languages, and what it reads.
+        tokenizer: Its tokenizer; that of a many-to-many translation model knows languages.
+        sides: Its languages, and what the encoder reads.
 
     Raises:
         InputError: The tokenizer does not know a language, or a target language is missing.
@@ -84,20 +84,20 @@ def encoder_decoder_of(
             f"{name}: its configuration has no decoder_start_token_id, so its decoder cannot begin; add it"
         )
     first = _configured(model, "forced_bos_token_id")
-    plain = start in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
+    is_plain_start = start in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
     if sides.target is not None:
         first = _language(name, tokenizer, "target", sides.target)
         # mBART of 25 languages begins with the language itself.
-        return EncoderDecoder((start, first) if plain else (first,), reads)
-    if first is None and plain and hasattr(tokenizer, "src_lang"):
+        return EncoderDecoder((start, first) if is_plain_start else (first,), reads)
+    if first is None and is_plain_start and hasattr(tokenizer, "src_lang"):
         raise InputError(f"{name}: it writes many languages; say which one, as target=deu_Latn does")
     return EncoderDecoder((start,) if first is None else (start, first), reads)
 
 
 def _configured(model: PreTrainedModel, key: str) -> int | None:
-    """An id of the generation configuration, or of the model's own."""
-    found = (getattr(config, key, None) for config in (model.generation_config, model.config))
-    return next((index for index in found if isinstance(index, int)), None)
+    """An id of the generation configuration, or of the model's configuration."""
+    values = (getattr(config, key, None) for config in (model.generation_config, model.config))
+    return next((index for index in values if isinstance(index, int)), None)
 
 
 def _language(name: str, tokenizer: PreTrainedTokenizerBase, option: str, language: str) -> int:
@@ -112,72 +112,64 @@ def _language(name: str, tokenizer: PreTrainedTokenizerBase, option: str, langua
     return index
 
 
-class EncodedRows:
-    """Contexts of an encoder-decoder model, see :class:`ensemble.runtime.rows.Rows`; the encoder reads a source once.
+class EncoderDecoderRunner(LocalRunner):
+    """Runs an encoder-decoder model; the encoder reads a source once.
 
     Args:
         model: An encoder-decoder model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model: Any = model
-        self._device = model.device
-        self._rows: list[list[int]] = []
-        # For each row what the encoder made of its source: [ids, width].
+        super().__init__(model)
+        # For each row the encoder's states [ids, width] of its source.
         self._encoded: list[Tensor] = []
 
-    @property
-    def lengths(self) -> list[int]:
-        """See :class:`ensemble.runtime.rows.Rows`."""
-        return [len(row) for row in self._rows]
-
-    def admit(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
-        """See :class:`ensemble.runtime.rows.Rows`."""
+    def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
         rows = [list(prompt) for prompt in prompts]
         encoded = self._encode([_source(row) for row in rows])
         self._rows += rows
         self._encoded += encoded
-        return self._run(rows, encoded, last)
+        return self._forward(rows, encoded, last)
 
-    def feed(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
-        """See :class:`ensemble.runtime.rows.Rows`."""
+    def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
         rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        # A row can be cut as far back as into its source, which makes it another source.
         changed = [n for n, row in enumerate(rows) if _source(row) != _source(self._rows[n])]
         if changed:
             for n, encoded in zip(changed, self._encode([_source(rows[n]) for n in changed]), strict=True):
                 self._encoded[n] = encoded
         self._rows = rows
-        return self._run(rows, self._encoded, last)
+        return self._forward(rows, self._encoded, last)
 
     def drop(self, kept: Sequence[int]) -> None:
-        """See :class:`ensemble.runtime.rows.Rows`."""
+        """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
         self._rows = [self._rows[n] for n in kept]
         self._encoded = [self._encoded[n] for n in kept]
 
     def _encode(self, sources: Sequence[Ids]) -> list[Tensor]:
-        """What the encoder makes of each source: [ids, width]."""
-        # Some models count positions by what is no padding, so it must be their own id for it.
+        """The encoder's states [ids, width] of each source."""
+        # Some models count positions by the ids that are not padding, so padding needs the model's own id for it.
         padding = _configured(self._model, "pad_token_id") or 0
         ids = pad_sequence(
             [torch.tensor(source, dtype=torch.long) for source in sources], batch_first=True, padding_value=padding
         )
         mask = _mask([len(source) for source in sources])
         states = self._model.get_encoder()(input_ids=ids.to(self._device), attention_mask=mask.to(self._device))[0]
-        # Copies: what is left of the longest source's places would keep their memory.
+        # Copies: a view would keep the memory of the longest source's places.
         return [states[n, : len(source)].clone() for n, source in enumerate(sources)]
 
-    def _run(self, rows: Sequence[Ids], encoded: Sequence[Tensor], last: int) -> Tensor:
-        """Logits [rows, last, V]; rows are padded on the right, which a decoder never sees."""
-        written = [torch.tensor(row[encoder_length(row) :], dtype=torch.long) for row in rows]
-        ends = torch.tensor([len(ids) for ids in written], device=self._device)
+    def _forward(self, rows: Sequence[Ids], encoded: Sequence[Tensor], last: int) -> Tensor:
+        # Rows are padded on the right, where the decoder never sees the padding.
+        decoded = [torch.tensor(row[encoder_length(row) :], dtype=torch.long) for row in rows]
         logits: Tensor = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=pad_sequence(list(encoded), batch_first=True)),
             attention_mask=_mask([len(states) for states in encoded]).to(self._device),
-            decoder_input_ids=pad_sequence(written, batch_first=True).to(self._device),
+            decoder_input_ids=pad_sequence(decoded, batch_first=True).to(self._device),
             use_cache=False,
         ).logits
-        places = (ends[:, None] - last + torch.arange(last, device=self._device)).clamp(min=0)
-        return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
+        return last_logits(logits, torch.tensor([len(ids) for ids in decoded], device=self._device), last)
 
 
 def _source(row: Ids) -> list[int]:
@@ -186,5 +178,5 @@ def _source(row: Ids) -> list[int]:
 
 
 def _mask(lengths: Sequence[int]) -> Tensor:
-    """Ones [rows, longest] where a row has something, zeros behind it."""
+    """A mask [rows, longest]: ones for the ids of a row, zeros for its padding."""
     return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

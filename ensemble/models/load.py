@@ -11,18 +11,18 @@ import torch
 from ensemble.errors import InputError, MemberError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
-from ensemble.models.member import Member
-from ensemble.models.memory import check_memory, free_memory
-from ensemble.models.seat import Here
+from ensemble.models.member import LocalMember
+from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, first_line
-from ensemble.runtime.rows import CachedRows, RecomputedRows
+from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.local_runner import RecomputingRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_member(spec: ModelSpec) -> Member:
+def load_member(spec: ModelSpec) -> LocalMember:
     """Load a model and its tokenizer into this process.
 
     Args:
@@ -100,73 +100,97 @@ def member_of(
     name: str,
     chat_template: ChatTemplate = "auto",
     sides: Sides | None = None,
-) -> Member:
-    """Make a member of a loaded model and its tokenizer; ``sides`` says how an encoder-decoder model is asked."""
+) -> LocalMember:
+    """Make a member of a loaded model and its tokenizer.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        name: The member's name.
+        chat_template: Whether prompts go through the tokenizer's chat template.
+        sides: For an encoder-decoder model, its languages and what its encoder reads.
+
+    Raises:
+        InputError: The tokenizer lacks a chat template or a language.
+    """
     if chat_template == "always" and not tokenizer.chat_template:
         raise InputError(f"{name}: its tokenizer has no chat template; use chat_template=auto or never")
     model = model.eval()
     eos = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
     head = model.get_output_embeddings()
-    size = head.weight.shape[0] if head is not None else model.config.vocab_size
-    vocabulary = Vocabulary(tokenizer, eos_ids, size)
-    context = getattr(model.config, "max_position_embeddings", None)
     seq2seq = None
     if is_encoder_decoder(model.config):
         seq2seq = encoder_decoder_of(name, model, tokenizer, sides or Sides())
-    seat = Here(model, _window(model), why_recompute(model), size, encodes=seq2seq is not None)
-    return Member(name, seat, tokenizer, vocabulary, context, chat_template, seq2seq)
+    # Many models have more rows of logits than the tokenizer has ids.
+    size = model.config.vocab_size if head is None else head.weight.shape[0]
+    reason = why_recompute(model)
+    return LocalMember(
+        name=name,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer, eos_ids, size),
+        context=getattr(model.config, "max_position_embeddings", None),
+        chat_template=chat_template,
+        seq2seq=seq2seq,
+        device=model.device,
+        place=str(model.device),
+        # Without a cache, the logits of every token take the memory, once more in float32.
+        token_size=2 * 4 * size if reason else token_size(model.config.get_text_config(), model.dtype),
+        model=model,
+        window=_window(model),
+        recompute_reason=reason,
+    )
 
 
 def _window(model: PreTrainedModel) -> int | None:
     """Tokens that a model attends to, in those of its layers that do not attend to all."""
-    # GPT-Neo's name for it is the second one.
-    named = (getattr(model.config, name, None) for name in ("sliding_window", "window_size"))
-    return next((window for window in named if isinstance(window, int)), None)
+    # The second name is GPT-Neo's.
+    values = (getattr(model.config, name, None) for name in ("sliding_window", "window_size"))
+    return next((window for window in values if isinstance(window, int)), None)
 
 
 @torch.inference_mode()
 def why_recompute(model: PreTrainedModel) -> str | None:
-    """Why a model's contexts must be recomputed at every step; None where its cache can be used.
+    """Why a model's rows must be recomputed at every step; None if its cache can be padded and rolled back.
 
-    Whether a cache can be padded and rolled back is tried out, not looked up: a short sequence is fed in pieces, with
-    padding and a roll-back, and must give the logits that it gives when read at once. A wrong position or a state that
-    remembers what was taken back shows as a difference far above rounding.
+    The test is a trial, not a list of architectures: a short sequence is fed in pieces, with padding and a roll-back,
+    and must give the logits that it gives when read at once. A wrong position, or a state that remembers tokens that
+    were rolled back, shows as a difference far above rounding.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         return "its decoder is run anew at each step, as it is no decoder-only model"
     if getattr(model.config, "attention_chunk_size", None):
-        # Too long for what follows to notice; and where a chunk begins would be counted in slots, not in tokens.
+        # Chunks are longer than the trial, and would begin at slots instead of tokens.
         return "it attends in chunks"
     size = model.config.vocab_size
     long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
     try:
-        plain = RecomputedRows(model).admit([long, short])[:, 0]
-        rows = CachedRows(model, _window(model))
-        rows.admit([long[:7], short[:4]])
-        rows.feed([7, 4], [[1, 2], [3 % size]])
-        pieces = rows.feed([6, 4], [long[6:], short[4:]])[:, 0]
-    except Exception as error:  # noqa: BLE001  # whatever its forward cannot do with a cache, it need not do
+        plain = RecomputingRunner(model).admit([long, short])
+        runner = CachedRunner(model, _window(model))
+        runner.admit([long[:7], short[:4]])
+        runner.feed([7, 4], [[1, 2], [3 % size]])
+        pieces = runner.feed([6, 4], [long[6:], short[4:]])
+    except Exception as error:  # noqa: BLE001  # a model that fails with a cache in any way can run without one
         return f"its cache cannot be used ({type(error).__name__}: {first_line(error)})"
     # Half precision rounds at about one part in a hundred; a wrong context is off by far more.
     tolerance = 1e-3 if plain.dtype in (torch.float32, torch.float64) else 0.1
     scale = float((plain - plain.mean(dim=1, keepdim=True)).float().norm())
-    # Not the other way round: in float64 some models make NaN of masked padding, and NaN is above nothing.
+    # "not <=" instead of ">": in float64 some models make NaN of masked padding, and NaN is above nothing.
     if not float((pieces - plain).float().norm()) <= tolerance * scale:
         return "its state cannot be padded and rolled back"
     return None
 
 
 def parse_device(device: str) -> torch.device:
-    """A device that is there.
+    """The device with this name.
 
     Raises:
-        InputError: Not a device's name, or none that this machine has.
+        InputError: The name is not a device's, or this machine has no device of that name.
     """
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        there = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-        raise InputError(f"device {device}: not on this machine; use one of {', '.join(there)}") from error
+        devices = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+        raise InputError(f"device {device}: not on this machine; use one of {', '.join(devices)}") from error
     return place

@@ -1,7 +1,8 @@
-"""One model of an ensemble: its weights, its tokenizer as a vocabulary, its prompts and its contexts."""
+"""One model of an ensemble: its tokenizer and vocabulary, its prompts, and its weights here or in another process."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ensemble.errors import InputError, PromptTooLongError
-from ensemble.models.encoder_decoder import EncoderDecoder, encoder_length
-from ensemble.models.seat import Here, Seat
+from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
+from ensemble.models.memory import free_memory
 from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced, first_line
-from ensemble.runtime.model_runner import Site
-from ensemble.runtime.rows import Rows
+from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
+from ensemble.runtime.model_runner import ModelRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -23,78 +25,57 @@ Prompt = str | Sequence[dict[str, str]] | Sourced
 """A text, or a conversation (messages with a ``role`` and a ``content``), or a text and the bare source in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A loaded model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(ABC):
+    """A loaded model. A subclass says where its weights are.
 
     Attributes:
-        name: How it is called in messages and reports.
-        seat: Where its weights are.
+        name: Its name in messages and reports.
         tokenizer: Its tokenizer.
         vocabulary: The tokenizer's ids as bytes.
-        context: Tokens that its context holds (its encoder's, and its decoder's); None where it has no limit.
+        context: Tokens that its context holds (its encoder's, and its decoder's); None if it has no limit.
         chat_template: Whether prompts go through the tokenizer's chat template.
-        seq2seq: How it is asked where it has an encoder; None for a causal model.
-        spec: How it was loaded, with the commit and numeric type that were found; None for a model made in memory.
+        seq2seq: How a prompt becomes a row of an encoder-decoder model; None for a causal model.
+        device: The device of its logits in this process.
+        place: The machine and the device of its weights. Members at one place share its memory.
+        token_size: Bytes of memory that each token of a row takes while the model runs.
+        spec: How it was loaded, with the commit and the numeric type found; None for a model made in memory.
     """
 
     name: str
-    seat: Seat
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
     context: int | None
     chat_template: ChatTemplate
-    seq2seq: EncoderDecoder | None = None
+    seq2seq: EncoderDecoder | None
+    device: torch.device
+    place: str
+    token_size: int
     spec: ModelSpec | None = None
 
+    @abstractmethod
+    def runner(self) -> ModelRunner:
+        """A new runner of the model, with an empty batch."""
+
+    @abstractmethod
+    def free_memory(self) -> int | None:
+        """Bytes of free memory at its place; None if that is not known."""
+
     @property
-    def here(self) -> Here:
-        """Its weights, for what needs them in this process.
+    def local(self) -> LocalMember:
+        """The same member, for code that needs its weights in this process.
 
         Raises:
-            InputError: They are elsewhere.
+            InputError: Its weights are in another process.
         """
-        if not isinstance(self.seat, Here):
+        if not isinstance(self, LocalMember):
             raise InputError(f"{self.name}: its weights are on a cluster, and this needs them in its own process")
-        return self.seat
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """See :class:`ensemble.models.seat.Here`."""
-        return self.here.model
-
-    @property
-    def note(self) -> str | None:
-        """See :class:`ensemble.models.seat.Here`."""
-        return self.here.note
-
-    @property
-    def window(self) -> int | None:
-        """See :class:`ensemble.models.seat.Here`."""
-        return self.here.window
-
-    @property
-    def device(self) -> torch.device:
-        """Where its logits come to, or what stands for them."""
-        return self.seat.device
+        return self
 
     @property
     def uses_chat_template(self) -> bool:
-        """Whether prompts are put through the tokenizer's chat template."""
+        """Whether prompts go through the tokenizer's chat template."""
         return self.chat_template == "always" or (self.chat_template == "auto" and bool(self.tokenizer.chat_template))
-
-    def rows(self) -> Rows:
-        """An empty batch of contexts."""
-        return self.here.rows()
-
-    def site(self) -> Site:
-        """An empty batch of contexts, with their logits, where its weights are."""
-        return self.seat.site()
-
-    @property
-    def token_size(self) -> int:
-        """Bytes that it takes for each token of a row while it runs."""
-        return self.seat.token_size
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt that leaves room in the context; see :meth:`prompt_ids`.
@@ -103,7 +84,7 @@ class Member:
             InputError: The prompt has no ids, or leaves no room in the context.
         """
         row = self.prompt_ids(prompt)
-        # A decoder's own context has room for what is written; an encoder's may be filled.
+        # A causal model needs room for at least one new token; an encoder's context may be full.
         most = None if self.context is None else self.context - (self.seq2seq is None)
         length = encoder_length(row) or len(row)
         if most is not None and length > most:
@@ -114,19 +95,19 @@ class Member:
         return row
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt: by the chat template where the run says so, else the tokenizer's default encoding.
+        """The ids of a prompt: by the chat template if the member uses one, else by the tokenizer's default encoding.
 
         Args:
-            prompt: A text, or a conversation as chat templates take it (which needs one); where its last message is the
-                assistant's, that is gone on with. Of a :class:`Sourced`, causal models take the prompt, and those with
-                an encoder what they are to read.
+            prompt: A text, or a conversation (which needs a chat template). If the last message is the assistant's,
+                the model continues it. Of a :class:`Sourced`, causal models take the prompt; those with an encoder
+                take what their encoder reads.
 
         Returns:
-            Ids to go on behind. Those that an encoder reads are negative; see :mod:`ensemble.models.encoder_decoder`.
+            The ids to continue. Those that an encoder reads are negative; see :mod:`ensemble.models.encoder_decoder`.
 
         Raises:
-            InputError: The prompt has no ids, or one that the model has no embedding for, or the chat template does not
-                take the conversation.
+            InputError: The prompt has no ids, or one without an embedding, or the chat template rejects the
+                conversation.
         """
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
@@ -143,7 +124,7 @@ class Member:
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
 
     def _templated(self, messages: list[dict[str, str]]) -> str:
-        """A conversation in the words of the chat template."""
+        """A conversation as the text that the chat template makes of it."""
         from jinja2 import TemplateError
 
         if not self.tokenizer.chat_template:
@@ -151,10 +132,10 @@ class Member:
                 f"{self.name}: its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
                 "request send one message, the user's"
             )
-        begun = bool(messages) and messages[-1]["role"] == "assistant"
+        continues = bool(messages) and messages[-1]["role"] == "assistant"
         try:
             text = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=not begun, continue_final_message=begun, tokenize=False
+                messages, add_generation_prompt=not continues, continue_final_message=continues, tokenize=False
             )
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
@@ -164,7 +145,7 @@ class Member:
         return str(text)
 
     def beginning(self) -> list[int]:
-        """What a text that is no continuation goes on behind: BOS, or EOS where there is none, as lm-eval has it.
+        """The ids before a text without a prompt: BOS, or EOS if the tokenizer has no BOS, as in lm-eval.
 
         Raises:
             InputError: The tokenizer has neither.
@@ -178,15 +159,15 @@ class Member:
         return [index] if self.seq2seq is None else self.seq2seq.row([index])
 
     def shorten(self, prompt: list[int], room: int) -> list[int]:
-        """A prompt without its beginning, where that is needed to leave room for so many tokens behind it.
+        """A prompt without its first tokens, as far as needed to leave room for ``room`` tokens after it.
 
         Raises:
-            InputError: The context has no room for anything before them.
+            InputError: The context has no room for a prompt and so many tokens.
         """
         if self.context is None:
             return prompt
         encoded = encoder_length(prompt)
-        # What an encoder reads takes none of the room.
+        # The decoder writes in a context of its own, so the encoder's may be full.
         most = self.context + len(prompt) - encoded if encoded else self.context - room
         if most < 1:
             raise InputError(
@@ -195,8 +176,31 @@ class Member:
         return prompt[-most:]
 
     def most_tokens(self, prompt: Sequence[int]) -> int | None:
-        """Tokens that a row with this prompt may have; None where there is no limit.
-
-        What an encoder reads takes none of the room of what is written.
-        """
+        """Tokens of the longest row with this prompt; None if there is no limit."""
+        # The encoder's ids are in the row, and take no room in the decoder's context.
         return None if self.context is None else self.context + encoder_length(prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalMember(Member):
+    """A member whose weights are in this process.
+
+    Attributes:
+        model: A causal language model of transformers, or an encoder-decoder one, in evaluation mode.
+        window: Tokens that it attends to; None if it attends to all.
+        recompute_reason: Why its rows are recomputed at every step; None if its cache is used.
+    """
+
+    model: PreTrainedModel
+    window: int | None
+    recompute_reason: str | None
+
+    def runner(self) -> LocalRunner:
+        """See :meth:`Member.runner`."""
+        if self.seq2seq is not None:
+            return EncoderDecoderRunner(self.model)
+        return RecomputingRunner(self.model) if self.recompute_reason else CachedRunner(self.model, self.window)
+
+    def free_memory(self) -> int | None:
+        """See :meth:`Member.free_memory`."""
+        return free_memory(self.device)

@@ -1,1 +1,1 @@
-"""Running one model on a batch of token sequences: the model runner, its key-value cache, drafts."""
+"""Running one model on a batch of token rows: the model runner, its key-value cache, drafts."""

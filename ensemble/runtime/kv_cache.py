@@ -1,8 +1,8 @@
-"""A model's key-value cache with room to grow: a step writes what is new, and copies nothing of what is there."""
+"""A model's key-value cache with spare room: a step writes the new keys and values only, and copies nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -10,43 +10,44 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-_LEAST_ROOM = 64
-"""Slots that are made beyond those that are needed, at the least; else an eighth of these."""
+_MIN_SPARE_SLOTS = 64
+"""Spare slots of a new tensor; an eighth of the needed slots where that is more."""
 
 
 class GrowingLayer(DynamicLayer):
     """A layer whose keys and values [rows, heads, slots, width] are the first slots of larger tensors.
 
-    The library's own layer concatenates. Every step copies the whole cache then, which takes longer than to attend to
-    it; on a processor it also asks the system for new pages each time.
+    The library's own layer concatenates, so every step copies the whole cache. That takes longer than the attention
+    itself, and on a CPU it also requests new memory pages from the system each time.
     """
 
     keys: Tensor
     values: Tensor
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]  # transformers types its methods, not all of them
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # transformers does not type all of its methods
+        # The larger tensors of keys and of values; None before the first append.
         self._room: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Append slots; the keys and values with them."""
+        """Append slots; return all keys and values."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        there = self.get_seq_length()
-        slots = there + key_states.shape[2]
+        old_slots = self.get_seq_length()
+        slots = old_slots + key_states.shape[2]
         if self._room is None or self._room[0].shape[2] < slots:
             rows = len(key_states)
-            self._room = self._larger(key_states, rows, slots), self._larger(value_states, rows, slots)
-            if there:
-                self._room[0][:, :, :there] = self.keys
-                self._room[1][:, :, :there] = self.values
+            self._room = _empty_room(key_states, rows, slots), _empty_room(value_states, rows, slots)
+            if old_slots:
+                self._room[0][:, :, :old_slots] = self.keys
+                self._room[1][:, :, :old_slots] = self.values
         for room, new in zip(self._room, (key_states, value_states), strict=True):
-            room[:, :, there:slots] = new
+            room[:, :, old_slots:slots] = new
         self.keys, self.values = (room[:, :, :slots] for room in self._room)
         return self.keys, self.values
 
     def begin(self, keys: Tensor, values: Tensor) -> None:
-        """Hold these; they are copied once something is appended, and must not change before."""
+        """Hold these keys and values. The first append copies them; they must not change before."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         self._room = None
@@ -56,42 +57,29 @@ class GrowingLayer(DynamicLayer):
         """Keep only the first slots."""
         self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
 
-    def change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Put others in the place of the keys and of the values."""
-        self.begin(change(self.keys), change(self.values))
-
     def gather(self, parts: Sequence[GrowingLayer], indices: Sequence[Tensor], slots: int) -> None:
-        """Hold the rows of other layers, each behind as many empty slots as are missing.
+        """Hold the rows of other layers, each padded with empty slots at the front.
 
         Args:
-            parts: The layers, none with more than so many slots.
-            indices: For each of them the numbers [rows] that its rows get.
-            slots: Of all.
+            parts: The layers, each with at most ``slots`` slots.
+            indices: For each of them the new numbers [rows] of its rows.
+            slots: Slots of every row.
         """
         self.lazy_initialization(parts[0].keys, parts[0].values)
         rows = sum(map(len, indices))
         self._room = (
-            self._gathered([part.keys for part in parts], indices, rows, slots),
-            self._gathered([part.values for part in parts], indices, rows, slots),
+            _gathered([part.keys for part in parts], indices, rows, slots),
+            _gathered([part.values for part in parts], indices, rows, slots),
         )
         self.keys, self.values = (room[:, :, :slots] for room in self._room)
 
-    def _gathered(self, parts: Sequence[Tensor], indices: Sequence[Tensor], rows: int, slots: int) -> Tensor:
-        room = self._larger(parts[0], rows, slots)
-        for part, index in zip(parts, indices, strict=True):
-            empty = slots - part.shape[2]
-            # What is masked counts nothing, unless it is no number.
-            room[:, :, :empty].index_fill_(0, index, 0)
-            room[:, :, empty:slots].index_copy_(0, index, part)
-        return room
-
     def keep(self, kept: Tensor, to: Tensor, origin: Tensor) -> None:
-        """Keep only some rows; where most of them stay where they are, only the others are copied.
+        """Keep only some rows; copy only those that move, if these are few.
 
         Args:
-            kept: [rows] their numbers, in their new order.
-            to: [moved] the new numbers of those that do not stay where they are.
-            origin: [moved] the numbers that these had.
+            kept: [rows] the old numbers of the rows, in their new order.
+            to: [moved] the new numbers of the rows that move.
+            origin: [moved] the old numbers of these rows.
         """
         rows, slots = len(kept), self.get_seq_length()
         if self._room is None or not self._is_worth_keeping(rows) or 2 * len(to) > rows:
@@ -103,7 +91,7 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = (room[:, :, :slots] for room in self._room)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only these rows, in this order, and the room behind them."""
+        """Keep only these rows, in this order, with their spare slots."""
         if self._room is None:
             super().batch_select_indices(indices)
             return
@@ -112,19 +100,31 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = (room[:, :, :slots] for room in self._room)
 
     def _is_worth_keeping(self, rows: int) -> bool:
-        """Whether so many rows have a place in the room, and use at least half of its memory."""
+        """Whether the larger tensors hold so many rows, and these rows use at least half of their memory."""
         if self._room is None or rows > len(self._room[0]):
             return False
         room = self._room[0]
+        # The storage, because a tensor of fewer rows is a view that keeps the memory of all.
         return 2 * room[:rows].nbytes >= room.untyped_storage().nbytes()
 
-    def _larger(self, like: Tensor, rows: int, slots: int) -> Tensor:
-        _, heads, _, width = like.shape
-        return like.new_empty(rows, heads, slots + max(_LEAST_ROOM, slots // 8), width)
+
+def _gathered(parts: Sequence[Tensor], indices: Sequence[Tensor], rows: int, slots: int) -> Tensor:
+    room = _empty_room(parts[0], rows, slots)
+    for part, index in zip(parts, indices, strict=True):
+        empty = slots - part.shape[2]
+        # Masked slots count for nothing unless they hold NaN, which uninitialised memory may.
+        room[:, :, :empty].index_fill_(0, index, 0)
+        room[:, :, empty:slots].index_copy_(0, index, part)
+    return room
+
+
+def _empty_room(like: Tensor, rows: int, slots: int) -> Tensor:
+    _, heads, _, width = like.shape
+    return like.new_empty(rows, heads, slots + max(_MIN_SPARE_SLOTS, slots // 8), width)
 
 
 class GrowingCache(DynamicCache):
-    """A cache of such layers, whatever the model's configuration says of windows."""
+    """A cache of growing layers, also where the model's configuration has sliding windows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class GrowingCache(DynamicCache):
         self.layers = list(layers)
 
     def keep(self, kept: Sequence[int], device: torch.device) -> None:
-        """Keep only these rows, in this order; on the device that holds them."""
+        """Keep only these rows, in this order, on the device that holds them."""
         places = torch.tensor(kept, dtype=torch.long)
         moved = (places != torch.arange(len(kept))).nonzero().squeeze(1)
         index, to, origin = (tensor.to(device) for tensor in (places, moved, places[moved]))
@@ -147,5 +147,5 @@ class GrowingCache(DynamicCache):
 
     @property
     def growing(self) -> list[GrowingLayer]:
-        """The layers; there are none before the first forward pass."""
+        """The layers; an empty list before the first forward pass."""
         return cast("list[GrowingLayer]", self.layers)

@@ -1,97 +1,101 @@
-"""A member's next-token logits of a step, wherever they are.
+"""A member's next-token logits of a step, in this process or in another one.
 
-A method that looks at whole vocabularies needs them here, as a tensor. UNITE and its kin need of each member no more
-than the k largest, and then those of some ids that are asked for; so a member on another node keeps the rest there, and
-``Apart`` stands for them.
+A method over whole vocabularies needs the logits here, as a tensor. UNITE and the methods built on it need only the k
+largest of each member, and then those of some ids. So a member in another process keeps the rest there, and sends a
+``RemoteLogits`` in their place.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 
-class Apart(Protocol):
-    """Logits of some rows that stay where they were made. What they were asked for comes on the processor."""
+class RemoteLogits(ABC):
+    """Rows of logits in another process. The values that are requested arrive on the CPU."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """Rows."""
-        ...
 
-    def __getitem__(self, rows: slice | list[int]) -> Apart:
+    @abstractmethod
+    def __getitem__(self, rows: slice | list[int]) -> RemoteLogits:
         """Some of the rows."""
-        ...
 
-    def to(self, device: torch.device) -> Apart:
-        """The same: they are moved nowhere."""
-        ...
-
+    @abstractmethod
     def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest [rows, k] among candidates and their ids; among equal ones the lower ids."""
-        ...
+        """The k largest logits [rows, k] among candidates and their ids; among equal ones the lower ids."""
 
+    @abstractmethod
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What came of some logits among the candidates that were asked for before.
+        """What the logits that arrived so far tell about some ids.
 
         Args:
-            ids: [rows, n] where to look.
+            ids: [rows, n] ids to look up.
 
         Returns:
-            The logits [rows, n], and which of them are exact; the others are what they are at most.
+            The logits [rows, n], and which of them are exact; the others are upper limits.
         """
-        ...
 
-    def ask(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
-        """Ask for logits; calling what is returned waits for them, so that several members can be asked before.
+    @abstractmethod
+    def request(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
+        """Request some logits, and return a function that waits for them.
+
+        So requests to several members can be sent before the first answer arrives.
 
         Args:
-            ids: [rows, n] where to look.
-            wanted: [rows, n] which of them to send, one at least.
+            ids: [rows, n] ids.
+            wanted: [rows, n] which of them to send, at least one.
 
         Returns:
-            Gives these, row by row [wanted].
+            A function that returns the logits [wanted], row by row.
         """
-        ...
 
-    def broken(self) -> list[bool]:
-        """For each row whether a candidate's logit is no number."""
-        ...
+    @abstractmethod
+    def nan_rows(self) -> list[bool]:
+        """For each row, whether the logit of a candidate is NaN."""
 
-    def behind(self, other: Apart) -> Apart:
-        """The rows of another, and then these; both of one member and one batch."""
-        ...
+    @abstractmethod
+    def concat(self, other: RemoteLogits) -> RemoteLogits:
+        """These rows and then those of another; both of one member and one batch."""
+
+    def to(self, device: torch.device) -> RemoteLogits:  # noqa: ARG002  # as a tensor has it
+        """These logits: they stay in the other process."""
+        return self
 
 
-Logits: TypeAlias = "Tensor | Apart"
-"""Of one member: [rows, V], or what stands for them."""
+Logits: TypeAlias = "Tensor | RemoteLogits"
+"""One member's logits [rows, V], here or in another process."""
 
 
 def whole(logits: Sequence[Logits]) -> Sequence[Tensor]:
-    """All members' logits [rows, V], for a method that needs them.
+    """All members' logits [rows, V] as tensors.
 
     Raises:
-        TypeError: A member's are on another node. Whoever puts members there has asked the method's declaration before.
+        TypeError: A member's logits are in another process. The method's declaration excludes that, and is checked
+            before any model is loaded.
     """
-    if any(not isinstance(z, Tensor) for z in logits):
-        raise TypeError("logits that are on another node are not to be had as a whole")
+    if are_remote(logits):
+        raise TypeError("this method needs all logits; with engine ray only the top candidates are available")
     return cast("Sequence[Tensor]", logits)
 
 
-def are_apart(logits: Sequence[Logits]) -> bool:
-    """Whether logits stay on their members' nodes; all members' do, or none's."""
+def are_remote(logits: Sequence[Logits]) -> bool:
+    """Whether the logits are in other processes; that holds for all members or for none."""
     return not isinstance(logits[0], Tensor)
 
 
-def joined(first: Logits, more: Logits) -> Logits:
+def concat(first: Logits, second: Logits) -> Logits:
     """The rows of both, of one member."""
-    if isinstance(first, Tensor) and isinstance(more, Tensor):
-        return torch.cat([first, more])
-    return cast("Apart", more).behind(cast("Apart", first))
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return torch.cat([first, second])
+    return cast("RemoteLogits", first).concat(cast("RemoteLogits", second))
 
 
-def is_broken(logits: Logits, row: int) -> bool:
-    """Whether a row has a logit that is no number."""
-    return bool(logits[row].isnan().any()) if isinstance(logits, Tensor) else logits.broken()[row]
+def has_nan(logits: Logits, row: int) -> bool:
+    """Whether a logit of a row is NaN."""
+    return bool(logits[row].isnan().any()) if isinstance(logits, Tensor) else logits.nan_rows()[row]

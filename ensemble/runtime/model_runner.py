@@ -1,152 +1,88 @@
-"""A member at work: its contexts of a batch of texts, and the logits behind them; in this process, or elsewhere."""
+"""The protocol of model runners: a batch of token rows in one model, and the next-token logits after them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from ensemble.runtime.draft import Proposer
+from ensemble.runtime.draft import Drafter
 from ensemble.runtime.logits import Logits
-from ensemble.runtime.rows import Ids, Rows
+
+Ids = Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """Several continuations of prompts, and where logits are wanted along them.
+class ModelRunner(Protocol):
+    """Runs one member's model on a batch of rows, in this process or in another one.
 
-    Attributes:
-        copies: For each of them, the number of its prompt.
-        new: The prompt's last token, and what follows it.
-        places: Numbers of continuations, and of tokens within ``new``.
+    A row is a sequence of token ids. Rows are numbered from 0, in the order in which they were admitted.
     """
 
-    copies: Sequence[int]
-    new: Sequence[Ids]
-    places: Sequence[tuple[int, int]]
-
-
-class Site(Protocol):
-    """A batch of contexts of one member, as :class:`~ensemble.runtime.rows.Rows` numbers them, and their logits."""
-
     @property
-    def rows(self) -> int:
-        """How many there are."""
+    def row_count(self) -> int:
+        """Rows in the batch."""
         ...
 
     def admit(self, prompts: Sequence[Ids]) -> Logits:
-        """Append a row for each prompt; the logits behind each of them."""
+        """Append a row for each prompt; return the logits [prompts, V] after each of them."""
         ...
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> Logits:
-        """Cut each row to its first ``keep`` tokens and append its new ones (at least one); the logits behind each."""
-        ...
-
-    def drop(self, kept: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
-        ...
-
-    def draft(self, keep: int, new: Ids, propose: Proposer, most: int) -> tuple[list[int], Logits]:
-        """Feed the one row (or admit it, where there is none), and write on behind it.
+        """Cut each row to its first ``keep`` tokens and append its new ones.
 
         Args:
-            keep: Tokens that stay, as for :meth:`feed`.
-            new: What is appended.
-            propose: The next token of the draft.
-            most: Tokens that the draft has at most.
+            keep: For each row, the tokens that stay.
+            new: For each row, the tokens to append, at least one.
 
         Returns:
-            The draft, and the logits [1 + tokens, V] behind what was fed and behind each token.
+            The logits [rows, V] after each row.
         """
         ...
-
-    def read(self, keep: int, new: Ids, places: Sequence[int]) -> Logits:
-        """Feed the one row (or admit it, where there is none); the logits behind its tokens at some places.
-
-        Args:
-            keep: Tokens that stay, as for :meth:`feed`.
-            new: What is appended.
-            places: Numbers of tokens within the row, in ascending order, none before ``keep``.
-        """
-        ...
-
-    def score(self, prompts: Sequence[Ids], ways: Ways) -> Logits:
-        """Read prompts once, and the ways that lead on; the logits at their places. No row is left.
-
-        Args:
-            prompts: Rows to begin with, where there are none.
-            ways: What is read behind them.
-        """
-        ...
-
-
-class LocalSite:
-    """A member in this process; see :class:`Site`. Logits are tensors on its device.
-
-    Args:
-        rows: None yet.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    @property
-    def rows(self) -> int:
-        """See :class:`Site`."""
-        return len(self._rows.lengths)
-
-    def admit(self, prompts: Sequence[Ids]) -> Tensor:
-        """See :class:`Site`."""
-        return self._rows.admit(prompts)[:, -1]
-
-    def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> Tensor:
-        """See :class:`Site`."""
-        return self._rows.feed(keep, new)[:, -1]
 
     def drop(self, kept: Sequence[int]) -> None:
-        """See :class:`Site`."""
-        self._rows.drop(kept)
+        """Keep only the rows with these numbers, in this order."""
+        ...
 
-    def draft(self, keep: int, new: Ids, propose: Proposer, most: int) -> tuple[list[int], Tensor]:
-        """See :class:`Site`."""
-        own = [self.feed([keep], [new]) if self.rows else self.admit([new])]
-        tokens: list[int] = []
-        while len(tokens) < most and (token := propose(own[-1])) is not None:
-            tokens.append(token)
-            own.append(self.feed(self._rows.lengths, [[token]]))
-        return tokens, torch.cat(own)
+    def draft(self, keep: int, new: Ids, drafter: Drafter, max_tokens: int) -> tuple[list[int], Logits]:
+        """Feed the only row (or admit it if the batch is empty), then continue it with drafted tokens.
 
-    def read(self, keep: int, new: Ids, places: Sequence[int]) -> Tensor:
-        """See :class:`Site`."""
-        length = keep + len(new)
-        if self.rows:
-            logits = self._rows.feed([keep], [new], last=len(new))[0]
-        else:
-            logits = self._rows.admit([new], last=length - places[0])[0]
-        first = length - len(logits)
-        return logits[[place - first for place in places]]
+        Args:
+            keep: Tokens of the row that stay.
+            new: Tokens to append.
+            drafter: Chooses the tokens of the draft.
+            max_tokens: The largest number of drafted tokens.
 
-    def score(self, prompts: Sequence[Ids], ways: Ways) -> Tensor:
-        """See :class:`Site`."""
-        self._rows.admit(prompts)
-        logits = behind(self._rows, ways)
-        self._rows.drop([])
-        return logits
+        Returns:
+            The draft, and the logits [1 + drafted, V] after ``new`` and after each drafted token.
+        """
+        ...
 
+    def read(self, keep: int, new: Ids, positions: Sequence[int]) -> Logits:
+        """Feed the only row (or admit it if the batch is empty); return the logits at some positions.
 
-def behind(rows: Rows, ways: Ways) -> Tensor:
-    """The logits [places, V] along ways that lead on from prompts.
+        Args:
+            keep: Tokens of the row that stay.
+            new: Tokens to append.
+            positions: Positions of tokens in the row, in ascending order, all at or after ``keep``.
 
-    Args:
-        rows: A row for each prompt, in place of which there is one for each way afterwards.
-        ways: What is read behind them.
-    """
-    rows.drop(ways.copies)
-    widest = max(map(len, ways.new))
-    logits = rows.feed([length - 1 for length in rows.lengths], ways.new, last=widest)
-    columns = [(row, widest - len(ways.new[row]) + place) for row, place in ways.places]
-    index = torch.tensor(columns, device=logits.device)
-    return logits[index[:, 0], index[:, 1]]
+        Returns:
+            The logits [positions, V] after the tokens at these positions.
+        """
+        ...
+
+    def score(
+        self, prompts: Sequence[Ids], parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]
+    ) -> Logits:
+        """Read prompts once, then several continuations of each; return the logits at some places of these.
+
+        The batch must be empty before, and is empty afterwards.
+
+        Args:
+            prompts: The prompts.
+            parents: For each continuation, the number of its prompt.
+            new: For each continuation, its prompt's last token and the tokens that follow.
+            places: Pairs of the number of a continuation and the position of a token in its ``new``.
+
+        Returns:
+            The logits [places, V] after the tokens at these places.
+        """
+        ...

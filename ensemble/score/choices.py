@@ -1,8 +1,8 @@
-"""Options as the members read them: what is to be scored, and the few rows that lead through all of it.
+"""Questions with answer options to score, as the members read them: few rows that lead through all options.
 
-Before the t-th token of an option a member has read its prompt and ``C_i`` of the bytes up to there. Where one such
-state is the beginning of another, both are read in one pass over the longer one; so all states of a question's options
-fit into few rows, behind one prompt that is read once.
+Before the t-th token of an option a member has read its prompt and ``C_i`` of the bytes up to there. If one of these
+states is a prefix of another, one pass over the longer one reads both. So all states of a question's options fit into
+few rows after one prompt, which is read once.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from ensemble.vocabulary.joint import NONE, JointVocabulary
 from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
 
-Ids = tuple[int, ...]
+State = tuple[int, ...]
+"""The ids that a member has read after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The states that a member goes through, as the beginnings of few rows.
+    """A member's states as prefixes of few rows.
 
     Attributes:
-        rows: Ids to read behind the prompt.
-        row_of: For each state the number of the row that begins with it.
+        rows: Ids to read after the prompt.
+        row_of: For each state the number of a row that begins with it.
     """
 
-    rows: list[Ids]
-    row_of: dict[Ids, int]
+    rows: list[State]
+    row_of: dict[State, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ChoiceQuestion:
     """A prompt and its options, as the members read them.
 
     Attributes:
         prompts: The prompt's ids in each member.
-        known: For each option its score before anything is run: minus infinity where it cannot be written, else 0.
-        owners: For each token to be scored, the option that it belongs to.
-        tokens: For each of them, the primary's id.
-        entries: For each of them, its entry of the joint vocabulary.
-        states: For each member, and for each of them, what the member has read behind the prompt before it.
-        paths: For each member, all of these.
+        known: For each option its score before any model runs: minus infinity if it cannot be written, else 0.
+        owners: For each token to score, the number of its option.
+        tokens: For each token to score, the primary's id.
+        entries: For each token to score, its entry of the joint vocabulary.
+        states: For each member, and for each token to score, the member's state before it.
+        paths: For each member, all of its states.
     """
 
     prompts: Sequence[list[int]]
@@ -54,42 +55,42 @@ class Question:
     owners: list[int]
     tokens: list[int]
     entries: list[int]
-    states: list[list[Ids]]
+    states: list[list[State]]
     paths: list[Paths]
 
     def rows(self) -> int:
-        """Rows behind the prompt, in the member that has most of them."""
+        """Rows after the prompt, in the member that has the most."""
         return max(len(path.rows) for path in self.paths)
 
     def longest(self) -> int:
-        """Tokens of the longest row behind the prompt, in any member."""
+        """Tokens of the longest row after the prompt, in any member."""
         return max(len(row) for path in self.paths for row in path.rows)
 
 
-def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[list[Ids]]:
-    """For each member, what it has read behind the prompt before each token of an option.
+def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[list[State]]:
+    """For each member, its state before each token of an option.
 
     Args:
         vocabularies: The primary's first.
-        tokens: The option in the primary's ids, all of them text.
+        tokens: The option in the primary's ids, none of them EOS.
     """
     primary, *others = vocabularies
-    found = [[tuple(tokens[:n]) for n in range(len(tokens))]]
+    all_states = [[tuple(tokens[:n]) for n in range(len(tokens))]]
     for vocabulary in others:
         reader = Continuation(vocabulary)
-        own: list[Ids] = [()]
+        member_states: list[State] = [()]
         for token in tokens[:-1]:
             reader.extend(primary.token_bytes(token) or b"")
-            own.append(tuple(reader.ids))
-        found.append(own)
-    return found
+            member_states.append(tuple(reader.ids))
+        all_states.append(member_states)
+    return all_states
 
 
-def paths(reached: Iterable[Ids]) -> Paths:
-    """The fewest rows that lead through all states: those which no other state begins with."""
-    rows: list[Ids] = []
-    row_of: dict[Ids, int] = {}
-    # In descending order a sequence comes right behind those that begin with it.
+def paths(reached: Iterable[State]) -> Paths:
+    """The fewest rows that lead through all states: the states that are no prefix of another one."""
+    rows: list[State] = []
+    row_of: dict[State, int] = {}
+    # In descending order a sequence comes right after those that begin with it.
     for state in sorted({*reached, ()}, reverse=True):
         if not rows or rows[-1][: len(state)] != state:
             rows.append(state)
@@ -97,43 +98,46 @@ def paths(reached: Iterable[Ids]) -> Paths:
     return Paths(rows, row_of)
 
 
-def batches(questions: Sequence[Question], most_rows: int, most_places: int) -> Iterator[list[int]]:
-    """Put questions of like length together, the longest first; their numbers.
+def batches(questions: Sequence[ChoiceQuestion], max_rows: int, max_places: int) -> Iterator[list[int]]:
+    """Split questions into batches of similar length, the longest first.
 
     Args:
-        questions: Read already.
-        most_rows: Rows of a batch, in any member; a single question may have more.
-        most_places: Rows times the longest of them, with the same exception.
+        questions: The questions.
+        max_rows: Rows of a batch, in any member; a single question may have more.
+        max_places: Rows times the longest of them, with the same exception.
+
+    Yields:
+        The numbers of a batch's questions.
     """
     batch: list[int] = []
     rows = longest = 0
     for n in sorted(range(len(questions)), key=lambda n: -len(questions[n].prompts[0])):
-        more, length = questions[n].rows(), max(longest, questions[n].longest() + 1)
-        if batch and (rows + more > most_rows or (rows + more) * length > most_places):
+        new_rows, length = questions[n].rows(), max(longest, questions[n].longest() + 1)
+        if batch and (rows + new_rows > max_rows or (rows + new_rows) * length > max_places):
             yield batch
             batch, rows, length = [], 0, questions[n].longest() + 1
         batch.append(n)
-        rows, longest = rows + more, length
+        rows, longest = rows + new_rows, length
     if batch:
         yield batch
 
 
-def read(
+def choice_question(
     members: Sequence[Member],
     joint: JointVocabulary,
     prompts: Sequence[list[int]],
     options: Sequence[str],
     *,
     shorten: bool = False,
-) -> Question:
-    """Work out what the members have to read for a question.
+) -> ChoiceQuestion:
+    """Make the question of a prompt and its options.
 
     Args:
         members: The primary first.
         joint: Their joint vocabulary.
         prompts: The prompt's ids in each member.
         options: The texts to score.
-        shorten: Whether a prompt may lose its beginning where it does not fit a member's context together with the
+        shorten: Whether a prompt may lose its first tokens if it does not fit a member's context together with the
             longest option.
 
     Raises:
@@ -144,31 +148,31 @@ def read(
     vocabularies = [member.vocabulary for member in members]
     known = [0.0] * len(options)
     owners: list[int] = []
-    written: list[int] = []
-    wanted: list[int] = []
-    reached: list[list[Ids]] = [[] for _ in members]
+    all_tokens: list[int] = []
+    all_entries: list[int] = []
+    reached: list[list[State]] = [[] for _ in members]
     for n, option in enumerate(options):
         tokens = vocabularies[0].continue_ids(option.encode())
-        found = entries_of(vocabularies[0], joint, tokens)
-        if not tokens or NONE in found:
+        entries = entries_of(vocabularies[0], joint, tokens)
+        if not tokens or NONE in entries:
             known[n] = -math.inf
             continue
         owners += [n] * len(tokens)
-        written += tokens
-        wanted += found
-        for own, more in zip(reached, states(vocabularies, tokens), strict=True):
-            own.extend(more)
+        all_tokens += tokens
+        all_entries += entries
+        for member_states, new in zip(reached, states(vocabularies, tokens), strict=True):
+            member_states.extend(new)
     if shorten:
-        rooms = [max(map(len, own), default=0) for own in reached]
+        rooms = [max(map(len, member_states), default=0) for member_states in reached]
         prompts = [member.shorten(prompt, room) for member, prompt, room in zip(members, prompts, rooms, strict=True)]
     check_lengths(members, prompts, reached)
-    return Question(prompts, known, owners, written, wanted, reached, [paths(own) for own in reached])
+    return ChoiceQuestion(prompts, known, owners, all_tokens, all_entries, reached, [paths(each) for each in reached])
 
 
-def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reached: Sequence[Sequence[Ids]]) -> None:
-    """Raise InputError where a prompt and what is read behind it do not fit a member's context."""
-    for member, prompt, own in zip(members, prompts, reached, strict=True):
-        length = len(prompt) + max(map(len, own), default=0)
+def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reached: Sequence[Sequence[State]]) -> None:
+    """Raise InputError if a prompt and the longest state after it do not fit a member's context."""
+    for member, prompt, member_states in zip(members, prompts, reached, strict=True):
+        length = len(prompt) + max(map(len, member_states), default=0)
         most = member.most_tokens(prompt)
         if most is not None and length > most:
             raise InputError(
@@ -178,8 +182,9 @@ def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reach
 
 
 def entries_of(primary: Vocabulary, joint: JointVocabulary, tokens: Sequence[int]) -> list[int]:
-    """The entries of some of the primary's ids; NONE for those that are unused, or no text."""
+    """The entries of some of the primary's ids; NONE for ids that are unused or add no text."""
     texts = [primary.token_bytes(token) or b"" for token in tokens]
     representatives = torch.tensor([primary.representatives.get(data, NONE) for data in texts], dtype=torch.long)
-    found = joint.members[0].entry_of[representatives.to(joint.members[0].entry_of.device)].tolist()
-    return [NONE if index == NONE else entry for index, entry in zip(representatives.tolist(), found, strict=True)]
+    entry_of = joint.members[0].entry_of
+    entries = entry_of[representatives.to(entry_of.device)].tolist()
+    return [NONE if index == NONE else entry for index, entry in zip(representatives.tolist(), entries, strict=True)]

@@ -1,7 +1,7 @@
-"""Scoring options: how likely each of some given texts is after a prompt, under all members together.
+"""Scoring options: the log-probability of each of some texts after a prompt, under all members together.
 
-What is scored is known in advance, so nothing is decoded step by step: each member reads few rows behind one prompt
-(see :mod:`ensemble.score.choices`), and then steps 1 to 6 of UNITE run over all tokens of all options at a time.
+The scored texts are known in advance, so no step waits for another: each member reads few rows after one prompt (see
+:mod:`ensemble.score.choices`), and then steps 1 to 6 of UNITE run over all tokens of all options together.
 """
 
 from __future__ import annotations
@@ -10,44 +10,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ensemble.models.member import Member
 from ensemble.runtime.logits import Logits
-from ensemble.runtime.model_runner import Ways, behind
-from ensemble.runtime.rows import Rows
-from ensemble.score.choices import Question, batches
-from ensemble.step.sampler import Chooser, Draw, Spelling
-from ensemble.step.token_method import EndsTogether, TokenRule
+from ensemble.score.choices import ChoiceQuestion, batches
+from ensemble.step.sampler import Detokenizer, Draw, Sampler
+from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
 
-MOST_LOGITS = 2**26
-"""Logits of a member that are held at a time (256 MiB in float32), unless a single question has more."""
+MAX_LOGITS = 2**26
+"""Logits of a member to hold at a time (256 MiB in float32), unless a single question has more."""
 _PLACES = 64
-"""Places that are combined at a time: a method may need all entries of all vocabularies for each."""
+"""Tokens to combine at a time: a method may need all entries of all vocabularies for each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """What an option comes to.
+class ChoiceScore:
+    """The score of an option.
 
     Attributes:
         value: Its log-probability.
-        greedy: Whether greedy decoding would write it, and perhaps go on; None unless asked for.
+        greedy: Whether greedy decoding would write it, perhaps with more text after it; None unless requested.
     """
 
     value: float
     greedy: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The members' logits at some places, as a :class:`Chooser` takes them; nobody has to be asked any more."""
-
-    logits: Sequence[Logits]
-
-    def ask(self) -> None:
-        """Every member has read all."""
 
 
 class Scorer:
@@ -57,7 +44,7 @@ class Scorer:
         members: The primary first.
         joint: Their joint vocabulary.
         rule: The method.
-        greedy: Whether it is to find out what greedy decoding would write.
+        greedy: Whether to find out what greedy decoding would write.
     """
 
     def __init__(
@@ -67,31 +54,36 @@ class Scorer:
         self._vocabularies = [member.vocabulary for member in members]
         self._combine = rule.combine
         self._device = members[0].device
-        self._sites = [member.site() for member in members]
-        self._spelling = Spelling(self._vocabularies, joint)
-        chooser = Chooser(rule, len(members), self._spelling, trace=False)
-        self._choose = chooser if greedy else None
+        self._runners = [member.runner() for member in members]
+        self._detokenizer = Detokenizer(self._vocabularies, joint)
+        self._sampler = Sampler(rule, len(members), self._detokenizer, trace=False) if greedy else None
 
-    def run(self, questions: Sequence[Question], batch_size: int) -> Iterator[tuple[int, list[Score]]]:
-        """Score questions, yielding each one's number and the scores of its options, batch by batch.
+    def run(self, questions: Sequence[ChoiceQuestion], batch_size: int) -> Iterator[tuple[int, list[ChoiceScore]]]:
+        """Score questions batch by batch.
 
         Args:
-            questions: As :func:`read` made them.
-            batch_size: Rows at a time, at least 1; a question has one for each way in which its options part.
+            questions: The questions.
+            batch_size: Rows at a time, at least 1.
+
+        Yields:
+            A question's number and the scores of its options.
         """
-        places = MOST_LOGITS // max(member.vocabulary.size for member in self._members)
+        places = MAX_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
         for batch in batches(questions, batch_size, places):
             yield from zip(batch, self._score([questions[n] for n in batch]), strict=True)
 
     @torch.inference_mode()
-    def _score(self, questions: Sequence[Question]) -> list[list[Score]]:
-        """The scores of all options of all questions, at once."""
-        asked = [question for question in questions if question.entries]
+    def _score(self, questions: Sequence[ChoiceQuestion]) -> list[list[ChoiceScore]]:
+        """The scores of all options of all questions, in one pass."""
+        with_tokens = [question for question in questions if question.entries]
         values: list[float] = []
         chosen: list[int] = []
-        if asked:
-            logits = [self._logits(member, asked) for member in range(len(self._members))]
-            values, chosen = self.weigh(asked, logits)
+        if with_tokens:
+            logits: list[Logits] = []
+            for n, runner in enumerate(self._runners):
+                prompts = [question.prompts[n] for question in with_tokens]
+                logits.append(runner.score(prompts, *continuations(n, with_tokens)).to(self._device))
+            values, chosen = self.token_scores(with_tokens, logits)
         scores = []
         first = 0
         for question in questions:
@@ -100,98 +92,92 @@ class Scorer:
             first = end
         return scores
 
-    def weigh(self, questions: Sequence[Question], logits: Sequence[Logits]) -> tuple[list[float], list[int]]:
-        """The log-probability of each token, and what greedy decoding chooses in its place (nothing unless asked for).
+    def token_scores(
+        self, questions: Sequence[ChoiceQuestion], logits: Sequence[Logits]
+    ) -> tuple[list[float], list[int]]:
+        """The log-probability of each token, and greedy decoding's choice there.
 
         Args:
-            questions: Whose tokens they are, one behind the other.
-            logits: For each member its logits [tokens, V] before each, or what stands for them.
+            questions: The questions with the tokens, in this order.
+            logits: For each member its logits [tokens, V] before each token.
+
+        Returns:
+            The log-probabilities, and the choices; no choices unless they were requested.
         """
         entries = torch.tensor([[entry] for question in questions for entry in question.entries], device=self._device)
-        texts = [(question, place) for question in questions for place in range(len(question.entries))]
+        places = [(question, place) for question in questions for place in range(len(question.entries))]
         values: list[float] = []
         chosen: list[int] = []
         for first in range(0, len(entries), _PLACES):
             some = slice(first, first + _PLACES)
-            wanted, places = entries[some], [z[some] for z in logits]
-            if self._choose is not None:
-                ends_together = self._borders(texts[len(values) :])
-                choices = self._choose(_Read(places), [Draw()] * len(wanted), ends_together)
-                chosen += [choice.token for choice in choices]
-            step = self._combine(places, wanted)
+            wanted, part = entries[some], [z[some] for z in logits]
+            if self._sampler is not None:
+                sampled = self._sampler(part, [Draw()] * len(wanted), self._appends_only(places[some]))
+                chosen += [token.token for token in sampled]
+            step = self._combine(part, wanted)
             values += step.mean[step.present & (step.entries == wanted)].log().tolist()
         return values, chosen
 
-    def _borders(self, texts: Sequence[tuple[Question, int]]) -> EndsTogether:
-        """Whether a token leaves every member's last ids as they are; only gates ask."""
+    def _appends_only(self, places: Sequence[tuple[ChoiceQuestion, int]]) -> AppendsOnly:
+        """Whether a token leaves every other member's last ids unchanged, for rows at these places of questions."""
 
-        def ends_together(row: int, token: int) -> bool:
-            question, place = texts[row]
-            text = b"".join(self._spelling.data(index) or b"" for index in question.states[0][place])
-            data = self._spelling.data(token)
+        def appends_only(row: int, token: int) -> bool:
+            question, place = places[row]
+            text = b"".join(self._detokenizer.data(index) or b"" for index in question.states[0][place])
+            data = self._detokenizer.data(token)
             if data is None:
                 return True
-            read = [(each.continue_ids(text), each.continue_ids(text + data)) for each in self._vocabularies[1:]]
-            return all(after[: len(before)] == before for before, after in read)
+            ids = [(each.continue_ids(text), each.continue_ids(text + data)) for each in self._vocabularies[1:]]
+            return all(after[: len(before)] == before for before, after in ids)
 
-        return ends_together
+        return appends_only
 
-    def _total(self, question: Question, values: Sequence[float], chosen: Sequence[int]) -> list[Score]:
+    def _total(self, question: ChoiceQuestion, values: Sequence[float], chosen: Sequence[int]) -> list[ChoiceScore]:
         """The scores of a question's options from those of its tokens."""
         totals = list(question.known)
-        of_option: list[list[int]] = [[] for _ in totals]
+        places_of: list[list[int]] = [[] for _ in totals]
         for place, (option, value) in enumerate(zip(question.owners, values, strict=True)):
             totals[option] += value
-            of_option[option].append(place)
-        if self._choose is None:
-            return [Score(total) for total in totals]
+            places_of[option].append(place)
+        if self._sampler is None:
+            return [ChoiceScore(total) for total in totals]
         return [
-            Score(total, self._writes([question.tokens[n] for n in places], [chosen[n] for n in places]))
-            for total, places in zip(totals, of_option, strict=True)
+            ChoiceScore(total, self._is_greedy([question.tokens[n] for n in places], [chosen[n] for n in places]))
+            for total, places in zip(totals, places_of, strict=True)
         ]
 
-    def _writes(self, tokens: Sequence[int], chosen: Sequence[int]) -> bool:
-        """Whether greedy decoding, which chooses this before each token, writes these tokens."""
+    def _is_greedy(self, tokens: Sequence[int], chosen: Sequence[int]) -> bool:
+        """Whether greedy decoding, with these choices before each token, writes the tokens."""
         place = 0
         while place < len(tokens):
-            # A choice may be spelled with several ids.
-            ids = self._spelling.ids(chosen[place])
+            # A choice may have several ids, and the choices within it do not count.
+            ids = self._detokenizer.ids(chosen[place])
             if list(tokens[place : place + len(ids)]) != ids[: len(tokens) - place]:
                 return False
             place += len(ids)
         return bool(tokens)
 
-    def _logits(self, member: int, questions: Sequence[Question]) -> Logits:
-        """A member's logits [tokens, V] before each token that is scored, on the primary's device."""
-        prompts = [question.prompts[member] for question in questions]
-        return self._sites[member].score(prompts, ways(member, questions)).to(self._device)
 
-
-def logits_behind(rows: Rows, member: int, questions: Sequence[Question]) -> Tensor:
-    """A member's logits [tokens, V] before each token of some questions that is scored.
-
-    Args:
-        rows: A row for each question, which holds its prompt. A row for each of its paths stands there afterwards.
-        member: The member's number.
-        questions: In the order of the rows.
-    """
-    return behind(rows, ways(member, questions))
-
-
-def ways(member: int, questions: Sequence[Question]) -> Ways:
-    """What a member reads behind the prompts of some questions, and where its logits are before each token.
+def continuations(
+    member: int, questions: Sequence[ChoiceQuestion]
+) -> tuple[list[int], list[list[int]], list[tuple[int, int]]]:
+    """What a member reads after the prompts of some questions.
 
     Args:
         member: The member's number.
         questions: In the order of the prompts.
+
+    Returns:
+        The arguments ``parents``, ``new`` and ``places`` of
+        :meth:`ensemble.runtime.model_runner.ModelRunner.score`; the places are those before each token to score.
     """
-    all_paths = [question.paths[member] for question in questions]
-    prompts = [question.prompts[member] for question in questions]
-    # The prompt's last token is fed with the row: the logits behind it count.
-    new = [[prompt[-1], *row] for prompt, own in zip(prompts, all_paths, strict=True) for row in own.rows]
-    places = []
-    first = 0
-    for question, own in zip(questions, all_paths, strict=True):
-        places += [(first + own.row_of[state], len(state)) for state in question.states[member]]
-        first += len(own.rows)
-    return Ways([n for n, own in enumerate(all_paths) for _ in own.rows], new, places)
+    parents: list[int] = []
+    new: list[list[int]] = []
+    places: list[tuple[int, int]] = []
+    for n, question in enumerate(questions):
+        paths = question.paths[member]
+        places += [(len(new) + paths.row_of[state], len(state)) for state in question.states[member]]
+        parents += [n] * len(paths.rows)
+        # The prompt's last token is read again: the logits after it are those before an option's first token.
+        new += [[question.prompts[member][-1], *row] for row in paths.rows]
+    return parents, new, places

@@ -1,4 +1,4 @@
-"""A step's outcome, whatever the method: probabilities of some entries of the joint vocabulary; and which one wins."""
+"""A step's outcome for any method: probabilities of some entries of the joint vocabulary, and which entry wins."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from torch import Tensor
 
 from ensemble.vocabulary.joint import NONE, MemberTables
 
+_MARGIN = 1e-5
+"""Probability by which a certain winner is ahead: more than the rounding of a softmax in float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a method makes of a step, for a batch of B rows, over U entries.
+    """A method's distribution at a step, for a batch of B rows, over U entries.
 
     Attributes:
-        entries: [B, U] entries of the joint vocabulary; those that are not present mean nothing.
+        entries: [B, U] entries of the joint vocabulary; those that are not present have no meaning.
         present: [B, U] which of them count.
-        ids: [B, U] what the primary emits for each: one of its ids; from the number of its ids on, counted by entries,
-            what it spells with several (see :func:`spelled`); NONE where it cannot express the entry.
-        members: [members, B, U] each member's own probabilities; 0 for what is not present.
-        mean: [B, U] what they are combined to; 0 for what is not present, not a number where a logit was none.
-        tops: For each member its own top k [B, k], as entries; None where all entries of a vocabulary are there.
+        ids: [B, U] what the primary emits for each: one of its ids; its number of ids plus the entry, if it spells the
+            entry with several ids (see :class:`ensemble.step.sampler.Detokenizer`); NONE if it cannot express it.
+        members: [members, B, U] each member's probabilities; 0 for entries that are not present.
+        mean: [B, U] the combined probabilities; 0 for entries that are not present, NaN where a logit was NaN.
+        tops: For each member its top k [B, k], as entries; None if the distribution has all entries of a vocabulary.
     """
 
     entries: Tensor
@@ -33,13 +36,13 @@ class Distribution:
 
 
 def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
-    """Logits [B, V] with EOS's as the largest of its ids', and minus infinity for all that is no candidate.
+    """Logits [B, V] with EOS's as the largest of its ids', and minus infinity for ids that are no candidates.
 
     Half precision becomes float32. Other logits are changed in place: a copy would cost a third of the search for the
-    top k, and nothing else reads them. To do it again changes nothing.
+    top k, and nothing else reads them. A second call changes nothing.
     """
     z = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    # A single id of EOS has the logit that it has: moving it costs as much as all else here.
+    # A single EOS id keeps its logit: to write it again would cost as much as the rest of this function.
     eos = z[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
     z.index_fill_(1, tables.outside, -torch.inf)
     if eos is not None:
@@ -48,7 +51,7 @@ def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
 
 
 def greedy(step: Distribution) -> Tensor:
-    """The index [B] of the entry that wins: the likeliest of those that the primary can express (step 7 of UNITE).
+    """The index [B] of the winner: the likeliest entry that the primary can express (step 7 of UNITE).
 
     Ties go to the larger probability of the primary, then to its lower id.
     """
@@ -65,7 +68,7 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
     Args:
         step: The step.
         temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
-        top_p: [B] in (0, 1]; only the most likely entries that together reach it are drawn from.
+        top_p: [B] in (0, 1]; the draw is among the most likely entries that together reach it.
         uniform: [B] numbers in [0, 1), which decide the draws.
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
@@ -75,5 +78,31 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
     kept = ordered.masked_fill(before >= top_p.to(mean)[:, None], 0)
     cumulative = kept.cumsum(dim=1)
     drawn = torch.searchsorted(cumulative, (uniform.to(cumulative) * cumulative[:, -1])[:, None], right=True)
+    # Rounding may put a draw after the last entry that is kept.
     last = (kept > 0).sum(dim=1, keepdim=True) - 1
     return index.gather(1, drawn.minimum(last)).squeeze(1)
+
+
+def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor) -> Tensor:
+    """The rows [B] in which the same entry wins whatever the unknown logits are.
+
+    A member in another process sends its top candidates. The logits of other entries are unknown, and at most that of
+    the last candidate. With ``e_v = exp(z_v)``, an entry's probability ``e_w / (e_w + sum of the others' e_v)`` is
+    smallest where its own logit is smallest and all others are largest, and the other way round. The winner's smallest
+    mean must be above the others' largest. A row with NaN is uncertain.
+
+    Args:
+        highest: [members, B, U] logits or their upper limits; minus infinity for entries that are not present.
+        exact: [members, B, U] which of them are known. The others may have any smaller value.
+        weights: [members], summing to 1.
+        can_win: [B, U] the entries that the primary can express.
+    """
+    high = highest.double()
+    above = (high - high.amax(dim=2, keepdim=True)).exp_()
+    below = above * exact
+    shares = weights.double()[:, None, None]
+    least = (shares * (below / (below + above.sum(dim=2, keepdim=True) - above))).sum(dim=0)
+    most = (shares * (above / (above + below.sum(dim=2, keepdim=True) - below))).sum(dim=0)
+    first = least.masked_fill_(~can_win, -1).max(dim=1, keepdim=True)
+    rest = most.masked_fill_(~can_win, -1).scatter_(1, first.indices, -1).amax(dim=1)
+    return first.values[:, 0] > rest + _MARGIN

@@ -1,4 +1,4 @@
-"""How likely what was emitted was under the ensemble, and what else was likely there."""
+"""The log-probability of an emitted token under the ensemble, and of the likeliest tokens at its step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ensemble.vocabulary.joint import NONE
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
-    """Something that a step may emit.
+class TokenLogprob:
+    """A token that a step may emit.
 
     Attributes:
         data: Its bytes; None for EOS.
@@ -26,50 +26,50 @@ class Likely:
 
 
 @dataclass(frozen=True, slots=True)
-class Likelihood:
-    """A step of a text.
+class StepLogprobs:
+    """The log-probabilities of one step.
 
-    Probabilities are those of the method, before any temperature: over the union where it makes one, else over all
-    entries. Entries for which the primary emits the same token (the first of several that spell them) count together.
+    Probabilities are the method's, before any temperature: over the union if it makes one, else over all entries.
+    Entries for which the primary emits the same token (the first of several that spell them) count together.
 
     Attributes:
-        emitted: What was emitted.
-        alternatives: The likeliest that the primary can emit, the likeliest first.
+        emitted: The emitted token.
+        alternatives: The likeliest tokens that the primary can emit, the likeliest first.
     """
 
-    emitted: Likely
-    alternatives: tuple[Likely, ...]
+    emitted: TokenLogprob
+    alternatives: tuple[TokenLogprob, ...]
 
 
-def likelihoods(
-    step: Distribution, tokens: Tensor, asked: Mapping[int, int], spell: Callable[[int], bytes | None]
-) -> dict[int, Likelihood]:
-    """The likelihoods of some rows of a step.
+def step_logprobs(
+    step: Distribution, tokens: Tensor, counts: Mapping[int, int], data_of: Callable[[int], bytes | None]
+) -> dict[int, StepLogprobs]:
+    """The log-probabilities of some rows of a step.
 
     Args:
-        step: What the method made of it.
+        step: The step.
         tokens: [B] what each row emits, as in ``step.ids``.
-        asked: For each of these rows, how many alternatives it has at most.
-        spell: Gives the bytes that a token adds to the text, None for EOS.
+        counts: For each of these rows, the largest number of alternatives.
+        data_of: Gives the bytes that a token adds to the text, None for EOS.
     """
-    rows = list(asked)
+    rows = list(counts)
     ids, order = step.ids[rows].sort(dim=1)
     mean = step.mean[rows].masked_fill(step.ids[rows] == NONE, 0).gather(1, order)
-    # What has the same id stands side by side by now, and is summed in one place.
+    # After the sort, entries of one id are neighbours; each group of them is summed at the group's number.
     group = (ids.diff(dim=1, prepend=ids[:, :1]) != 0).cumsum(dim=1)
     sums = torch.zeros_like(mean).scatter_add_(1, group, mean)
     names = torch.full_like(ids, NONE).scatter_(1, group, ids)
     chosen = (sums * (names == tokens[rows][:, None])).sum(dim=1).log().tolist()
-    best = sums.topk(min(max(asked.values()), sums.shape[1]), dim=1)
+    best = sums.topk(min(max(counts.values()), sums.shape[1]), dim=1)
     others = zip(names.gather(1, best.indices).tolist(), best.values.log().tolist(), strict=True)
     return {
-        row: Likelihood(
-            Likely(spell(token), logprob),
+        row: StepLogprobs(
+            TokenLogprob(data_of(token), logprob),
             tuple(
-                Likely(spell(other), value)
-                for other, value in zip(*(own[: asked[row]] for own in found), strict=True)
+                TokenLogprob(data_of(other), value)
+                for other, value in zip(*(values[: counts[row]] for values in alternatives), strict=True)
                 if value > -torch.inf
             ),
         )
-        for row, token, logprob, found in zip(rows, tokens[rows].tolist(), chosen, others, strict=True)
+        for row, token, logprob, alternatives in zip(rows, tokens[rows].tolist(), chosen, others, strict=True)
     }

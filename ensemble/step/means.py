@@ -1,20 +1,53 @@
-"""Other ways to make one distribution of the members' own than their weighted arithmetic mean."""
+"""How the members' distributions become one: their weights, and means other than the weighted arithmetic one."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ensemble.errors import InputError
 from ensemble.step.distribution import Distribution
+
+Weights = Sequence[float] | Literal["consistency"] | None
+"""One number for each member, weights that are computed at each step, or equal ones."""
+
+
+def with_consistency(weights: Weights, options: Mapping[str, object]) -> dict[str, object]:
+    """A method's options, with ``consistency`` set if the weights say so.
+
+    Raises:
+        InputError: The weights are a text other than ``consistency``.
+    """
+    if isinstance(weights, str) and weights != "consistency":
+        raise InputError(f"weights must be a list of numbers or 'consistency'; got {weights!r}")
+    return {**options, "consistency": True} if isinstance(weights, str) else dict(options)
+
+
+def normalised(weights: Weights, members: int) -> tuple[float, ...]:
+    """A share for each member, 1 in all; equal ones if no numbers are given.
+
+    Raises:
+        InputError: There is not one number for each member, or a number is negative, or all are 0.
+    """
+    if weights is None or isinstance(weights, str):
+        return (1 / members,) * members
+    if len(weights) != members:
+        raise InputError(f"{len(weights)} weights for {members} models; give one for each")
+    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or sum(weights) <= 0:
+        raise InputError(f"weights {list(weights)}: each must be 0 or more, and one of them above 0")
+    return tuple(weight / sum(weights) for weight in weights)
 
 
 def geometric(step: Distribution, weights: Tensor) -> Distribution:
     """The step with the weighted geometric mean, renormalised: ``P(w)`` in proportion to ``prod_i P_i(w)^a_i``.
 
     Args:
-        step: With the members' own probabilities.
+        step: With the members' probabilities.
         weights: [members], summing to 1.
     """
     return _renormalised(step, _log_product(step, weights[:, None]))
@@ -32,20 +65,18 @@ def consistent(step: Distribution, *, geometric: bool) -> Distribution:
       ``(sum_i v_i c_i(w)) prod_i P_i(w)^v_i``.
     """
     own = step.members.double()
-    surety = torch.special.entr(own).sum(dim=2).neg().softmax(dim=0)[:, :, None]
+    certainty = torch.special.entr(own).sum(dim=2).neg().softmax(dim=0)[:, :, None]
     nearness = (own - own.mean(dim=0)).abs().neg().exp()
     if geometric:
-        return _renormalised(step, _log_product(step, surety[:, :, 0]) + (surety * nearness).sum(dim=0).log())
-    mean = (surety * nearness * own).sum(dim=0)
+        return _renormalised(step, _log_product(step, certainty[:, :, 0]) + (certainty * nearness).sum(dim=0).log())
+    mean = (certainty * nearness * own).sum(dim=0)
     return replace(step, mean=mean / mean.sum(dim=1, keepdim=True))
 
 
 def _log_product(step: Distribution, weights: Tensor) -> Tensor:
-    """``sum_i a_i log P_i(w)`` [B, U], with weights [members, B] or [members, 1].
-
-    Where a member cannot express an entry its factor is the smallest number rather than zero: so a member without a say
-    excludes nothing, and what all can express goes before what some cannot.
-    """
+    """``sum_i a_i log P_i(w)`` [B, U], with weights [members, B] or [members, 1]."""
+    # An entry that a member cannot express gets the smallest factor instead of zero. So a member of weight 0 excludes
+    # nothing, and an entry that all members can express goes before one that some cannot.
     smallest = torch.finfo(torch.float64).min / 2
     return (step.members.double().log().clamp(min=smallest) * weights.double()[:, :, None]).sum(dim=0)
 

@@ -1,32 +1,31 @@
-"""What each row of a step emits: the method's distribution, its gate, the entry that wins, and how it came to that."""
+"""The sampler: what each row of a step emits, by the method's distribution, its gates, and the row's settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ensemble.runtime.logits import Logits
 from ensemble.step.distribution import Distribution, greedy, sample
-from ensemble.step.logprobs import Likelihood, likelihoods
-from ensemble.step.token_method import Combine, EndsTogether, TokenRule
+from ensemble.step.logprobs import StepLogprobs, step_logprobs
+from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
 from ensemble.step.trace import Step, explain
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
 
-NOT_A_NUMBER = -2
-"""What is chosen where logits are no numbers."""
+NO_TOKEN = -2
+"""The sampled token of a row with NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How a row chooses.
+    """How to choose a row's token.
 
     Attributes:
-        temperature: 0 takes the likeliest; above, one is drawn.
+        temperature: 0 takes the likeliest entry; above 0, one is drawn.
         top_p: In (0, 1]; see :func:`ensemble.step.distribution.sample`.
         uniform: In [0, 1); decides the draw.
         alternatives: See :class:`ensemble.decode.settings.Settings`.
@@ -39,39 +38,29 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampledToken:
     """What a row emits.
 
     Attributes:
-        token: As in :class:`ensemble.step.distribution.Distribution`; NOT_A_NUMBER where nothing can be chosen.
+        token: As in :class:`ensemble.step.distribution.Distribution`; NO_TOKEN if nothing can be chosen.
         handled: Entries whose probabilities were looked at.
         combined: Whether several members decided.
-        step: For the trace; None unless asked for.
-        likelihood: How likely it was, and what else was; None unless asked for.
+        step: For the trace; None unless requested.
+        logprobs: Its log-probability and those of alternatives; None unless requested.
     """
 
     token: int
     handled: int
     combined: bool
     step: Step | None = None
-    likelihood: Likelihood | None = None
+    logprobs: StepLogprobs | None = None
 
 
-class Asked(Protocol):
-    """What the members that were asked have to say: :class:`ensemble.decode.sequences.Contexts` where a text grows."""
+class Detokenizer:
+    """Turns sampled tokens into the primary's ids and into bytes.
 
-    @property
-    def logits(self) -> Sequence[Logits]:
-        """For each member that was asked, its logits [B, V]."""
-        ...
-
-    def ask(self) -> None:
-        """Ask the others; theirs join them."""
-        ...
-
-
-class Spelling:
-    """What the primary emits, as ids and as bytes.
+    A sampled token is an id of the primary. Or it is the number of the primary's ids plus an entry of the joint
+    vocabulary, which the primary spells with several ids.
 
     Args:
         vocabularies: The members', the primary's first.
@@ -86,116 +75,119 @@ class Spelling:
         self.size = vocabularies[0].size
 
     def ids(self, token: int) -> list[int]:
-        """The primary's ids of a choice: itself, or those of an entry that it spells."""
+        """The primary's ids of a sampled token."""
         if token < self.size:
             return [token]
         return self._vocabularies[0].continue_ids(self.entry_bytes(token - self.size) or b"")
 
     def data(self, token: int) -> bytes | None:
-        """The bytes that a choice adds to the text; None for EOS."""
+        """The bytes that a sampled token adds to the text; None for EOS."""
         if token == self._eos:
             return None
         return self._vocabularies[0].token_bytes(token) if token < self.size else self.entry_bytes(token - self.size)
 
     def entry_bytes(self, entry: int) -> bytes | None:
         """The bytes of an entry of the joint vocabulary; None for EOS."""
-        found = self._joint.representative(entry)
-        return None if found is None else self._vocabularies[found[0]].token_bytes(found[1])
+        owner = self._joint.representative(entry)
+        return None if owner is None else self._vocabularies[owner[0]].token_bytes(owner[1])
 
 
-class Chooser:
-    """Chooses for the rows of a step.
+class Sampler:
+    """Chooses a token for each row of a step.
 
     Args:
         rule: The method.
-        members: How many there are.
-        spelling: Of the primary.
-        trace: Whether choices say how they came about.
+        members: The number of members.
+        detokenizer: Of these members.
+        trace: Whether to explain each step.
     """
 
-    def __init__(self, rule: TokenRule, members: int, spelling: Spelling, *, trace: bool) -> None:
+    def __init__(self, rule: TokenRule, members: int, detokenizer: Detokenizer, *, trace: bool) -> None:
         self._rule = rule
-        self._several = members > 1
-        self._spelling = spelling
+        self._has_others = members > 1
+        self._detokenizer = detokenizer
         self._trace = trace
 
-    def __call__(self, contexts: Asked, draws: Sequence[Draw], ends_together: EndsTogether) -> list[Choice]:
-        """Choose for each row.
+    def __call__(
+        self,
+        logits: Sequence[Logits],
+        draws: Sequence[Draw],
+        appends_only: AppendsOnly,
+        run_others: Callable[[], Sequence[Logits]] | None = None,
+    ) -> list[SampledToken]:
+        """Choose for each row; rows do not depend on each other.
 
         Args:
-            contexts: Hold the logits of the rows; members that wait are asked where the method's gate says so.
-            draws: How each row chooses. What it chooses does not depend on the others.
-            ends_together: See :class:`ensemble.step.token_method.TokenRule`.
+            logits: For each member its logits [B, V_i]; the primary's alone if the others wait for a gate.
+            draws: For each row, how to choose.
+            appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
+            run_others: Runs the members that wait, and returns all members' logits; None if no member waits.
         """
         rule = self._rule
-        gated = self._several and rule.alone is not None
-        counts = rule.asks(contexts.logits[0]) if gated and rule.asks is not None else None
-        if rule.alone is not None and counts is not None and not any(counts):
-            return self._pick(rule.alone(contexts.logits), draws, combined=False)
-        if counts is not None:
-            contexts.ask()
-        step = self._combine(draws)(contexts.logits)
-        choices = self._pick(step, draws, combined=self._several)
-        if gated and rule.counts is not None:
-            counts = rule.counts(step, ends_together)
-        shut = [row for row, open_ in enumerate(counts or ()) if not open_]
-        if shut and rule.alone is not None:
-            alone = rule.alone([contexts.logits[0][shut]])
-            found = self._pick(alone, [draws[row] for row in shut], combined=False)
-            for row, choice in zip(shut, found, strict=True):
-                choices[row] = choice
-        return choices
+        alone = rule.primary_alone if self._has_others else None
+        is_open: Sequence[bool] = ()
+        if alone is not None and rule.needs_others is not None:
+            is_open = rule.needs_others(logits[0])
+            if not any(is_open):
+                return self._pick(alone(logits[:1]), draws, combined=False)
+            logits = logits if run_others is None else run_others()
+        step = self._combine(draws)(logits)
+        sampled = self._pick(step, draws, combined=self._has_others)
+        if alone is not None and rule.gate is not None:
+            is_open = rule.gate(step, appends_only)
+        closed = [row for row, open_ in enumerate(is_open) if not open_]
+        if closed and alone is not None:
+            own = self._pick(alone([logits[0][closed]]), [draws[row] for row in closed], combined=False)
+            for row, token in zip(closed, own, strict=True):
+                sampled[row] = token
+        return sampled
 
     def _combine(self, draws: Sequence[Draw]) -> Combine:
-        """What is enough for these draws: probabilities count where one is drawn, or told."""
-        rough = self._rule.decide
+        """The cheapest combination that is enough for these draws."""
+        rough = self._rule.combine_greedy
+        # Draws, log-probabilities and traces need exact probabilities.
         if rough is None or self._trace or any(draw.temperature or draw.alternatives is not None for draw in draws):
             return self._rule.combine
         return rough
 
-    def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[Choice]:
+    def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[SampledToken]:
         winners = _winners(step, draws)
         ids = step.ids.gather(1, winners[:, None]).squeeze(1)
-        tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NOT_A_NUMBER)
-        # One copy to the host for both.
-        found = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
-        asked = {
+        tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NO_TOKEN)
+        # One copy from the device for both, since each copy waits for it.
+        rows = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
+        alternatives = {
             row: n
-            for row, (draw, (token, _)) in enumerate(zip(draws, found, strict=True))
-            if (n := draw.alternatives) is not None and token != NOT_A_NUMBER
+            for row, (draw, (token, _)) in enumerate(zip(draws, rows, strict=True))
+            if (n := draw.alternatives) is not None and token != NO_TOKEN
         }
-        likely = likelihoods(step, tokens, asked, self._spelling.data) if asked else {}
-        steps = dict(enumerate(winners.tolist())) if self._trace else {}
+        logprobs = step_logprobs(step, tokens, alternatives, self._detokenizer.data) if alternatives else {}
+        places = winners.tolist() if self._trace else []
         return [
-            Choice(
+            SampledToken(
                 token,
                 handled,
                 combined,
-                self._explain(step, row, steps[row], token) if steps else None,
-                likely.get(row),
+                self._explain(step, row, places[row], token) if self._trace and token != NO_TOKEN else None,
+                logprobs.get(row),
             )
-            for row, (token, handled) in enumerate(found)
+            for row, (token, handled) in enumerate(rows)
         ]
 
-    def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step | None:
-        """None where there is nothing to tell, because nothing can be chosen."""
-        if token == NOT_A_NUMBER:
-            return None
-        spelling = self._spelling
-        return explain(step, row, winner, spelling.entry_bytes, spelling.data(token), spelling.size)
+    def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step:
+        texts = self._detokenizer
+        return explain(step, row, winner, texts.entry_bytes, texts.data(token), texts.size)
 
 
 def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
     """The index [B] of the entry that each row chooses."""
-    drawing = [row for row, draw in enumerate(draws) if draw.temperature > 0]
-    if not drawing:
+    drawing = [draw.temperature > 0 for draw in draws]
+    if not any(drawing):
         return greedy(step)
     device = step.mean.device
-    # A row that takes the likeliest is drawn for at temperature 1, and what was drawn is left.
-    heat = torch.tensor([draw.temperature or 1.0 for draw in draws], dtype=torch.float64, device=device)
-    shares = torch.tensor([draw.top_p for draw in draws], dtype=torch.float64, device=device)
+    # A greedy row takes part in the draw at temperature 1, and its result is not used.
+    temperature = torch.tensor([draw.temperature or 1.0 for draw in draws], dtype=torch.float64, device=device)
+    top_p = torch.tensor([draw.top_p for draw in draws], dtype=torch.float64, device=device)
     uniform = torch.tensor([draw.uniform for draw in draws], device=device)
-    drawn = sample(step, heat, shares, uniform)
-    if len(drawing) == len(draws):
-        return drawn
-    return torch.where(torch.tensor([draw.temperature > 0 for draw in draws], device=device), drawn, greedy(step))
+    drawn = sample(step, temperature, top_p, uniform)
+    return drawn if all(drawing) else torch.where(torch.tensor(drawing, device=device), drawn, greedy(step))

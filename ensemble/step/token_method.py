@@ -1,23 +1,29 @@
-"""The protocol of token-level methods: at every step the members' logits become one distribution.
+"""The protocol of token-level methods: at every step the members' logits become one distribution. And the gates.
 
-A module's ``make(setup, options) -> TokenRule`` is called once for an ensemble. It raises InputError, naming the
-method, what it needs and what the members lack, where they do not fit; nothing has been run by then. All else is
-shared: greedy decoding and sampling from the distribution, contexts, batches, drafts, traces and counts.
+A method's module has ``make(setup, options) -> TokenRule``, called once for an ensemble. It raises InputError if the
+members do not fit the method; the message names the method, what it needs and what the members lack. Nothing has been
+run by then. Greedy decoding, sampling, contexts, batches, drafts, traces and counts are the same for all methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from ensemble.runtime.logits import Logits, whole
+from ensemble.step.distribution import Distribution, candidate_logits, greedy
+from ensemble.vocabulary.joint import JointVocabulary, MemberTables
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ensemble.models.member import Member
-    from ensemble.runtime.logits import Logits
-    from ensemble.step.distribution import Distribution
-    from ensemble.vocabulary.joint import JointVocabulary
+
+ENOUGH = 0.5
+"""The mean probability from which the primary's token is taken, whatever single members want."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Setup:
     Attributes:
         members: The primary first.
         joint: Their joint vocabulary, on the primary's device.
-        k: Candidates that each member brings, where a method restricts itself to some.
+        k: Candidates of each member, for methods that take only some.
         weights: One for each member, summing to 1.
     """
 
@@ -38,23 +44,23 @@ class Setup:
 
 
 class Combine(Protocol):
-    """How the members' logits become a distribution over entries of the joint vocabulary."""
+    """A function that turns the members' logits into a distribution over entries of the joint vocabulary."""
 
     def __call__(self, logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
-        """Combine a step for a batch; rows do not see each other.
+        """Combine a step for a batch. Rows do not depend on each other.
 
         Args:
-            logits: For each member its next-token logits [B, V_i], which may be changed in place, or what stands for
-                them; see :mod:`ensemble.runtime.logits`.
-            also: [B, n] entries that are to be scored: the distribution holds them besides, where it does not hold all
-                anyway, and is in float64, so that no probability that matters is too small for its type.
+            logits: For each member its next-token logits [B, V_i], which may be changed in place; see
+                :mod:`ensemble.runtime.logits`.
+            also: [B, n] entries to score. The distribution includes them, and is in float64, so that no probability
+                that matters is too small for its type.
         """
         ...
 
 
-EndsTogether = Callable[[int, int], bool]
-"""For a row and an id of the primary: whether every member would go on with new ids after the text, its last ones
-unchanged, if that were emitted (``C_i`` of the text is the beginning of ``C_i`` of both)."""
+AppendsOnly = Callable[[int, int], bool]
+"""For a row and an id of the primary: whether that token would leave every other member's last ids unchanged
+(``C_i`` of the text is a prefix of ``C_i`` of the text with the token)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +69,46 @@ class TokenRule:
 
     Attributes:
         combine: The distribution of a step.
-        alone: The primary's own, from its logits alone: what counts where a gate is shut. Needed with a gate.
-        counts: A gate: from a step, and whether tokenizations end together, the rows in which it counts. None: all.
-        asks: A gate before that: from the primary's logits [B, V], the rows for which the others are needed. Where none
-            is, they are not run; where one is, they catch up in all rows. None: they are run at every step.
-        decide: As ``combine``, where the likeliest entry is all that is wanted and there is no gate: the probabilities
-            may be rough. None: ``combine`` does it.
+        primary_alone: The primary's distribution, from its logits alone, for the rows that a gate leaves to it. A
+            gate needs it.
+        gate: From a step, the rows in which the members' combination counts. None: it counts in all.
+        needs_others: A gate before that: from the primary's logits [B, V], the rows that need the other members. They
+            run only if there is a row, and then catch up in all rows. None: they run at every step.
+        combine_greedy: Like ``combine``, for steps without a gate that need only the likeliest entry: the
+            probabilities may be rough. None: ``combine`` is used.
     """
 
     combine: Combine
-    alone: Combine | None = None
-    counts: Callable[[Distribution, EndsTogether], list[bool]] | None = None
-    asks: Callable[[Logits], list[bool]] | None = None
-    decide: Combine | None = None
+    primary_alone: Combine | None = None
+    gate: Callable[[Distribution, AppendsOnly], list[bool]] | None = None
+    needs_others: Callable[[Logits], list[bool]] | None = None
+    combine_greedy: Combine | None = None
+
+
+def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]:
+    """The gate of :mod:`ensemble.methods.safe`: for each row, whether the members' combination counts."""
+    own = greedy(replace(step, mean=step.members[0]))[:, None]
+    agreed = step.members.gather(2, own.expand(len(step.members), -1, -1)) == step.members.amax(dim=2, keepdim=True)
+    # "not >=" instead of "<": where a probability is NaN the gate opens, and the step reports it.
+    needed = ~(agreed.all(dim=0) | (step.mean.gather(1, own) >= ENOUGH))
+    # One copy from the device for both.
+    rows = torch.cat([step.ids.gather(1, own), needed], dim=1).tolist()
+    return [bool(needs) and appends_only(row, token) for row, (token, needs) in enumerate(rows)]
+
+
+def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bool]]:
+    """A gate on the primary's logits (GaC's Eq. 5): it opens where the largest probability is at most a threshold.
+
+    Args:
+        tables: The primary's side of the joint vocabulary.
+        threshold: A probability.
+    """
+
+    def needs_others(logits: Logits) -> list[bool]:
+        z = candidate_logits(whole([logits])[0], tables)
+        largest = (z.amax(dim=1) - z.logsumexp(dim=1)).exp()
+        # "not >" instead of "<=": where a logit is NaN the others run, and the step reports it.
+        rows: list[bool] = (~(largest > threshold)).tolist()
+        return rows
+
+    return needs_others

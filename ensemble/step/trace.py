@@ -1,4 +1,4 @@
-"""What happened at a step: what each member wanted, the union, and who won."""
+"""The explanation of a step: what each member wanted, the union, and the entry that won."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from ensemble.step.distribution import Distribution
 from ensemble.vocabulary.joint import NONE
 
 SHOWN = 20
-"""Candidates that are kept of a step over whole vocabularies; half of them are taken for a member's top k."""
-
+"""Candidates to keep of a step over whole vocabularies; half of them count as a member's top k."""
 LEAST = 0.0005
-"""A candidate that no member gives as much tells nothing, unless it won: its shares are 0.0%."""
+"""The smallest probability worth showing: below it, every member's share is printed as 0.0%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +21,10 @@ class Candidate:
 
     Attributes:
         data: Its bytes; None for EOS.
-        token: The primary's id for it; None where the primary cannot express it, or only with several ids.
+        token: The primary's id for it; None if the primary cannot express it, or only with several ids.
         wanted_by: The members that have it among their top k, by number.
-        probabilities: Each member's own probability; only the primary's where it decided alone.
-        mean: What they are combined to.
+        probabilities: Each member's probability; only the primary's if it decided alone.
+        mean: The combined probability.
     """
 
     data: bytes | None
@@ -45,9 +44,9 @@ class Step:
     """One step of a generation.
 
     Attributes:
-        candidates: The union, the likeliest first; the likeliest entries where whole vocabularies are combined.
+        candidates: The union, the likeliest first; for a method over whole vocabularies, the likeliest entries.
         chosen: The number of the candidate that won.
-        data: The bytes that were emitted; None for EOS.
+        data: The emitted bytes; None for EOS.
     """
 
     candidates: tuple[Candidate, ...]
@@ -55,7 +54,7 @@ class Step:
     data: bytes | None
 
     def likeliest(self, most: int) -> list[int]:
-        """The numbers of the candidates that tell something: so many of the likeliest, and the one that won."""
+        """The numbers of the candidates to show: at most ``most`` of the likeliest, and the one that won."""
         return [
             n
             for n, candidate in enumerate(self.candidates)
@@ -64,21 +63,22 @@ class Step:
 
     @property
     def won_by(self) -> tuple[int, ...]:
-        """The members, by number, that have no likelier candidate on the union than the one that won."""
+        """The numbers of the members whose likeliest candidate on the union won."""
         members = zip(*(candidate.probabilities for candidate in self.candidates), strict=True)
         return tuple(m for m, own in enumerate(members) if own[self.chosen] == max(own))
 
     @property
     def disagreement(self) -> float:
-        """How far the members' probabilities on the union are apart, from 0 (the same) to 1 (nothing in common).
+        """How much the members' probabilities on the union differ, from 0 (equal) to 1 (nothing in common).
 
-        Their Jensen-Shannon divergence, each counting alike, divided by its maximum: the logarithm of their number.
+        It is their Jensen-Shannon divergence with equal weights, divided by its maximum, the logarithm of their number.
         """
         members = list(zip(*(candidate.probabilities for candidate in self.candidates), strict=True))
         if len(members) < 2:
             return 0.0
         middle = [sum(each) / len(members) for each in zip(*members, strict=True)]
         divergence = _entropy(middle) - sum(map(_entropy, members)) / len(members)
+        # Rounding may leave the range a little.
         return min(max(divergence / math.log(len(members)), 0.0), 1.0)
 
 
@@ -94,15 +94,15 @@ def explain(
     emitted: bytes | None,
     ids: int,
 ) -> Step:
-    """Describe a row of a step.
+    """Explain a row of a step.
 
     Args:
-        step: What the method made of it.
+        step: The step.
         row: The row of the batch.
-        winner: The index of the chosen entry within the row.
+        winner: The index of the chosen entry in the row.
         entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
-        emitted: The bytes that were emitted.
-        ids: How many the primary has.
+        emitted: The emitted bytes; None for EOS.
+        ids: The number of the primary's ids.
     """
     entries = step.entries[row].tolist()
     if step.tops is None:

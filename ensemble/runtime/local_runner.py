@@ -1,0 +1,188 @@
+"""Model runners of this process: the base class, and the runner that works without a cache."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ensemble.runtime.draft import Drafter
+from ensemble.runtime.model_runner import Ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class LocalRunner(ABC):
+    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process. Logits are tensors on the model's device.
+
+    A subclass implements :meth:`prefill`, :meth:`extend` and :meth:`drop`.
+
+    Args:
+        model: A model of transformers in evaluation mode.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        # Typed as Any, because forward passes take other arguments for each kind of model.
+        self._model: Any = model
+        self._device = model.device
+        self._rows: list[list[int]] = []
+
+    @abstractmethod
+    def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
+        """Append a row for each prompt.
+
+        Returns:
+            The logits [prompts, last, V] after the last ``last`` tokens of each. Where a prompt has fewer tokens, the
+            first ones have no meaning.
+        """
+
+    @abstractmethod
+    def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """Cut each row to its first ``keep`` tokens and append its new ones, at least one.
+
+        Returns:
+            The logits [rows, last, V] after the last ``last`` tokens of each row. Those before a row's new tokens have
+            no meaning.
+        """
+
+    @abstractmethod
+    def drop(self, kept: Sequence[int]) -> None:
+        """Keep only the rows with these numbers, in this order."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return [len(row) for row in self._rows]
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the batch."""
+        return len(self._rows)
+
+    def admit(self, prompts: Sequence[Ids]) -> Tensor:
+        """Append a row for each prompt; return the logits [prompts, V] after each of them."""
+        return self.prefill(prompts)[:, -1]
+
+    def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> Tensor:
+        """See :meth:`extend`; return the logits [rows, V] after each row."""
+        return self.extend(keep, new)[:, -1]
+
+    def draft(self, keep: int, new: Ids, drafter: Drafter, max_tokens: int) -> tuple[list[int], Tensor]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`."""
+        logits = [self.feed([keep], [new]) if self._rows else self.admit([new])]
+        tokens: list[int] = []
+        while len(tokens) < max_tokens and (token := drafter(logits[-1])) is not None:
+            tokens.append(token)
+            logits.append(self.feed(self.lengths, [[token]]))
+        return tokens, torch.cat(logits)
+
+    def read(self, keep: int, new: Ids, positions: Sequence[int]) -> Tensor:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`."""
+        length = keep + len(new)
+        if self._rows:
+            logits = self.extend([keep], [new], last=len(new))[0]
+        else:
+            # A long prompt's logits take much memory, so none are computed before the first position.
+            logits = self.prefill([new], last=length - positions[0])[0]
+        first = length - len(logits)
+        return logits[[position - first for position in positions]]
+
+    def branch(self, parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]) -> Tensor:
+        """Replace the rows, each a prompt, by their continuations; see :meth:`score`.
+
+        Returns:
+            The logits [places, V] after the tokens at these places.
+        """
+        self.drop(parents)
+        widest = max(map(len, new))
+        logits = self.extend([length - 1 for length in self.lengths], new, last=widest)
+        # The logits of all rows end in the same column, so a shorter row begins further right.
+        columns = [(row, widest - len(new[row]) + position) for row, position in places]
+        index = torch.tensor(columns, device=logits.device)
+        return logits[index[:, 0], index[:, 1]]
+
+    def score(
+        self, prompts: Sequence[Ids], parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.score`."""
+        self.prefill(prompts)
+        logits = self.branch(parents, new, places)
+        self.drop([])
+        return logits
+
+
+class RecomputingRunner(LocalRunner):
+    """Runs a causal model without a cache: every call runs whole rows.
+
+    It is slower than a cache, and correct for every causal model, also for one whose state cannot be rolled back.
+    """
+
+    def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :meth:`LocalRunner.prefill`."""
+        rows = [list(prompt) for prompt in prompts]
+        self._rows += rows
+        return self._forward(rows, last)
+
+    def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
+        """See :meth:`LocalRunner.extend`."""
+        self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        return self._forward(self._rows, last)
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """See :meth:`LocalRunner.drop`."""
+        self._rows = [self._rows[n] for n in kept]
+
+    def _forward(self, rows: Sequence[Ids], last: int) -> Tensor:
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
+        # Rows are padded on the right, where a causal model never sees the padding. So no mask is needed.
+        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self._device)
+        # Logits take most of a long prompt's memory, so none are computed before the first one needed.
+        needed = min(longest, longest - min(lengths) + last)
+        options = {"logits_to_keep": needed} if can_skip_logits(type(self._model).forward) else {}
+        logits: Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
+        ends = torch.tensor(lengths, device=self._device) - (longest - logits.shape[1])
+        return last_logits(logits, ends, last)
+
+
+def last_logits(logits: Tensor, ends: Tensor, last: int) -> Tensor:
+    """The logits [rows, last, V] before each row's end.
+
+    Args:
+        logits: [rows, columns, V] of rows that are padded on the right.
+        ends: [rows] the columns of each row before its padding.
+        last: Logits to take of each row; where a row has fewer, its first ones are repeated.
+    """
+    places = (ends[:, None] - last + torch.arange(last, device=logits.device)).clamp(min=0)
+    return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
+
+
+@lru_cache  # reading the signature takes longer than all else around a forward pass
+def can_skip_logits(forward: Callable[..., object]) -> bool:
+    """Whether a model's forward pass can compute the logits of the last tokens only."""
+    return "logits_to_keep" in inspect.signature(forward).parameters
+
+
+def common_prefix(rows: Sequence[Ids]) -> list[int]:
+    """The longest sequence that all rows begin with."""
+    # What the smallest and the largest row share, all rows between them share too.
+    first, last = min(rows, key=list), max(rows, key=list)
+    return list(first[: common_length(list(first), list(last))])
+
+
+def common_length(a: Ids, b: Ids) -> int:
+    """How many ids two sequences of the same type share at the front."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    # A binary search: Python compares slices at the speed of C, and single ids slowly.
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[:middle] == b[:middle] else (low, middle)
+    return low
