@@ -11,7 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
-from reports.card import evidence
+from reports.sections.card import evidence
 from reports.read.result import read_result
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ def lm_eval(context: typer.Context) -> None:
     if not arguments or arguments in (["--help"], ["-h"]):
         print(ABOUT)
         arguments = ["--help"]
-    from advisor.lm_eval import check_installed, register
+    from advisor.lm_eval import register
+    from advisor.tasks.lm_eval_tasks import check_installed
 
     check_installed("advisor lm-eval")
     register()

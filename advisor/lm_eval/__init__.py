@@ -2,34 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-from ensemble.errors import InputError
-
 MODEL = "unite"
 """The model's name in lm-eval."""
-OLDEST = "0.4.13"
-"""The oldest supported release of lm-eval; the tests compare with it."""
-_INSTALL = "pip install 'unite-advisor[lm-eval]'"
-
-
-def check_installed(feature: str) -> None:
-    """Check that lm-eval is installed.
-
-    Args:
-        feature: What needs it, for the message.
-
-    Raises:
-        InputError: It is not installed, or older than OLDEST.
-    """
-    try:
-        installed = version("lm_eval")
-    except PackageNotFoundError:
-        raise InputError(f"{feature} needs lm-eval, which is not installed; {_INSTALL}") from None
-    from packaging.version import Version
-
-    if Version(installed) < Version(OLDEST):
-        raise InputError(f"{feature} needs lm-eval {OLDEST} or newer; {installed} is installed; {_INSTALL}")
 
 
 def register() -> None:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from advisor.lm_eval import check_installed
+from advisor.tasks.lm_eval_tasks import check_installed
 from ensemble.errors import InputError, UniteError
 
 _OUTPUTS = {

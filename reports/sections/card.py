@@ -11,7 +11,7 @@ from reports import text
 from reports.read.result import Result
 from reports.sections import verdict
 
-_TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def evidence(result: Result) -> str:
