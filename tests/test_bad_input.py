@@ -76,7 +76,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: there is no such file"),
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
         (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
-        (["select", "--profiles", "gone.json"], "--profiles gone.json: there is no such file"),
+        (["select", "--profiles", "gone.json"], "--profiles gone.json: the file does not exist"),
         ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
         (["select", "--profiles", "gone.json", "--race"], "--race asks models"),
         (["select", "--profiles", "gone.json", "--search"], "--search asks models"),

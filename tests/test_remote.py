@@ -70,8 +70,8 @@ def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.A
     plan = plan_of_pool(place)
     with ResponseCache(place.cache) as store:
         found = Profiler(plan, store, Terminal(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
-    assert all(one.profile.errors == 0 for one in found.values())
-    return {name: one.profile.answers for name, one in found.items()}
+    assert all(one.errors == 0 for one in found.values())
+    return {name: one.answers for name, one in found.items()}
 
 
 @pytest.mark.parametrize(("model", "template"), [("plain", "never"), ("chat", "never"), ("chat", "always")])
