@@ -29,3 +29,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         fresh = Path(folder) / path.name
         write(fresh)
         fresh.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as UTF-8, whole or not at all; see :func:`write_whole`."""
+    write_whole(path, lambda fresh: fresh.write_text(text, encoding="utf-8", newline="\n"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ensemble.errors import InputError
+from ensemble.files import write_text
 from reports import text
 from reports.charts.canvas import plain_style
 from reports.read.result import Result
@@ -44,7 +43,7 @@ _SCRIPTS = ("theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "ex
 
 def write_page(path: Path, result: Result) -> Path:
     """Write the report to a file, and return its path; see :func:`reports.write_report`."""
-    return _write_atomically(path, render(result))
+    return _write(path, render(result))
 
 
 def section_values(result: Result) -> dict[str, dict[str, Any]]:
@@ -91,30 +90,12 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def _write_atomically(path: Path, content: str) -> Path:
+def _write(path: Path, content: str) -> Path:
     """Write a whole file or nothing, with the permissions of any new file."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".report-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(content)
-        try:
-            # A temporary file is readable by its owner only.
-            temporary.chmod(0o666 & ~_umask())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_text(path, content)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); check the folder's permissions and space"
         ) from error
     return path
-
-
-def _umask() -> int:
-    # The umask can only be read by setting it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

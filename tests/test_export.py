@@ -11,8 +11,8 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
-from reports.sections.card import evidence
 from reports.read.result import read_result
+from reports.sections.card import evidence
 
 if TYPE_CHECKING:
     from pools import Place

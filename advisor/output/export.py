@@ -14,8 +14,8 @@ from ensemble.models.fingerprint import check_unchanged
 from ensemble.models.spec import EnsembleSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import model_card
-from reports.sections.card import evidence
 from reports.read import result as run_result
+from reports.sections.card import evidence
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
+from ensemble.files import write_text
 
 
 def folder_name(name: str) -> str:
@@ -56,16 +56,8 @@ def replace(path: Path, text: str) -> None:
     Raises:
         UniteError: The file cannot be written.
     """
-    # The process id keeps two runs into one folder from writing the same temporary file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_text(path, text)
     except OSError as error:
         raise UniteError(
             f"{path}: cannot be written ({error}); correct that or give another --out, then run the command again: "
