@@ -17,6 +17,7 @@ ORDER = {
     "ensemble": [
         "errors",
         "files",
+        "limits",
         "vocabulary",
         "runtime",
         "models",
