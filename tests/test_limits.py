@@ -21,7 +21,7 @@ def test_a_result_is_the_functions_own(process: LimitedProcess) -> None:
 
 
 def test_an_error_of_the_function_is_one_line_of_bad_input(process: LimitedProcess) -> None:
-    with pytest.raises(InputError, match="^math domain error$"):
+    with pytest.raises(InputError, match=r"^math domain error$"):
         process.call("math:sqrt", -1)
 
 
