@@ -15,7 +15,6 @@ import pytest
 import yaml
 from tiny import byte_tokenizer, tiny_model
 
-from advisor import lm_eval as harness
 from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
 from advisor.tasks.lm_eval_tasks import find
@@ -294,12 +293,12 @@ def test_without_lm_eval_one_line_says_how_to_install_it(monkeypatch: pytest.Mon
     def absent(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(harness, "version", absent)
+    monkeypatch.setattr("advisor.tasks.lm_eval_tasks.version", absent)
     with pytest.raises(
         InputError, match=r"needs lm-eval, which is not installed; pip install 'unite-advisor\[lm-eval\]'"
     ):
         load_task("lm_eval:gsm8k")
-    monkeypatch.setattr(harness, "version", lambda _: "0.4.9.2")
+    monkeypatch.setattr("advisor.tasks.lm_eval_tasks.version", lambda _: "0.4.9.2")
     with pytest.raises(InputError, match=r"needs lm-eval 0.4.13 or newer; 0.4.9.2 is installed"):
         load_task("lm_eval:gsm8k")
 
