@@ -200,6 +200,7 @@ def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) 
     Raises:
         InputError: They share a question.
     """
+    # By prompt and not by id: two splits from one file often number their questions anew.
     prompts = {example.prompt for example in other.examples}
     if shared := sum(example.prompt in prompts for example in task.examples):
         raise InputError(
@@ -235,7 +236,7 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_levels(race: float | None, level: float, search: int | None) -> None:
     for option, value in (("--race-level", race), ("--level", level)):
-        # NaN fails this comparison, too.
+        # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < 1:
             raise InputError(f"{option} {value:g}: give a probability above 0 and below 1, for example {LEVEL:g}")
     if search is not None and search < 2:

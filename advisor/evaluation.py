@@ -91,6 +91,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
     dev = evaluated
+    # Only a router learns; without one a missing dev split must not end the command.
     if "router" in methods:
         dev = load_split(options, "dev")
         check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")

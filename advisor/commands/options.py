@@ -102,4 +102,5 @@ def for_output(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a result as JSON."""
+    # ASCII, because the reader's encoding is unknown, and so that no escape of a model's text reaches a terminal.
     print(json.dumps(value, indent=2, ensure_ascii=True))

@@ -66,6 +66,7 @@ def select(
     else:
         config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
         folder = out or Path("runs") / folder_name(config.dev.name)
+        # Before the hours of work, not after them.
         check_out(folder)
         with open_session(config, progress) as (cache, run_engine):
             outcome = run(config, cache, progress, run_engine)

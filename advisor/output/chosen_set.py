@@ -155,6 +155,7 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
     members = []
     for model in models:
+        # Said before the text is taken as a hub id, which would end in a message about a missing folder.
         if model.startswith(PREFIX):
             raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
         folder = Path(model).expanduser()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from ensemble.errors import InputError
@@ -59,14 +59,8 @@ class ServerAddress:
 
     def as_dict(self) -> dict[str, object]:
         """As ``result.json`` has it; the key itself is not part of it."""
-        return {
-            "address": self.path_or_id,
-            "key_env": self.key_env,
-            "revision": self.revision,
-            "timeout": self.timeout,
-            "concurrency": self.concurrency,
-            "requests_per_minute": self.requests_per_minute,
-        }
+        options = {name: value for name, value in asdict(self).items() if name not in ("url", "model")}
+        return {"address": self.path_or_id, **options}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, object], place: str) -> ServerAddress:
@@ -109,6 +103,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals:
+            # The word is not quoted: it may be a key that lacks its key_env=.
             raise InputError(f"{place}: an option has no =; write key=value, for {', '.join(OPTIONS)}")
         if key not in OPTIONS:
             raise InputError(
@@ -140,6 +135,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
 
 def _address(word: str, place: str) -> tuple[str, str]:
     """The server's URL and the model's name."""
+    # At the first #: the names of models may contain one, addresses cannot.
     url, _, model = word.removeprefix(PREFIX).partition("#")
     if not model:
         raise InputError(f"{place}: the model's name is missing; write {PREFIX}http://HOST:PORT/v1#MODEL")
@@ -150,6 +146,7 @@ def _address(word: str, place: str) -> tuple[str, str]:
         host, _port = parts.hostname, parts.port
     except ValueError:
         raise InputError(f"{place}: the address is not valid; write {PREFIX}http://HOST:PORT/v1#MODEL") from None
+    # Some providers take the key as ?key=... or user:password@; the address is stored in result.json and shown.
     if "@" in parts.netloc or parts.query:
         raise InputError(
             f"{place}: the address has more than host, port and path; do not write a key into a pool file: add "
@@ -178,6 +175,7 @@ def _number(key: str, value: str, place: str) -> float:
 
 
 def _concurrency(value: str, place: str) -> int:
+    # int() alone also accepts 1_000 and the digits of other scripts.
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1000:
         raise InputError(f"{place}: concurrency={value}: must be a number from 1 to 1000")
     return int(value)

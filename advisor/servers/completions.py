@@ -144,4 +144,5 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
 def _new_tokens(answer: Mapping[str, Any]) -> int:
     usage = answer.get("usage")
     count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    # The count is used for speeds only, so a wrong one costs no response.
     return count if isinstance(count, int) and 0 <= count < 1 << 31 else 0

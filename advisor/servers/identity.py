@@ -131,6 +131,7 @@ def _created(created: object) -> dict[str, Any]:
 def _answered_as(server: ServerClient, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The model's name and fingerprint in a server's answer."""
     fields = _fields(server, answer, ("model", _FINGERPRINT))
+    # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
     return {"answers_as": fields.pop("model"), **fields} if "model" in fields else fields
 
 

@@ -40,7 +40,7 @@ class RestrictedClient(httpx2.Client):
 
     def _on_request(self, request: httpx2.Request) -> None:
         # The openai client adds headers from its own environment variables (organisation, project, custom headers).
-        # They are not meant for a server that somebody else runs.
+        # They are not meant for another company's server.
         allowed = (*_HEADERS, *(_OPENAI_HEADERS if self._address.is_openai else ()))
         for name in [name for name in request.headers if name.lower() not in allowed]:
             del request.headers[name]
