@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, TRIES, Rules
+from advisor.servers.address import ServerAddress
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -136,6 +137,7 @@ class RunConfig:
         check_seed(seed)
         _check_levels(race, level, search)
         candidates = read_pool(options["pool"])
+        check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()
         held_out = None
@@ -180,6 +182,13 @@ def load_split(options: Mapping[str, Any], split: str) -> Task:
     """Load one split of the task that the options name; see :func:`advisor.tasks.load_task`."""
     names = ("shots", "limit", "seed", "allow_code_execution")
     return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
+
+
+def check_keys(candidates: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
+    """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
+    for entry in candidates:
+        if isinstance(entry.checkpoint, ServerAddress):
+            entry.checkpoint.check_key_name(options.get("allow_key_env") or (), f"{entry.place}: {entry.name}")
 
 
 def check_task_is_given(options: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from advisor.config import (
     RunConfig,
     check_choice,
     check_disjoint,
+    check_keys,
     check_method,
     check_seed,
     check_task_is_given,
@@ -25,6 +26,7 @@ from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
 from advisor.records import Rules
+from advisor.servers.address import ServerAddress
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
@@ -88,6 +90,10 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
+    for entry in candidates:
+        if isinstance(entry.checkpoint, ServerAddress):
+            entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
+    check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
     dev = evaluated

@@ -77,6 +77,14 @@ Tries = Annotated[
     int | None,
     typer.Option("--tries", help="Sets that --search decodes, with the one of the rules.", show_default="4"),
 ]
+KeyNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-key-env",
+        metavar="NAME",
+        help="A variable that may hold a server's key; *_API_KEY needs no permission.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[

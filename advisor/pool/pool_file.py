@@ -6,7 +6,7 @@
     ./models/llama-q4.gguf  dtype=bfloat16
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub model
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
-    openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY
+    openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
 
 The last model is on a server; see :mod:`advisor.servers.address`.
 """

@@ -70,7 +70,7 @@ def generate(
         raise server.invalid_answer(path, "has no text")
     if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
-    text, reason = _cut(server.redact(text), choice.get("finish_reason"), stop)
+    text, reason = _cut(text, choice.get("finish_reason"), stop)
     return Response(text, _new_tokens(answer), reason, 0.0), answer
 
 
