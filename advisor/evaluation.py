@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,8 +119,15 @@ def _learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> di
     """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
     if "deepen-adapt" not in methods:
         return {}
-    by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
-    accuracies = [by_name.get(member.name) for member in config.candidates]
+    try:
+        by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
+        accuracies = [by_name.get(member.name) for member in config.candidates]
+        # math.isfinite raises TypeError for what is no number, and OverflowError for 400 digits.
+        is_odd = not all(accuracy is None or math.isfinite(accuracy) for accuracy in accuracies)
+    except (KeyError, TypeError, OverflowError):
+        is_odd = True
+    if is_odd:
+        raise InputError(f"{run / 'result.json'}: candidates has no accuracies; run `advisor select` again")
     # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
     return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
 
@@ -132,7 +140,11 @@ def _read_settings(settings: Sequence[str], methods: Sequence[str]) -> dict[str,
         method, _, name = key.partition(".")
         if not equals or method not in methods or not name:
             raise InputError(f"--set {setting}: give METHOD.NAME=VALUE, for a method of --methods")
-        options.setdefault(method, {})[name] = yaml.safe_load(value)
+        try:
+            options.setdefault(method, {})[name] = yaml.safe_load(value)
+        # ValueError: a date that does not exist, for example.
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise InputError(f"--set {setting[:100]}: the value cannot be read as YAML; correct it") from None
     return options
 
 
