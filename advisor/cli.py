@@ -60,7 +60,11 @@ def main() -> None:
     debug = "--debug" in sys.argv
     _set_up(debug=debug)
     try:
-        _run_command(sys.argv[1:] or ["--help"])
+        # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
+        command = typer.main.get_command(app)
+        with command.make_context("advisor", sys.argv[1:] or ["--help"]) as parsed:
+            command.invoke(parsed)
+        # Here and not at exit, so that a closed pipe is handled below.
         sys.stdout.flush()
     except typer.Exit as end:
         sys.exit(end.exit_code)
@@ -103,13 +107,6 @@ def _set_up(*, debug: bool) -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run_command(arguments: list[str]) -> None:
-    # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
-    command = typer.main.get_command(app)
-    with command.make_context("advisor", arguments) as context:
-        command.invoke(context)
-
-
 def stopped() -> str:
     """The message after Ctrl-C."""
     if _CACHING.isdisjoint(sys.argv[1:2]):
@@ -131,5 +128,6 @@ def _is_from_ctrl_c(error: BaseException | None) -> bool:
 def _fail(message: str, status: int) -> None:
     from reports.text import visible
 
+    # Messages quote files, models and servers: split() makes one line, visible() keeps escapes from the terminal.
     print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, TRIES, Rules
+from advisor.servers.address import ServerAddress
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -136,6 +137,7 @@ class RunConfig:
         check_seed(seed)
         _check_levels(race, level, search)
         candidates = read_pool(options["pool"])
+        check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()
         held_out = None
@@ -182,6 +184,13 @@ def load_split(options: Mapping[str, Any], split: str) -> Task:
     return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
 
 
+def check_keys(candidates: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
+    """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
+    for entry in candidates:
+        if isinstance(entry.checkpoint, ServerAddress):
+            entry.checkpoint.check_key_name(options.get("allow_key_env") or (), f"{entry.place}: {entry.name}")
+
+
 def check_task_is_given(options: Mapping[str, Any]) -> None:
     """Raise InputError if the options name no task."""
     if options.get("task") is None:
@@ -200,6 +209,7 @@ def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) 
     Raises:
         InputError: They share a question.
     """
+    # By prompt and not by id: two splits from one file often number their questions anew.
     prompts = {example.prompt for example in other.examples}
     if shared := sum(example.prompt in prompts for example in task.examples):
         raise InputError(
@@ -235,7 +245,7 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_levels(race: float | None, level: float, search: int | None) -> None:
     for option, value in (("--race-level", race), ("--level", level)):
-        # NaN fails this comparison, too.
+        # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < 1:
             raise InputError(f"{option} {value:g}: give a probability above 0 and below 1, for example {LEVEL:g}")
     if search is not None and search < 2:

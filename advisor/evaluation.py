@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from advisor.config import (
     RunConfig,
     check_choice,
     check_disjoint,
+    check_keys,
     check_method,
     check_seed,
     check_task_is_given,
@@ -25,6 +27,7 @@ from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
 from advisor.records import Rules
+from advisor.servers.address import ServerAddress
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
@@ -88,9 +91,14 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
+    for entry in candidates:
+        if isinstance(entry.checkpoint, ServerAddress):
+            entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
+    check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
     dev = evaluated
+    # Only a router learns; without one a missing dev split must not end the command.
     if "router" in methods:
         dev = load_split(options, "dev")
         check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")
@@ -111,8 +119,15 @@ def _learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> di
     """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
     if "deepen-adapt" not in methods:
         return {}
-    by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
-    accuracies = [by_name.get(member.name) for member in config.candidates]
+    try:
+        by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
+        accuracies = [by_name.get(member.name) for member in config.candidates]
+        # math.isfinite raises TypeError for what is no number, and OverflowError for 400 digits.
+        is_odd = not all(accuracy is None or math.isfinite(accuracy) for accuracy in accuracies)
+    except (KeyError, TypeError, OverflowError):
+        is_odd = True
+    if is_odd:
+        raise InputError(f"{run / 'result.json'}: candidates has no accuracies; run `advisor select` again")
     # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
     return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
 
@@ -125,7 +140,11 @@ def _read_settings(settings: Sequence[str], methods: Sequence[str]) -> dict[str,
         method, _, name = key.partition(".")
         if not equals or method not in methods or not name:
             raise InputError(f"--set {setting}: give METHOD.NAME=VALUE, for a method of --methods")
-        options.setdefault(method, {})[name] = yaml.safe_load(value)
+        try:
+            options.setdefault(method, {})[name] = yaml.safe_load(value)
+        # ValueError: a date that does not exist, for example.
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise InputError(f"--set {setting[:100]}: the value cannot be read as YAML; correct it") from None
     return options
 
 

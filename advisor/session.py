@@ -38,6 +38,7 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         )
         # Opened last, so that a run that is refused writes nothing.
         cache = stack.enter_context(ResponseCache(config.cache_dir, progress.say))
+        # In evaluate, dev and held_out are often the same questions, with the same notes.
         notes = (*config.dev.notes, *(config.held_out.notes if config.held_out is not None else ()))
         for note in dict.fromkeys(notes):
             progress.say(note)

@@ -135,6 +135,28 @@ def raw_server() -> Iterator[Raw]:
             server.shutdown()
 
 
+@contextmanager
+def socket_server(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Run a server that does with each connection what ``talk`` does; its address."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    def one(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):  # the client has closed the connection
+            talk(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
 def as_json(value: object, status: int = 200, **headers: str) -> Answer:
     """An answer with a JSON body."""
     return status, {"Content-Type": "application/json", **headers}, json.dumps(value).encode()

@@ -191,6 +191,8 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
         "voting,mbr,unite",
         "--members",
         "one,far,two",
+        "--allow-server",
+        url,
         "--json",
         "--quiet",
     )

@@ -16,7 +16,7 @@ from servers import Answer, Raw, as_json, completion, models, raw_server
 from advisor.pool.pool_file import read_pool
 from advisor.servers import transport
 from advisor.servers.address import ServerAddress
-from advisor.servers.client import ServerClient, ServerError, key_variable
+from advisor.servers.client import ServerClient, key_variable
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,13 +115,13 @@ def test_a_line_that_is_no_address_is_bad_input_and_no_key_in_it_is_shown(place:
 
 def test_a_line_can_say_all_of_it(place: Place) -> None:
     place.pool(
-        "openai:https://host:8000/some/v1/#org/name  name=big key_env=BIG timeout=2.5 concurrency=3 "
+        "openai:https://host:8000/some/v1/#org/name  name=big key_env=BIG_API_KEY timeout=2.5 concurrency=3 "
         "requests_per_minute=90 revision=r1 chat_template=never  # and a comment",
         '"openai:http://host/v1#a name"',
         "openai:http://host/v1#/models/gamma#2\tname=g",
     )
     first, second, third = read_pool("models.txt")
-    assert first.checkpoint == ServerAddress("https://host:8000/some/v1", "org/name", "BIG", "r1", 2.5, 3, 90.0)
+    assert first.checkpoint == ServerAddress("https://host:8000/some/v1", "org/name", "BIG_API_KEY", "r1", 2.5, 3, 90.0)
     assert (first.name, first.chat_template) == ("big", "never")
     assert second.checkpoint == ServerAddress("http://host/v1", "a name")
     assert (third.name, third.checkpoint) == ("g", ServerAddress("http://host/v1", "/models/gamma#2"))
@@ -176,14 +176,14 @@ def test_a_server_gets_nothing_of_the_environment_that_was_not_meant_for_it(
 def test_a_key_is_sent_and_neither_stored_nor_shown_even_where_the_server_repeats_it(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_KEY", f"{KEY}\n")
+    monkeypatch.setenv("MY_API_KEY", f"{KEY}\n")
     raw.answer = lambda path, _body: models("m") if path.endswith("/models") else completion(f"your key is {KEY}")
-    pool(place, raw, "key_env=MY_KEY")
+    pool(place, raw, "key_env=MY_API_KEY")
     ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify", "--debug")
     assert ran.status == 0
     assert {headers["authorization"] for _, headers, _ in raw.asked} == {f"Bearer {KEY}"}
     assert "your key is [key]" in Path("run/samples.jsonl").read_text(encoding="utf-8")
-    assert '"key_env": "MY_KEY"' in Path("run/result.json").read_text(encoding="utf-8")
+    assert '"key_env": "MY_API_KEY"' in Path("run/result.json").read_text(encoding="utf-8")
     written = [path for folder in (place.folder, place.cache) for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 4
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
@@ -194,18 +194,20 @@ def test_a_key_is_sent_and_neither_stored_nor_shown_even_where_the_server_repeat
 def test_a_wrong_key_is_said_by_the_name_of_its_variable(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, debug: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setenv("MY_API_KEY", KEY)
     raw.answer = but(401, f"Incorrect API key provided: {KEY}")
     if not debug:
-        assert "refuses the key in the environment variable MY_KEY (401)" in refused(place, raw, "key_env=MY_KEY")
+        assert "refuses the key in the environment variable MY_API_KEY (401)" in refused(
+            place, raw, "key_env=MY_API_KEY"
+        )
         return
-    pool(place, raw, "key_env=MY_KEY")
+    pool(place, raw, "key_env=MY_API_KEY")
     with pytest.raises(InputError) as caught:  # as main shows it under --debug: with all that is behind it
         place.advisor(*PROFILE, "--debug")
     import traceback
 
     shown = "".join(traceback.format_exception(caught.value))
-    assert "MY_KEY" in shown
+    assert "MY_API_KEY" in shown
     assert KEY not in shown
 
 
@@ -222,20 +224,20 @@ def test_a_server_that_wants_a_key_is_said_to(place: Place, raw: Raw) -> None:
 def test_a_key_that_is_not_there_or_none_is_bad_input(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, value: str | None, says: str
 ) -> None:
-    monkeypatch.delenv("MY_KEY", raising=False)
+    monkeypatch.delenv("MY_API_KEY", raising=False)
     if value is not None:
-        monkeypatch.setenv("MY_KEY", value)
-    line = refused(place, raw, "key_env=MY_KEY")
+        monkeypatch.setenv("MY_API_KEY", value)
+    line = refused(place, raw, "key_env=MY_API_KEY")
     assert says in line
     assert "two words" not in line
     assert not raw.asked
 
 
 def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setenv("MY_API_KEY", KEY)
     with raw_server() as other:
         raw.answer = lambda _path, _body: (307, {"Location": f"{other.url}/models"}, b"")
-        assert f"redirects to {other.url}" in refused(place, raw, "key_env=MY_KEY")
+        assert f"redirects to {other.url}" in refused(place, raw, "key_env=MY_API_KEY")
         assert not other.asked
 
 
@@ -295,23 +297,6 @@ def test_an_answer_that_does_not_end_is_given_up(place: Place, raw: Raw, monkeyp
     endless = (200, {"Content-Length": str(1 << 40)}, b" " * (1 << 18))
     raw.answer = lambda path, _body: models("m") if path.endswith("/models") else endless
     assert "the server's answer is longer than" in refused(place, raw)
-
-
-def test_an_answer_that_comes_too_slowly_is_a_timeout(raw: Raw) -> None:
-    def drops() -> Iterator[bytes]:
-        while True:
-            yield b" "
-            time.sleep(0.05)
-
-    raw.answer = lambda _path, _body: (200, {"Content-Length": "1000000"}, drops())
-    begin = time.monotonic()
-    with (
-        ServerClient(ServerAddress(raw.url, "m", timeout=0.3), retries=1) as server,
-        pytest.raises(ServerError) as caught,
-    ):
-        server.post("/completions", {"prompt": "What?"})
-    assert "did not answer within 0.3 s; set a longer timeout=SECONDS" in str(caught.value)
-    assert time.monotonic() - begin < 10
 
 
 def test_a_model_that_the_server_does_not_know_is_named_beside_those_it_has(place: Place, raw: Raw) -> None:

@@ -33,6 +33,11 @@ def evaluate(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
+    allow_server: Annotated[
+        list[str] | None,
+        typer.Option("--allow-server", metavar="URL", help="A server of the run's candidates that may be contacted."),
+    ] = None,
+    allow_key_env: opt.KeyNames = None,
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "cpu",

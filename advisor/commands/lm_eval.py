@@ -38,13 +38,14 @@ def lm_eval(context: typer.Context) -> None:
     register()
     from lm_eval.__main__ import cli_evaluate
 
+    # lm-eval reads sys.argv itself; it has no function that takes arguments.
     before = sys.argv
     sys.argv = ["lm-eval", *arguments]
     try:
         cli_evaluate()
     except UniteError:
         raise
-    # lm-eval has no exceptions of its own, and its task files can run any code.
+    # lm-eval defines no exceptions, and its task files can run any code.
     except Exception as error:
         reason = " ".join(str(error).split()) or "it gives no reason"
         raise UniteError(f"lm-eval: {type(error).__name__}: {reason} (--debug shows where)") from error

@@ -77,6 +77,14 @@ Tries = Annotated[
     int | None,
     typer.Option("--tries", help="Sets that --search decodes, with the one of the rules.", show_default="4"),
 ]
+KeyNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-key-env",
+        metavar="NAME",
+        help="A variable that may hold a server's key; *_API_KEY needs no permission.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[
@@ -102,4 +110,5 @@ def for_output(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print a result as JSON."""
+    # ASCII, because the reader's encoding is unknown, and so that no escape of a model's text reaches a terminal.
     print(json.dumps(value, indent=2, ensure_ascii=True))

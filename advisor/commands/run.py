@@ -64,6 +64,7 @@ def run(
         "top_p": top_p,
         "seed": seed,
     }
+    # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(ray_address) if engine == "ray" else nullcontext():
         ensemble = chosen_set.load_chosen(spec, engine)
         if stream and not trace:

@@ -21,6 +21,7 @@ def select(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
+    allow_key_env: opt.KeyNames = None,
     max_gap: opt.Gap = 10.0,
     max_length_ratio: opt.Ratio = 2.0,
     max_models: opt.Models = 3,
@@ -66,6 +67,7 @@ def select(
     else:
         config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
         folder = out or Path("runs") / folder_name(config.dev.name)
+        # Before the hours of work, not after them.
         check_out(folder)
         with open_session(config, progress) as (cache, run_engine):
             outcome = run(config, cache, progress, run_engine)

@@ -77,6 +77,7 @@ def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tupl
 def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Mapping[str, Any]) -> EnsembleSpec:
     method = str(given.get("method", found.method))
     k = given.get("k", found.k)
+    # lm-eval turns the text of --model_args into numbers where it can; what is still a text is no number.
     if not isinstance(k, int):
         raise InputError(f"--model_args k={k}: must be a number of candidates")
     check_method(method, k)

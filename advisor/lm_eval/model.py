@@ -108,6 +108,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         parts = [split_space(*request.args[:2]) for request in requests]
         for n, (context, continuation) in enumerate(parts):
             by_context.setdefault(context, []).append(n)
+            # Without a context, the text opens the row, and its first token may be written in another way.
             if not context:
                 parts[n] = context, self.ensemble.members[0].vocabulary.opening(continuation)
         questions: list[tuple[list[int], ChoiceQuestion]] = []
@@ -128,6 +129,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.windows`."""
         members = self.ensemble.members
         passages = [(n, window) for n, request in enumerate(requests) for window in windows(members, request.args[0])]
+        # A text's result is complete, and may be cached, only after its last window.
         waiting = Counter(n for n, _ in passages)
         results = [0.0] * len(requests)
         longest = max((max(map(len, window.prompts)) + len(window.tokens) for _, window in passages), default=0)
@@ -156,6 +158,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         with tqdm(total=len(requests), desc="Running generate_until requests", disable=disable_tqdm) as bar:
             for settings, numbers in by_settings.items():
                 longest = max(max(map(len, prompts[n])) for n in numbers) + settings.max_new_tokens
+                # A size for each group: one with short limits fits more rows.
                 batch = Batch(self._batch(longest))
                 for place, generation in self.ensemble.generate_each([prompts[n] for n in numbers], settings, batch):
                     n = numbers[place]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,18 @@ from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import check_distributed
-from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Reads, Sides
+from ensemble.methods import DEFAULT, check_distributed, list_methods
+from ensemble.models.spec import (
+    CHAT_TEMPLATES,
+    DTYPES,
+    READS,
+    ChatTemplate,
+    Checkpoint,
+    EnsembleSpec,
+    ModelSpec,
+    Reads,
+    Sides,
+)
 from ensemble.saved import folder as savedfolder
 
 
@@ -46,6 +57,8 @@ def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
     Settings(
         stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
     )
+    if not all(map(is_text, options["stop"] or ())):
+        raise InputError("--stop: one of the strings is not UTF-8 text; convert it")
     hush()
     if options["models"]:
         spec = chosen_by_hand(options["models"])
@@ -81,24 +94,22 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
     Raises:
         InputError: The folder is not a run folder, its result names no models, or a model is on a server.
     """
-    result = read_result(run)
+    result, place = read_result(run), str(run / "result.json")
     members = []
     for entry in candidates_of_run(run):
         if isinstance(entry.checkpoint, ServerAddress):
             raise InputError(why_not_decodable(entry.name))
         device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
         members.append(ModelSpec(entry.checkpoint, entry.name, device, dtype, template))
-    try:
-        task, ensemble = result["task"], result["ensemble"] or {}
-        return EnsembleSpec(
-            tuple(members),
-            ensemble.get("method", "unite"),
-            ensemble.get("k", 10),
-            max_new_tokens=task["max_new_tokens"],
-            stop=tuple(task["stop"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise _incomplete(run, error) from None
+    task, ensemble = (_object(result.get(key) or {}, key, place) for key in ("task", "ensemble"))
+    methods = [name for name, method in list_methods().items() if method.level != "response"]
+    return EnsembleSpec(
+        tuple(members),
+        _text({"method": DEFAULT, **ensemble}, "method", f"{place}: ensemble", methods),
+        _count({"k": 10, **ensemble}, "k", f"{place}: ensemble"),
+        max_new_tokens=_count(task, "max_new_tokens", f"{place}: task"),
+        stop=_stop_strings(task.get("stop"), f"{place}: task: stop"),
+    )
 
 
 def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> EnsembleSpec:
@@ -125,41 +136,102 @@ def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[PoolEntry, 
     """
     result, place = read_result(run), str(run / "result.json")
     try:
-        sources = result["provenance"]["models"]
+        sources = _object(result["provenance"]["models"], "provenance: models", place)
+        if any(not name.isprintable() for name in (*names, *sources)):
+            # The pool file accepts no such name, so advisor did not write this one.
+            raise InputError(f"{place}: the name of a model has characters that cannot be printed; correct it")
         if unknown := next((name for name in names if name not in sources), None):
             raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
-        return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _incomplete(run, error) from None
-
-
-def _incomplete(run: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{run / 'result.json'}: it does not have the place of its models ({error} is missing), for example because "
-        "the run used --profiles; give the models with --models"
-    )
+        chosen = names or result["selected"]
+        if not isinstance(chosen, list) or not chosen or not all(isinstance(name, str) for name in chosen):
+            raise InputError(f"{place}: selected must be a list of names; run `advisor select` again")
+        if len({*chosen}) < len(chosen):
+            raise InputError(f"{place}: selected has a name twice; run `advisor select` again")
+        return tuple(_entry(name, _object(sources[name], name, place), place) for name in chosen)
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{place}: it does not have the place of its models ({error} is missing), for example because the run "
+            "used --profiles; give the models with --models"
+        ) from None
 
 
 def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
-    template = cast("ChatTemplate", source["chat_template"])
+    inside = f"{place}: {name}"
+    template = cast("ChatTemplate", _text(source, "chat_template", inside, CHAT_TEMPLATES))
     if "remote" in source:
-        return PoolEntry(name, ServerAddress.from_dict(source["remote"], place), place, chat_template=template)
-    sides = Sides(source.get("source"), source.get("target"), cast("Reads | None", source.get("reads")))
-    checkpoint = Checkpoint(
-        str(source["path_or_id"]), source["revision"], sides=sides, gguf_file=source.get("gguf_file")
-    )
-    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
+        remote = ServerAddress.from_dict(_object(source["remote"], f"{name}: remote", place), inside)
+        return PoolEntry(name, remote, place, chat_template=template)
+    option = partial(_optional_text, source, place=inside)
+    sides = Sides(option("source"), option("target"), cast("Reads | None", option("reads", known=READS)))
+    path = _text(source, "path_or_id", inside)
+    _check_path(path, inside)
+    checkpoint = Checkpoint(path, option("revision"), sides=sides, gguf_file=option("gguf_file"))
+    dtype, device = _text(source, "dtype", inside, DTYPES), _text(source, "device", inside)
+    return PoolEntry(name, checkpoint, place, dtype, device, template)
+
+
+def _object(value: object, key: str, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: {key} must be a JSON object; run `advisor select` again")
+    return value
+
+
+def _text(values: Mapping[str, Any], key: str, place: str, known: Collection[str] = ()) -> str:
+    value = values[key]
+    # A hash of a list or an object would raise TypeError, so the type comes first.
+    if not isinstance(value, str) or not is_text(value) or not value or (known and value not in known):
+        form = f"one of {', '.join(known)}" if known else "a text"
+        raise InputError(f"{place}: {key} must be {form}; run `advisor select` again")
+    return value
+
+
+def _optional_text(values: Mapping[str, Any], key: str, *, place: str, known: Collection[str] = ()) -> str | None:
+    return None if values.get(key) is None else _text(values, key, place, known)
+
+
+def _count(values: Mapping[str, Any], key: str, place: str) -> int:
+    value = values.get(key)
+    # In Python True is an int; torch takes no number above 2**63.
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise InputError(f"{place}: {key} must be a whole number of at least 1; run `advisor select` again")
+    return value
+
+
+def _stop_strings(value: object, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) and each and is_text(each) for each in value):
+        raise InputError(f"{place} must be a list of texts that are not empty; run `advisor select` again")
+    return tuple(value)
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can encode it: JSON and arguments may have halves of surrogate pairs. It has no null characters."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_path(model: str, place: str) -> None:
+    """Raise InputError if the system cannot look for such a path: it is too long, or has ~ with an unknown user."""
+    try:
+        Path(model).expanduser().exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{place}: {model[:60]!r} cannot be read as a path ({error}); correct it") from None
 
 
 def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
     members = []
     for model in models:
+        # Said before the text is taken as a hub id, which would end in a message about a missing folder.
         if model.startswith(PREFIX):
             raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
-        folder = Path(model).expanduser()
+        _check_path(model, "--models")
         # The path of a folder may contain an @.
-        path_or_id, _, revision = (model, "", "") if folder.exists() else model.partition("@")
+        path_or_id, _, revision = (model, "", "") if Path(model).expanduser().exists() else model.partition("@")
+        if not path_or_id.strip():
+            # An empty path would be the current folder.
+            raise InputError(f"--models {model!r}: give a folder or a hub id")
         checkpoint = Checkpoint(path_or_id, revision or None)
         members.append(ModelSpec(checkpoint, checkpoint.name))
     return EnsembleSpec(tuple(members))

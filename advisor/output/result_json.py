@@ -140,7 +140,7 @@ def read_result(run: Path) -> dict[str, Any]:
         raise InputError(f"{run}: {problem}; give a run folder that `advisor select` wrote") from None
     except NotADirectoryError:
         raise InputError(f"{run}: this is a file; give the run folder that `advisor select` wrote") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
     if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{path}: it does not have schema version {SCHEMA_VERSION}; run `advisor select` again")

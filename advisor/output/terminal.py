@@ -70,6 +70,7 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
 
 def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
     """A trace as text: for each step its token, and the most likely candidates of the union."""
+    names = [visible(name) for name in names]
     for number, step in enumerate(steps, start=1):
         emitted = "<eos>" if step.data is None else repr(visible(step.data.decode(errors="replace")))
         yield f"step {number}: {emitted}"

@@ -78,6 +78,7 @@ def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: ResponseCa
     except (InputError, OSError) as error:
         raise InputError(f"{entry.place}: {error}") from error
     dtype = entry.dtype or dtype
+    # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     sides = checkpoint.sides if is_encoder_decoder(config) else None

@@ -6,7 +6,7 @@
     ./models/llama-q4.gguf  dtype=bfloat16
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub model
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
-    openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY
+    openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
 
 The last model is on a server; see :mod:`advisor.servers.address`.
 """
@@ -80,6 +80,7 @@ def read_pool(pool: str) -> tuple[PoolEntry, ...]:
 
 def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
     places: dict[str, str] = {}
+    # Not splitlines(), which also splits at \v, \f and U+2028: the numbers must be those of the user's editor.
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"{path}:{number}"
         try:
@@ -110,6 +111,7 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
         name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
         return PoolEntry(name, remote, place, chat_template=_template(options, place))
     options = dict(_option(word, place) for word in words[1:])
+    # A dict keeps the last of two equal names, so their number tells.
     if len(options) < len(words) - 1:
         raise InputError(f"{place}: an option is given twice")
     trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"

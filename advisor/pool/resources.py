@@ -75,6 +75,7 @@ def devices(resources: Sequence[Resources]) -> list[str]:
     names, used = [], 0.0
     for model in resources:
         names.append(f"cuda:{int(used)}" if model.num_gpus else "cpu")
+        # Parts of one GPU share its number: int() of 0.0 and of 0.5 is 0.
         used += model.num_gpus or 0
     return names
 

@@ -91,11 +91,8 @@ def peak_memory() -> int | None:
     """
     import torch
 
-    on_devices = sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
-    return on_devices or _resident_peak()
-
-
-def _resident_peak() -> int | None:
+    if on_devices := sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())):
+        return on_devices
     try:
         # Without the permission to reset the peak, the reported one may be that of an earlier model.
         (_PROCESS / "clear_refs").open("w").close()
@@ -159,6 +156,7 @@ def _in_batches(
     failing question is alone; that question gets one more attempt after all others.
     """
     answered = failed = 0
+    # A stack: the halves of a split batch come next, so that a failing question is found before new ones start.
     batches = [list(encoded)]
     retried: set[int] = set()
     while batches:
@@ -168,6 +166,7 @@ def _in_batches(
             for n, response in answer({n: encoded[n] for n in left}, size):
                 yield n, response
                 answered += 1
+                # Answered questions of a batch that fails later are not generated again.
                 del left[n]
         except Exception as error:  # noqa: BLE001  # of torch, or of code that came with the model
             failure, memory = _failure(name, error), _is_out_of_memory(error)
@@ -190,6 +189,7 @@ def _in_batches(
             if failed == _MOST_FAILURES and not answered:
                 raise MemberError(f"{name}: {failure.error}")
             retried.add(numbers[0])
+            # At the bottom of the stack: memory that is short now may be free after all others.
             batches.insert(0, numbers)
 
 
@@ -231,7 +231,7 @@ def _choose_options(
         if max(scores) == -math.inf:
             raise InputError("its tokenizer cannot express any of the options")
         likeliest = questions[n].choices[max(range(len(scores)), key=scores.__getitem__)]
-        # The response is stored as JSON, which has no infinity.
+        # The response is stored as JSON, which has no number for infinity.
         finite = tuple(None if score == -math.inf else score for score in scores)
         yield n, Response(likeliest, 0, "eos", now - last, options=finite)
         last = now

@@ -70,6 +70,7 @@ class Job:
         spec: EnsembleSpec | None = None,
         resources: Sequence[Resources] = (),
     ) -> None:
+        # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
         self.name, self.task, self.inference, self.answer = name, task, inference, answer
         self.spec, self.resources = spec, tuple(resources)
@@ -120,6 +121,7 @@ class Job:
         self._display.close()
 
     def _grade(self, responses: Sequence[Response], peak_memory: int | None) -> Profile | MemberError:
+        # Stored under all questions: a later run that finds every response loads no model, and can measure nothing.
         key = key_of({"peak_memory": _DECODING, "of": self._keys})
         if peak_memory is not None:
             self._cache.keep(key, peak_memory)

@@ -81,7 +81,13 @@ class Profiler:
             The profiles by name, without the candidates that failed.
         """
         results: dict[str, Profile | MemberError] = {}
-        for job in self._run(self._candidate_job(name, task) for name in names):
+        # Likelihoods of options need the whole vocabulary; a server computes them itself.
+        choice = task.metric == "choice"
+        jobs = (
+            self._job(name, [name], task, _WHOLE_VOCABULARY if choice and not self.is_remote(name) else None)
+            for name in names
+        )
+        for job in self._run(jobs):
             results[job.name] = job.result
             if isinstance(job.result, MemberError):
                 self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
@@ -161,10 +167,6 @@ class Profiler:
         """How a set decodes, without its members."""
         return EnsembleSpec((), method or self._config.method, self._config.k, options=options or {})
 
-    def _candidate_job(self, name: str, task: Task) -> Job:
-        likelihoods = task.metric == "choice" and not self.is_remote(name)
-        return self._job(name, [name], task, _WHOLE_VOCABULARY if likelihoods else None)
-
     def _job(
         self,
         name: str,
@@ -199,7 +201,7 @@ class Profiler:
     def _key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
         """What determines the responses of some members, besides the questions."""
         key: dict[str, Any] = {"members": [self.identities[member].key() for member in members]}
-        return key if decoding is None else key | decoding_key(decoding)
+        return key if decoding is None else {**key, "method": decoding.method, "k": decoding.k, **decoding.options}
 
     def _run_one(self, job: Job) -> Profile:
         [finished] = self._run([job])
@@ -217,6 +219,7 @@ class Profiler:
                     displays.callback(job.close)
                     yield job
 
+            # closing: at Ctrl-C the engine's generator must stop its workers now, not at garbage collection.
             with closing(self._engine.run(watched())) as finished:
                 for job in finished:
                     if isinstance(job.result, Profile):
@@ -230,11 +233,6 @@ class Profiler:
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
             )
-
-
-def decoding_key(spec: EnsembleSpec) -> dict[str, Any]:
-    """How a set decodes, as part of a response's key."""
-    return {"method": spec.method, "k": spec.k, **spec.options}
 
 
 def _without_name(name: str, error: MemberError) -> str:

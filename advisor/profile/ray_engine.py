@@ -127,6 +127,7 @@ class RayEngine:
             # Workers are still pending only if the run was interrupted.
             for worker in pending.values():
                 stop_worker(worker.actor)
+        # Last, because these need no worker: all responses are stored, or a server gives them.
         yield from LocalEngine().run(local)
 
     def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:
@@ -274,6 +275,7 @@ def start_worker(needs: Resources) -> ActorHandle[Worker]:
     """Start a worker; Ray delays its start until a node has the resources."""
     import ray
 
+    # Ray restarts a crashed worker on another node, if its own is lost.
     options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
     actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
     return cast("ActorHandle[Worker]", actor)
@@ -290,6 +292,7 @@ def stop_worker(actor: ActorHandle[Worker]) -> None:
 def capacity(needs: Resources) -> int:
     """How many workers with the same needs fit on the empty nodes of the cluster at the same time."""
     cpus, gpus = needs.num_cpus or 1, needs.num_gpus or 0
+    # For each node by itself: a model cannot use cores of one node and a GPU of another.
     shares = [min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else math.inf) for node in _nodes()]
     return sum(map(math.floor, shares))
 

@@ -128,6 +128,7 @@ class _Workers:
                 self._waiting.get_nowait()
         except queue.Empty:
             pass
+        # One end mark for each thread, because each takes one from the queue and ends.
         for _ in range(self._threads):
             self._waiting.put(None)
 

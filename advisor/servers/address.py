@@ -1,6 +1,6 @@
 """Reading the line of a pool file that names a model behind a server; this sends no request.
 
-    openai:http://127.0.0.1:8000/v1#org/name  name=big  key_env=BIG_KEY  timeout=120  concurrency=4
+    openai:http://127.0.0.1:8000/v1#org/name  name=big  key_env=BIG_API_KEY  timeout=120  concurrency=4
 
 No message repeats a part of the line that may hold a key by mistake.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from urllib.parse import unquote, urlsplit
 
 from ensemble.errors import InputError
 
@@ -20,6 +20,8 @@ OPTIONS = ("name", "chat_template", "key_env", "revision", "timeout", "concurren
 _OPENAI = "api.openai.com"
 # A host name, IPv4 or IPv6 address. Names in other scripts need their ASCII form (xn--...), as in DNS.
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+# A pool file or a run folder of other people must not send just any variable, such as AWS_SECRET_ACCESS_KEY.
+_KEY_NAME = "_API_KEY"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,16 +59,48 @@ class ServerAddress:
         host = parts.hostname or ""
         return parts.scheme == "https" and (host == _OPENAI or host.endswith(f".{_OPENAI}"))
 
+    def check_key_name(self, allowed: Collection[str], place: str) -> None:
+        """Check that the environment variable of the key is one of an API key.
+
+        Args:
+            allowed: Names of other variables, which the user gave on the command line.
+            place: File and line, for the message.
+
+        Raises:
+            InputError: Its name does not end in ``_API_KEY``, and is not in ``allowed``.
+        """
+        if self.key_env is not None and not self.key_env.endswith(_KEY_NAME) and self.key_env not in allowed:
+            # The name is not shown: a user may have written the key itself after key_env=.
+            raise InputError(
+                f"{place}: key_env names a variable that does not end in {_KEY_NAME}, so it is not read; use a "
+                "variable with such a name, or add --allow-key-env NAME"
+            )
+
+    def check_consent(self, allowed: Collection[str], place: str) -> None:
+        """Check that the user allows this server on the command line, because a file of other people names it.
+
+        Args:
+            allowed: Values of ``--allow-server``; see :func:`is_allowed`.
+            place: The file and the model, for the message.
+
+        Raises:
+            InputError: The user does not allow it, or a value of ``allowed`` is not a server.
+        """
+        if is_allowed(self.url, allowed):
+            return
+        # Without the path, which may have characters that a shell obeys.
+        scheme, host, port = _origin(self.url)
+        server = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        key = "" if self.key_env is None else f", with the key in {self.key_env}"
+        raise InputError(
+            f"{place} is behind the server {server}, to which the questions would be sent{key}; add --allow-server "
+            f"{server} if you trust it"
+        )
+
     def as_dict(self) -> dict[str, object]:
         """As ``result.json`` has it; the key itself is not part of it."""
-        return {
-            "address": self.path_or_id,
-            "key_env": self.key_env,
-            "revision": self.revision,
-            "timeout": self.timeout,
-            "concurrency": self.concurrency,
-            "requests_per_minute": self.requests_per_minute,
-        }
+        options = {name: value for name, value in asdict(self).items() if name not in ("url", "model")}
+        return {"address": self.path_or_id, **options}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, object], place: str) -> ServerAddress:
@@ -82,6 +116,37 @@ class ServerAddress:
         words = [str(fields.get("address"))]
         words += [f"{key}={value}" for key, value in fields.items() if key != "address" and value is not None]
         return read_server_line(words, place)[0]
+
+
+def is_allowed(url: str, allowed: Collection[str]) -> bool:
+    """Whether a server is one of those that the user allows.
+
+    Args:
+        url: The server's URL.
+        allowed: URLs with the same scheme, host and port; a path allows the paths below it, and no path all of them.
+
+    Raises:
+        InputError: A value of ``allowed`` is not the URL of a server.
+    """
+    path = unquote(urlsplit(url).path)
+    for each in allowed:
+        try:
+            _address(f"{each}#m", "")
+        except InputError:
+            # Not quoted: it may have a password.
+            raise InputError("--allow-server: give the URL of a server, such as http://127.0.0.1:8000/v1") from None
+        prefix = unquote(urlsplit(each).path).rstrip("/")
+        # A server may read /v1/../v2 as /v2.
+        below = not prefix or (f"{path}/".startswith(f"{prefix}/") and ".." not in path)
+        if below and _origin(each) == _origin(url):
+            return True
+    return False
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    """The scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def why_not_decodable(name: str) -> str:
@@ -109,6 +174,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals:
+            # The word is not quoted: it may be a key that lacks its key_env=.
             raise InputError(f"{place}: an option has no =; write key=value, for {', '.join(OPTIONS)}")
         if key not in OPTIONS:
             raise InputError(
@@ -140,6 +206,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
 
 def _address(word: str, place: str) -> tuple[str, str]:
     """The server's URL and the model's name."""
+    # At the first #: the names of models may contain one, addresses cannot.
     url, _, model = word.removeprefix(PREFIX).partition("#")
     if not model:
         raise InputError(f"{place}: the model's name is missing; write {PREFIX}http://HOST:PORT/v1#MODEL")
@@ -150,6 +217,7 @@ def _address(word: str, place: str) -> tuple[str, str]:
         host, _port = parts.hostname, parts.port
     except ValueError:
         raise InputError(f"{place}: the address is not valid; write {PREFIX}http://HOST:PORT/v1#MODEL") from None
+    # Some providers take the key as ?key=... or user:password@; the address is stored in result.json and shown.
     if "@" in parts.netloc or parts.query:
         raise InputError(
             f"{place}: the address has more than host, port and path; do not write a key into a pool file: add "
@@ -178,6 +246,7 @@ def _number(key: str, value: str, place: str) -> float:
 
 
 def _concurrency(value: str, place: str) -> int:
+    # int() alone also accepts 1_000 and the digits of other scripts.
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1000:
         raise InputError(f"{place}: concurrency={value}: must be a number from 1 to 1000")
     return int(value)

@@ -1,15 +1,17 @@
 """The client of a server: the openai client with its retries; each fault of the server becomes one line.
 
-A server's answers are untrusted, so every type in them is checked. The API key is read from the environment when it is
-needed, is never stored or shown, and is removed from all that the server sends.
+A server's answers are untrusted, so every type in them is checked; numbers may be infinite or NaN. The API key is read
+from the environment when it is needed, is never stored or shown, and is removed from all that the server sends.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from advisor.servers.address import ServerAddress
 from ensemble.errors import InputError, MemberError
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 # After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says.
 _RETRIES = 4
+# An answer of the API has less than 10 levels. Deeper JSON would only be a danger to what stores and shows it.
+_MAX_DEPTH = 32
+# Digits of a whole number; longer ones become floats, as in other languages.
+_MAX_DIGITS = 20
 # Shorter keys are placeholders ("EMPTY") and no secret; removing them would change ordinary texts.
 _MIN_SECRET = 8
 _MAX_QUOTE = 200
@@ -65,6 +71,9 @@ class ServerClient:
             ) from None
         from advisor.servers.transport import RestrictedClient
 
+        # Their debug messages quote the headers of requests and answers, and so the key.
+        for library in ("openai", "httpx2", "httpcore2"):
+            logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
         self._key = read_key(address)
         http = RestrictedClient(address, self._key)
@@ -95,11 +104,32 @@ class ServerClient:
         """
         return self._send(path, {"model": self.address.model, **body})
 
-    def redact(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
         if self._key is not None and len(self._key) >= _MIN_SECRET:
-            text = text.replace(self._key, "[key]")
+            # Messages of libraries quote text as Python, JSON or an address writes it.
+            for form in (self._key, repr(self._key)[1:-1], json.dumps(self._key)[1:-1], quote(self._key, safe="")):
+                text = text.replace(form, "[key]")
         return text.encode(errors="replace").decode()
+
+    def _parse(self, content: bytes) -> Any:
+        """The JSON of a server, without the key.
+
+        Raises:
+            ValueError: It is not JSON, or nested too deeply.
+            RecursionError: It is nested far too deeply.
+        """
+        return self._without_key(json.loads(content, parse_int=_whole_number), _MAX_DEPTH)
+
+    def _without_key(self, value: Any, levels: int) -> Any:
+        # Not on the bytes: JSON can write the same text in many ways.
+        if isinstance(value, str):
+            return self._redact(value)
+        if isinstance(value, (dict, list)) and not levels:
+            raise ValueError(f"it has more than {_MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            return {self._redact(name): self._without_key(each, levels - 1) for name, each in value.items()}
+        return [self._without_key(each, levels - 1) for each in value] if isinstance(value, list) else value
 
     def invalid_answer(self, path: str, reason: str) -> ServerError:
         """The error for an answer that an OpenAI-compatible server would not give."""
@@ -130,7 +160,7 @@ class ServerClient:
         except (UnicodeError, httpx2.InvalidURL):
             raise ServerError(f"{url} is not a valid address; correct it", "fatal") from None
         except openai.APIConnectionError as error:
-            reason = self.redact(first_line(error.__cause__ or error))
+            reason = self._redact(first_line(error.__cause__ or error))
             raise ServerError(
                 f"no server answers at {url} ({reason}); start it, or correct the address", "temporary"
             ) from None
@@ -140,7 +170,7 @@ class ServerClient:
 
     def _read(self, path: str, response: httpx2.Response) -> Mapping[str, Any]:
         try:
-            answer = json.loads(response.content)
+            answer = self._parse(response.content)
         except (ValueError, RecursionError):
             start = self._quote(response.text)[:60]
             raise self.invalid_answer(path, f"is not JSON; it begins with {start!r}" if start else "is empty") from None
@@ -153,7 +183,7 @@ class ServerClient:
 
     def _quote(self, text: str) -> str:
         """The server's words as part of one line."""
-        return " ".join(self.redact(text).split())[:_MAX_QUOTE]
+        return " ".join(self._redact(text).split())[:_MAX_QUOTE]
 
     def _error_message(self, answer: object) -> str:
         """The message in an error body; servers write it in several forms."""
@@ -167,7 +197,7 @@ class ServerClient:
     def _status_error(self, status: int, response: httpx2.Response) -> ServerError:
         key_env = key_variable(self.address)
         try:
-            message = self._error_message(json.loads(response.content))
+            message = self._error_message(self._parse(response.content))
         except (ValueError, RecursionError):
             message = self._quote(response.text)
         says = f" and says: {message}" if message else ""
@@ -195,6 +225,10 @@ class ServerClient:
         else:
             failure, text = "refused", f"refuses the request ({status}){says}"
         return ServerError(f"{self.address.url} {text}", failure, status)
+
+
+def _whole_number(text: str) -> float:
+    return int(text) if len(text) <= _MAX_DIGITS else float(text)
 
 
 def key_variable(address: ServerAddress) -> str | None:

@@ -70,7 +70,7 @@ def generate(
         raise server.invalid_answer(path, "has no text")
     if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
-    text, reason = _cut(server.redact(text), choice.get("finish_reason"), stop)
+    text, reason = _cut(text, choice.get("finish_reason"), stop)
     return Response(text, _new_tokens(answer), reason, 0.0), answer
 
 
@@ -144,4 +144,5 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
 def _new_tokens(answer: Mapping[str, Any]) -> int:
     usage = answer.get("usage")
     count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    # The count is used for speeds only, so a wrong one costs no response.
     return count if isinstance(count, int) and 0 <= count < 1 << 31 else 0

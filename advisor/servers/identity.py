@@ -90,7 +90,7 @@ def identify_server(address: ServerAddress, *, chat: bool) -> ServerIdentity:
                 _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=chat)
             except ServerError as error:
                 raise _with_hint(error, address, list(models), chat=chat) from None
-            says = {**models.get(address.model, {}), **_answered_as(server, answer)}
+            says = {**models.get(address.model, {}), **_answered_as(answer)}
     except ServerError as error:
         raise InputError(str(error)) from None
     return ServerIdentity(address, chat, says, today())
@@ -114,23 +114,32 @@ def _list_models(server: ServerClient) -> dict[str, dict[str, Any]]:
     if not isinstance(data, list):
         raise server.invalid_answer("/models", "has no list of models")
     models = [model for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
-    return {model["id"]: _fields(server, model, _MODEL_FIELDS) | _created(model.get("created")) for model in models}
+    return {model["id"]: _fields(model, _MODEL_FIELDS) | _created(model.get("created")) for model in models}
 
 
-def _fields(server: ServerClient, answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Some fields of a server's answer, those with short values."""
-    values = {name: server.redact(json.dumps(answer[name])) for name in names if answer.get(name) is not None}
-    return {name: json.loads(text) for name, text in values.items() if len(text) < _MAX_VALUE}
+def _fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a server's answer, those with short values that JSON can represent."""
+    return {name: answer[name] for name in names if answer.get(name) is not None and _is_short(answer[name])}
+
+
+def _is_short(value: object) -> bool:
+    try:
+        # result.json has no NaN and no infinity; with one of them it could not be written after the whole run.
+        return len(json.dumps(value, allow_nan=False)) < _MAX_VALUE
+    except ValueError:
+        return False
 
 
 def _created(created: object) -> dict[str, Any]:
-    old = isinstance(created, (int, float)) and created < time.time() - _MIN_AGE_S
+    # NaN and the infinities fail the comparison, too.
+    old = isinstance(created, (int, float)) and 0 <= created < time.time() - _MIN_AGE_S
     return {"created": created} if old else {}
 
 
-def _answered_as(server: ServerClient, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _answered_as(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The model's name and fingerprint in a server's answer."""
-    fields = _fields(server, answer, ("model", _FINGERPRINT))
+    fields = _fields(answer, ("model", _FINGERPRINT))
+    # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
     return {"answers_as": fields.pop("model"), **fields} if "model" in fields else fields
 
 

@@ -1,11 +1,14 @@
-"""The HTTP client below the openai client: it limits the headers, the rate and the size of what is sent and read."""
+"""The HTTP client below the openai client: it limits the headers, rate, size and time of what is sent and read."""
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import httpcore2
 import httpx2
 
 from advisor.servers.address import ServerAddress
@@ -17,6 +20,8 @@ MAX_BYTES = 4 << 20
 _CONNECT_S = 10.0
 _HEADERS = ("host", "content-type", "content-length", "connection")
 _OPENAI_HEADERS = ("openai-organization", "openai-project")
+_PIECE = 1 << 16
+"""Bytes that are written at a time, each with the time that is left."""
 
 
 class RestrictedClient(httpx2.Client):
@@ -37,10 +42,17 @@ class RestrictedClient(httpx2.Client):
         self._address, self._key = address, key
         self._lock = threading.Lock()
         self._next_start = 0.0
+        # A request is sent and read by one thread, so the thread's deadline is that of its request.
+        self._request = threading.local()
+        for transport in (self._transport, *self._mounts.values()):
+            if isinstance(transport, httpx2.HTTPTransport):
+                # httpx2 has no argument for it. Without the attribute this fails, and does not lose the deadline.
+                pool: Any = transport._pool
+                pool._network_backend = _TimedBackend(pool._network_backend, self._time_left)
 
     def _on_request(self, request: httpx2.Request) -> None:
         # The openai client adds headers from its own environment variables (organisation, project, custom headers).
-        # They are not meant for a server that somebody else runs.
+        # They are not meant for another company's server.
         allowed = (*_HEADERS, *(_OPENAI_HEADERS if self._address.is_openai else ()))
         for name in [name for name in request.headers if name.lower() not in allowed]:
             del request.headers[name]
@@ -51,14 +63,22 @@ class RestrictedClient(httpx2.Client):
         if self._key is not None:
             request.headers["authorization"] = f"Bearer {self._key}"
         self._wait_for_rate()
-        request.extensions["deadline"] = time.monotonic() + self._address.timeout
+        self._request.deadline = time.monotonic() + self._address.timeout
 
     def _on_response(self, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise MemberError("the server compresses its answers, although the request does not allow it")
-        deadline = response.request.extensions["deadline"]
+        # The server's charset could be one that cannot decode text, or one that decompresses.
+        response.encoding = "utf-8"
         if isinstance(response.stream, httpx2.SyncByteStream):  # always so in a client that is not async
-            response.stream = _LimitedStream(response.stream, deadline)
+            response.stream = _LimitedStream(response.stream)
+
+    def _time_left(self) -> float:
+        """Seconds that this thread's request may still take."""
+        left: float = self._request.deadline - time.monotonic()
+        if left <= 0:
+            raise httpcore2.ReadTimeout("the time limit of the request is over")
+        return left
 
     def _wait_for_rate(self) -> None:
         if self._address.requests_per_minute is None:
@@ -72,10 +92,10 @@ class RestrictedClient(httpx2.Client):
 
 
 class _LimitedStream(httpx2.SyncByteStream):
-    """The bytes of an answer, up to a size and a moment."""
+    """The bytes of an answer, up to a size."""
 
-    def __init__(self, stream: httpx2.SyncByteStream, deadline: float) -> None:
-        self._stream, self._deadline = stream, deadline
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
         size = 0
@@ -83,9 +103,6 @@ class _LimitedStream(httpx2.SyncByteStream):
             size += len(part)
             if size > MAX_BYTES:
                 raise MemberError(f"the server's answer is longer than {MAX_BYTES >> 20} MiB")
-            # The client's own timeout is for each part, so an endless answer in small parts would never reach it.
-            if time.monotonic() > self._deadline:
-                raise httpx2.ReadTimeout("the answer does not end")
             yield part
 
     def __getattr__(self, name: str) -> object:
@@ -93,4 +110,61 @@ class _LimitedStream(httpx2.SyncByteStream):
 
     def close(self) -> None:
         """Close the answer and its connection."""
+        self._stream.close()
+
+
+class _TimedBackend(httpcore2.NetworkBackend):
+    """Opens connections whose reads and writes end with the request's time.
+
+    The client's own timeout is for each read, so a server that sends a byte now and then would never reach it.
+
+    Args:
+        backend: Opens the connections.
+        time_left: The seconds that the request may still take; raises ReadTimeout when there are none.
+    """
+
+    def __init__(self, backend: httpcore2.NetworkBackend, time_left: Callable[[], float]) -> None:
+        self._backend, self._time_left = backend, time_left
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Open a connection."""
+        stream = self._backend.connect_tcp(host, port, timeout, local_address, socket_options)
+        return _TimedStream(stream, self._time_left)
+
+
+class _TimedStream(httpcore2.NetworkStream):
+    """A connection; see :class:`_TimedBackend`."""
+
+    def __init__(self, stream: httpcore2.NetworkStream, time_left: Callable[[], float]) -> None:
+        self._stream, self._time_left = stream, time_left
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002  # the deadline replaces it
+        """Read what has arrived."""
+        return self._stream.read(max_bytes, self._time_left())
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  # the deadline replaces it
+        """Write all bytes."""
+        for start in range(0, len(buffer), _PIECE):
+            self._stream.write(buffer[start : start + _PIECE], self._time_left())
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        """Encrypt the connection."""
+        # Python's handshake applies its timeout to the whole of it.
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._time_left)
+
+    def get_extra_info(self, info: str) -> Any:
+        """What the connection says of itself."""
+        return self._stream.get_extra_info(info)
+
+    def close(self) -> None:
+        """Close the connection."""
         self._stream.close()
