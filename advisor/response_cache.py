@@ -25,8 +25,7 @@ CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL)
 CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
-_VERSION = 1
-"""The version of the schema and of the keys."""
+_VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 
@@ -107,7 +106,7 @@ class ResponseCache:
         return found
 
     def put(self, key: str, response: Response) -> None:
-        """ResponseCache a response. After this call, the end of this process does not lose it."""
+        """Store a response. After this call, the end of this process does not lose it."""
         # REPLACE, not IGNORE: the existing row may be one that could not be read.
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
 
@@ -120,7 +119,7 @@ class ResponseCache:
             return None
 
     def keep(self, key: str, value: Any) -> None:
-        """ResponseCache a measurement of a model, a value that JSON can represent."""
+        """Store a measurement of a model, a value that JSON can represent."""
         self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
     def sha256(self, path: Path) -> str:

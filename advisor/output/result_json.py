@@ -1,6 +1,6 @@
 """The contents of ``result.json`` and ``samples.jsonl``. Accuracies are in points, lengths in characters.
 
-A program that reads a finished run reads these two files; the objects here exist only while the run goes on.
+Programs read a finished run from these two files. The objects here exist only during the run.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Outcome:
         dropped: The answers of candidates that left a race, to the questions before they left.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: The level of the race; None where everybody was asked everything.
+        race: The level of the race; None without a race.
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
-        verified: The set on held-out questions; None where it was not run.
-        held_out: The held-out questions; None where nobody was asked them.
-        alone: Answers to them of single models: the set's members, and who it is held against.
-        alternatives: What else could be done with its members, the best first.
+        verified: The set on held-out questions; None if it was not run there.
+        held_out: The held-out questions; None if no model was asked them.
+        alone: Single models' answers to them: the set's members, and the models that it is compared with.
+        alternatives: Other strategies with its members' answers, the best first.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
-        provenance: How the run can be made again.
+        provenance: What is needed to repeat the run.
     """
 
     task_info: Mapping[str, Any]
@@ -96,6 +96,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
     """The contents of ``result.json``."""
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
+    # A dropped candidate has figures on fewer questions, as its `n` says.
     standings |= {profile.model: profile.standing for profile in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
@@ -282,6 +283,7 @@ def _samples(
         yield {
             "id": example.id,
             "prompt": example.prompt,
+            # Most tasks have one reference, and a plain string is easier to read for programs.
             "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
             "split": split,
             "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},

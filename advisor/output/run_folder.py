@@ -15,6 +15,7 @@ from ensemble.files import write_text
 
 def folder_name(name: str) -> str:
     """A folder name for a task: letters, digits, and ``_.-``, which do not begin it."""
+    # A leading dot would hide the folder, and a leading hyphen would look like an option.
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
@@ -25,6 +26,7 @@ def check_out(out: Path) -> None:
         InputError: The path is a file, or no part of it can be written.
     """
     try:
+        # The folder itself need not exist: the nearest one that does decides.
         nearest = next(path for path in [out, *out.absolute().parents] if path.exists())
     except OSError as error:
         raise InputError(f"--out {out}: cannot be used ({error}); give another folder") from None
@@ -40,7 +42,7 @@ def check_out(out: Path) -> None:
 
 def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:
     """Write ``samples.jsonl``, then ``result.json``: a folder with a result is complete."""
-    # ASCII escapes keep the line separators of Unicode in a response from ending a line.
+    # ASCII escapes keep the line separators of Unicode in a response from ending a line, and lone surrogates writable.
     replace(out / "samples.jsonl", "".join(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples))
     write_json(out / "result.json", result)
 

@@ -32,18 +32,10 @@ _LOG = logging.getLogger(__name__)
 
 OF_A_KIND = 4
 """The most questions of each kind: corrected, spoiled, and those on which the members disagree most."""
-
-MOST_STEPS = 256
-"""The most steps of a response that a trace has, from the first one on."""
-
-MOST_CANDIDATES = 8
-"""The most candidates of a step that a trace has: the likeliest ones, and always the chosen one."""
-
-FORM = 1
-"""The version of what :func:`describe` returns; part of the key of a stored trace."""
-
-MOST_PROMPTS = 8
-"""The most prompts in a batch: the traces of a whole batch are in memory until it is done."""
+MOST_STEPS = 256  # of a response, from the first one on: a trace is some 100 times as large as its text
+MOST_CANDIDATES = 8  # of a step; the chosen one is always among them
+FORM = 1  # of what `describe` returns; part of the key, so that a stored trace of another form is not read
+MOST_PROMPTS = 8  # in a batch, because the traces of a whole batch are in memory until it is done
 
 
 def trace_responses(
@@ -76,9 +68,11 @@ def trace_responses(
             with progress.stage("step by step", len(numbers)) as advance:
                 advance(len(traces))
                 for n, generation in _decode(profiler.load(names), task, config.inference, list(missing)):
+                    # Batches of another size round differently; steps of another text would mislead.
                     same = generation.text == missing[n]
                     if not same:
                         progress.say(f"{task.examples[n].id}: the response differs when decoded again; it has no trace")
+                    # An empty trace is stored as well, so that the question is not decoded at each run.
                     traces[n] = describe(generation.trace if same else (), names)
                     cache.keep(keys[n], traces[n])
                     advance(1)

@@ -40,6 +40,7 @@ def length_scale(values: Sequence[float], start: float, end: float, pad: float =
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    # The smallest power of ten whose multiples can be few enough.
     power = 10 ** math.floor(math.log10((high - low) / most))
     step = next(size * power for size in _STEPS if (high - low) / (size * power) <= most)
     # The tolerance keeps ticks at the very ends, where the division is inexact.

@@ -41,6 +41,7 @@ class Fields:
     def word(self, name: str, known: Collection[str], default: str) -> str:
         """Return a string that is one of the known words."""
         value = self.line(name, default)
+        # The word ends up in class names and colours of the page, so it must be a known one.
         return value if value in known else self.refuse(name, " or ".join(filter(None, known)))
 
     def texts(self, name: str, *, keep_lines: bool = False) -> tuple[str, ...]:
@@ -171,6 +172,7 @@ def _parse(text: str, path: Path, first_line: int, way_out: str) -> Fields:
         raise InputError(f"{path}:{first_line}: not usable JSON; {way_out}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}:{first_line}: should be a JSON object; {way_out}")
+    # In a file of one object the line says nothing; the field's path does.
     return Fields(value, f"{path}:{first_line}" if path.suffix == ".jsonl" else str(path), way_out)
 
 

@@ -11,12 +11,8 @@ from reports.charts.canvas import Canvas, part
 from reports.charts.labels import Box, text_width
 from reports.read.result import CandidateRow, Result
 
-# With more candidates the cells have no room for their values, so the page has only the table.
-MOST_CANDIDATES = 12
-
-# Pairs in the table. A hundred candidates have 4,950; those with the best candidates come first.
-MOST_PAIRS = 1000
-
+MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
+MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
 _LEVELS = 9
 _NAME_SIZE = 12.0
 _ROW = 28
