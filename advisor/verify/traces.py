@@ -61,7 +61,8 @@ def trace_responses(
     key = {"members": members, "method": config.method, "k": config.k, "trace": FORM}
     numbers = choose(verified.ensemble, verified.members, verified.single)
     keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
-    traces = {n: stored for n in numbers if (stored := cache.value(keys[n])) is not None}
+    stored = {n: cache.value(keys[n], lambda trace: _fits(trace, names)) for n in numbers}
+    traces = {n: trace for n, trace in stored.items() if trace is not None}
     missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in traces}
     if missing:
         try:
@@ -127,6 +128,12 @@ def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
         "steps": [_step(step) for step in steps[:MOST_STEPS]],
         "left_out": max(len(steps) - MOST_STEPS, 0),
     }
+
+
+def _fits(trace: Any, members: Sequence[str]) -> bool:
+    """Whether a stored value is what :func:`describe` returns for these members."""
+    # The report checks the steps when it reads them; what is checked here is what the run itself reads.
+    return isinstance(trace, dict) and trace.get("members") == list(members) and isinstance(trace.get("steps"), list)
 
 
 def _answer(member: Profile, n: int) -> str | None:
