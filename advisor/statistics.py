@@ -229,6 +229,8 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
         differences: One value for each question, between -1 and 1.
         seed: The seed of the signs, which are sampled if there are too many to try them all.
     """
+    if len(differences) < 2:
+        return 1.0  # of the two signs of one difference, each gives as large a difference; scipy refuses to count them
     flips = stats.permutation_test(
         (differences,),
         np.mean,

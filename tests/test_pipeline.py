@@ -323,6 +323,73 @@ def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path
     assert not isinstance(caught.value, InputError)
 
 
+def test_a_run_that_is_killed_leaves_the_old_files_the_new_files_or_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever change of the folder is the last one, no samples stand beside the result of another run."""
+    found = set()
+    for last in range(8):
+        out = tmp_path / str(last)
+        write_run(out, {"run": "old"}, [{"run": "old"}])
+        (out / "report.html").write_text("old", encoding="utf-8")
+        killed = Killed(monkeypatch, last)
+        try:
+            write_run(out, {"run": "new"}, [{"run": "new"}])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            killed.undo()
+        state = tuple(
+            ("new" if '"new"' in text else "old") if (text := read_if_there(out / name)) is not None else None
+            for name in ("result.json", "samples.jsonl", "report.html")
+        )
+        found.add(state)
+    assert ("old", "old", "old") in found and ("new", "new", None) in found
+    assert all(result is None or (result == samples and report in (result, None)) for result, samples, report in found)
+
+
+class Killed:
+    """Stops after a number of changes of files: renaming and removing a file raise KeyboardInterrupt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+        self._monkeypatch, self._left = monkeypatch, left
+        for name in ("replace", "rename", "unlink"):
+            monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
+
+    def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **more: Any) -> Any:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left -= 1
+            return change(*arguments, **more)
+
+        return counted
+
+    def undo(self) -> None:
+        self._monkeypatch.undo()
+
+
+def read_if_there(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, {"run": "old"}, [{"run": "old"}])
+    write_text = Path.write_text
+
+    def full(path: Path, text: str, **more: Any) -> int:
+        if path.name == "result.json":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UniteError, match="No space left"):
+        write_run(tmp_path, {"run": "new"}, [{"run": "new"}])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "samples.jsonl"]
+    assert '"old"' in (tmp_path / "samples.jsonl").read_text(encoding="utf-8")
+    assert '"old"' in (tmp_path / "result.json").read_text(encoding="utf-8")
+
+
 def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_run(tmp_path, {"accuracy": math.nan}, [])
