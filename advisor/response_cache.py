@@ -227,7 +227,7 @@ def _read(value: str) -> Response | None:
         and all(type(count) is int and 0 <= count < 2**63 for count in counts)
         and response.finish_reason in get_args(FinishReason)
         and _is_number(response.seconds)
-        and 0 <= response.seconds < math.inf
+        and response.seconds >= 0
         and type(response.settled) is bool
         and all(option is None or _is_number(option) for option in response.options)
     )
@@ -247,8 +247,9 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and not _SURROGATE.search(value)
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and value == value  # noqa: PLR0124  # only NaN differs from itself
+def _is_number(value: Any) -> bool:
+    # Minus infinity is the log-probability of what cannot be; NaN is nothing, and a larger number is no float.
+    return type(value) in (int, float) and (value == -math.inf or -1e300 < value < 1e300)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -19,7 +19,7 @@ import torch
 from advisor import pipeline
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
-from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.output.result_json import Outcome, read_result, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
@@ -515,3 +515,91 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
             logits[:, never] = -torch.inf
             expected.append(float(logits.log_softmax(1).gather(1, torch.tensor(ids)[:, None]).sum()))
         assert answer.options == pytest.approx(expected, abs=1e-4)
+
+
+# --- A result.json of a stranger ---
+
+REAL = Path(__file__).parent / "fuzz" / "seeds" / "result.json"
+MODEL = ("provenance", "models", "terse-mistral")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("ensemble",), []),
+        (("ensemble",), "x"),
+        (("ensemble", "k"), [3]),
+        (("ensemble", "k"), "10"),
+        (("ensemble", "k"), 0),
+        (("ensemble", "k"), True),
+        (("ensemble", "k"), 1e308),
+        (("ensemble", "method"), []),
+        (("ensemble", "method"), "x\x1b[2J"),
+        (("task",), 3),
+        (("task", "stop"), 3),
+        (("task", "stop"), [3]),
+        (("task", "stop"), ["\ud800"]),
+        (("task", "stop"), "ab"),
+        (("task", "max_new_tokens"), "12"),
+        (("task", "max_new_tokens"), -1),
+        (("selected",), "abc"),
+        (("selected",), [{}]),
+        (("candidates",), {}),
+        (("candidates",), [[]]),
+        (("candidates",), [{"model": "a"}]),
+        (("candidates",), [{"model": "a", "accuracy": "x"}]),
+        (("provenance",), "x"),
+        (("provenance", "models"), []),
+        (MODEL, []),
+        ((*MODEL, "dtype"), []),
+        ((*MODEL, "dtype"), "float8"),
+        ((*MODEL, "device"), {}),
+        ((*MODEL, "chat_template"), "perhaps"),
+        ((*MODEL, "revision"), 3),
+        ((*MODEL, "path_or_id"), "a\x00b"),
+        ((*MODEL, "path_or_id"), "\ud800"),
+        ((*MODEL, "path_or_id"), ["a"]),
+        ((*MODEL, "files"), []),
+        ((*MODEL, "files"), {"config.json": 3}),
+        ((*MODEL, "gguf_file"), 3),
+        ((*MODEL, "source"), {}),
+        ((*MODEL, "remote"), "http://x"),
+    ],
+)
+def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
+    tmp_path: Path, place: tuple[str, ...], value: Any
+) -> None:
+    result = json.loads(REAL.read_text(encoding="utf-8"))
+    at = result
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_result(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'result.json'}: ")
+    assert place[-1] in str(caught.value)
+    assert "advisor select" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff", "", "[]", "nul"])
+def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"result\.json"):
+        read_result(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_result_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "result.json")
+    with pytest.raises(InputError, match=r"has no result\.json"):
+        read_result(tmp_path)
+
+
+def test_a_result_of_the_first_version_is_read() -> None:
+    assert read_result(Path(__file__).parent / "data" / "first-version")["selected"]
+
+
+def test_numbers_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "numbers.json").write_text('{"profiles": ' + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be read as JSON"):
+        read_standings(tmp_path / "numbers.json")

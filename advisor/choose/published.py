@@ -19,7 +19,7 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"--profiles {path}: the file does not exist; give a JSON file with profiles") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"--profiles {path}: cannot be read as JSON ({error})") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:

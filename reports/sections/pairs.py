@@ -116,7 +116,7 @@ def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Re
     known = [pair[measure.key] for pair in result.pairs.values() if measure.key in pair]
     low = min(known, default=0.0) if measure.low is None else measure.low
     # Equal values would make a scale of no width.
-    high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9)
+    high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9 * max(1.0, abs(low)))
     for row, candidate in enumerate(candidates):
         top = canvas.height - _ROW * row
         canvas.text(row * cell_width + 7, top - _ROW / 2, names[row], size=_NAME_SIZE)
