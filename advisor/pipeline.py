@@ -86,6 +86,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[MethodResult, ...
     names = chosen.voters or chosen.selection.selected
     learned = [chosen.pool.complete[name] for name in names]
     members = [chosen.alone[name] for name in names]
+    # A server's model may be better than every member, so a vote has to beat it too.
     rivals = [profile for name, profile in chosen.alone.items() if name not in names]
     return compare_strategies(config.dev, learned, config.held_out, members, config.seed, rivals)
 
@@ -114,6 +115,7 @@ def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
     """
     task, standings = read_standings(path)
     selection = select(standings, rules)
+    # The report shows pairs in the order of the leaderboard.
     order = {decision.model: n for n, decision in enumerate(selection.decisions)}
     return Outcome(
         task_info={**dict.fromkeys(("metric", "split", "n", "fingerprint")), "name": task, "signature": str(path)},

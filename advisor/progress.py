@@ -32,6 +32,7 @@ class Progress:
         Yields:
             A function that takes the number of parts that are newly done.
         """
+        # Two displays of rich at the same time write over each other, so all stages share one.
         if self._bars is None:
             self._bars = rich.progress.Progress(
                 rich.progress.SpinnerColumn(finished_text="[green]✓"),
@@ -46,6 +47,7 @@ class Progress:
         bars = self._bars
         self._stages += 1
         try:
+            # Names of models come from files: they must not control the terminal.
             task = bars.add_task(visible(description), total=total)
             yield lambda done: bars.advance(task, done)
         finally:

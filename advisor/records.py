@@ -152,6 +152,7 @@ class Rules:
         # result.json has the limits, and JSON has no infinity.
         if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
+        # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
             raise InputError(f"--max-models {self.max_models}: give at least 1")
 
@@ -206,6 +207,11 @@ def within(value: float, limit: float) -> bool:
     # In floating point 20.1 - 10.1 is 10.000000000000002, and rounding must not reject. Accuracies on n questions are
     # 100 / n points apart, so the tolerance accepts no figure that is really above the limit.
     return value <= limit + TOLERANCE
+
+
+def join(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``; at least one."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from advisor.records import FinishReason
 from ensemble.errors import InputError, UniteError
@@ -25,8 +27,9 @@ CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL)
 CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
-_VERSION = 1
-"""The version of the schema and of the keys."""
+_VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 
@@ -67,19 +70,20 @@ def key_of(question: Mapping[str, Any]) -> str:
 class ResponseCache:
     """An open response cache; a context manager that closes it.
 
-    A damaged file is renamed, and a new file is started.
+    A damaged file is renamed, and a new file is started. A row that cannot be read counts as absent.
 
     Args:
         folder: The folder of its file; it is created if it does not exist.
         say: Called with each message for the user.
 
     Raises:
-        InputError: The folder cannot be written.
+        InputError: The folder cannot be written, or a newer version wrote its file.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self._path = folder / "responses.sqlite"
         self._say = say
+        self._has_said_unreadable = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = self._open()
@@ -103,37 +107,56 @@ class ResponseCache:
             part = wanted[start : start + _KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             rows = self._execute(f"SELECT key, value FROM responses WHERE key IN ({marks})", part)
-            found.update({key: response for key, value in rows if (response := _read(value)) is not None})
+            for key, value in rows:
+                if (response := _read(value)) is not None:
+                    found[key] = response
+                else:
+                    self._say_unreadable()
         return found
 
     def put(self, key: str, response: Response) -> None:
-        """ResponseCache a response. After this call, the end of this process does not lose it."""
+        """Store a response. After this call, the end of this process does not lose it."""
         # REPLACE, not IGNORE: the existing row may be one that could not be read.
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
 
-    def value(self, key: str) -> Any:
-        """The stored measurement of a key, as JSON; None if it does not exist or cannot be read."""
+    def value(self, key: str, fits: Callable[[Any], bool] = lambda _: True) -> Any:
+        """The stored measurement of a key, as JSON; None if it does not exist, cannot be read or does not fit.
+
+        Args:
+            key: The key of the measurement.
+            fits: Whether a JSON value has the form of this measurement.
+        """
         rows = self._execute("SELECT value FROM measured WHERE key = ?", (key,))
-        try:
-            return json.loads(rows[0][0]) if rows else None
-        except ValueError:
-            return None
+        value = _parse(rows[0][0]) if rows else None
+        if value is not None and fits(value):
+            return value
+        if rows and rows[0][0] != "null":
+            self._say_unreadable()
+        return None
 
     def keep(self, key: str, value: Any) -> None:
-        """ResponseCache a measurement of a model, a value that JSON can represent."""
+        """Store a measurement of a model, a value that JSON can represent."""
         self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
     def sha256(self, path: Path) -> str:
         """The hash of a file's contents. It is computed again only if the size or the time of change differs."""
         status = path.stat()
         # A copy may keep the old modification time (mtime); the time of its directory entry (ctime) is always new.
-        place = (str(path), status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
+        # A file name may have bytes that are no text, and SQLite takes only text.
+        name = str(path).encode(errors="backslashreplace").decode()
+        place = (name, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
         rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
-        if rows:
+        if rows and _SHA256.fullmatch(str(rows[0][0])):
             return str(rows[0][0])
         digest = sha256(path)
         self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
         return digest
+
+    def _say_unreadable(self) -> None:
+        # Once: a whole file of such rows must not fill the terminal.
+        if not self._has_said_unreadable:
+            self._say(f"the response cache {self._path} has rows that cannot be read; they are computed again")
+        self._has_said_unreadable = True
 
     def _execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -189,23 +212,64 @@ def _transact(connection: sqlite3.Connection, sql: str, values: Sequence[object]
 
 def _read(value: str) -> Response | None:
     """A stored response; None if it cannot be read."""
-    try:
-        kept = json.loads(value)
-        return Response(**{**kept, "options": tuple(kept["options"])})
-    except (KeyError, TypeError, ValueError):
+    kept = _parse(value)
+    if not isinstance(kept, dict) or not isinstance(kept.get("options"), list):
         return None
+    try:
+        response: Any = Response(**{**kept, "options": tuple(kept["options"])})
+    except TypeError:
+        return None
+    counts = (response.tokens, response.steps, response.combined, response.handled)
+    fits = (
+        _is_text(response.text)
+        and (response.error is None or _is_text(response.error))
+        # A count of a thousand digits is valid JSON, and no float can hold it.
+        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        and response.finish_reason in get_args(FinishReason)
+        and _is_number(response.seconds)
+        and response.seconds >= 0
+        and type(response.settled) is bool
+        and all(option is None or _is_number(option) for option in response.options)
+    )
+    stored: Response | None = response if fits else None
+    return stored
+
+
+def _parse(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_text(value: object) -> bool:
+    # JSON can spell half of a surrogate pair, which no tokenizer and no UTF-8 file can hold.
+    return isinstance(value, str) and not _SURROGATE.search(value)
+
+
+def _is_number(value: Any) -> bool:
+    # Minus infinity is the log-probability of what cannot be; NaN is nothing, and a larger number is no float.
+    return type(value) in (int, float) and (value == -math.inf or -1e300 < value < 1e300)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
+    # One row with other bytes must not make all rows of a query unreadable.
+    connection.text_factory = lambda data: data.decode(errors="replace")
     try:
+        # The first question, because all that follows may change the file.
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > _VERSION:
+            raise InputError(
+                f"{path}: a newer version of advisor wrote this file (format {version}, and this one reads "
+                f"{_VERSION}); update advisor, or give another --cache-dir"
+            )
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
         # With write-ahead logging another run can read and write at the same time. A response survives a crash of this
         # process at any moment; a power cut loses only the last ones.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
         connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
         connection.execute("SELECT count(*) FROM files").fetchone()
     except BaseException:

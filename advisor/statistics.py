@@ -89,6 +89,7 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level:
         raise UniteError(
             f"{ensemble.model}: no held-out question was answered, so nothing can be compared: raise --limit"
         )
+    # Rounded, so that a rounding error does not break a tie; `max` takes the first, as the set's order does.
     best = max(members, key=lambda member: round(member.accuracy, 9))
     differences = scores(ensemble) - scores(best)
     plain = bool(np.isin(differences, (-1, 0, 1)).all())  # as every metric but the graded ones gives
@@ -180,6 +181,7 @@ def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -
     n = len(values)
     generator = np.random.default_rng(seed)
     chances = np.full(n, 1 / n)
+    # All resamples of a large task at once would take gigabytes.
     rows = max(1, CHUNK // n)
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
@@ -202,6 +204,7 @@ def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
         differences: One value for each question: 1 gained, -1 lost, 0 neither.
         level: 1 minus the confidence, between 0 and 1.
     """
+    # One question more on each side keeps the width above 0 where no answer changed.
     n = len(differences) + 2
     gained, lost = (float((differences == sign).sum() + 1) / n for sign in (1, -1))
     middle = gained - lost
@@ -226,6 +229,8 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
         differences: One value for each question, between -1 and 1.
         seed: The seed of the signs, which are sampled if there are too many to try them all.
     """
+    if len(differences) < 2:
+        return 1.0  # of the two signs of one difference, each gives as large a difference; scipy refuses to count them
     flips = stats.permutation_test(
         (differences,),
         np.mean,
@@ -247,6 +252,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, n in enumerate(order):
+        # A larger p-value must not become smaller than a smaller one by the correction.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[n]))
         adjusted[n] = largest
     return adjusted
@@ -271,6 +277,7 @@ def questions_needed(delta: float, discordance: float, level: float = LEVEL, pow
     share = abs(delta) / 100
     if share < 1e-9:
         return None
+    # Rounding can make it a little negative.
     spread = max(discordance - share**2, 0.0)
     alarm, miss = float(stats.norm.isf(level / 2)), float(stats.norm.isf(1 - power))
     connor = ((alarm * math.sqrt(discordance) + miss * math.sqrt(spread)) / share) ** 2

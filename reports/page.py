@@ -43,7 +43,14 @@ _SCRIPTS = ("theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "ex
 
 def write_page(path: Path, result: Result) -> Path:
     """Write the report to a file, and return its path; see :func:`reports.write_report`."""
-    return _write(path, render(result))
+    content = render(result)
+    try:
+        write_text(path, content)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); check the folder's permissions and space"
+        ) from error
+    return path
 
 
 def section_values(result: Result) -> dict[str, dict[str, Any]]:
@@ -88,14 +95,3 @@ def render(result: Result) -> str:
 
 def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
-
-
-def _write(path: Path, content: str) -> Path:
-    """Write a whole file or nothing, with the permissions of any new file."""
-    try:
-        write_text(path, content)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}); check the folder's permissions and space"
-        ) from error
-    return path

@@ -16,11 +16,7 @@ def script_data(result: Result) -> str:
     """Return the JSON for the map's limits and the example explorer, safe inside a ``script`` element."""
     samples = result.samples
     data = {
-        "rules": {
-            "maxGap": result.max_gap,
-            "maxRatio": result.max_length_ratio,
-            "maxModels": result.max_models,
-        },
+        "rules": {"maxGap": result.max_gap, "maxRatio": result.max_length_ratio, "maxModels": result.max_models},
         "candidates": [
             {
                 "name": candidate.name,
@@ -35,6 +31,7 @@ def script_data(result: Result) -> str:
         "opening": samples.opening if samples else "",
         "examples": [_example(example) for example in samples.examples] if samples else [],
     }
+    # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 

@@ -178,6 +178,10 @@ def test_sign_flip_is_exact_on_few_questions() -> None:
     assert sign_flip(np.array([0.2, 0.3, 0.4])) == pytest.approx(2 / 8)
 
 
+def test_one_question_with_a_graded_metric_shows_nothing() -> None:
+    assert sign_flip(np.array([0.25])) == 1
+
+
 def test_sign_flip_is_mcnemar_where_scores_are_plain() -> None:
     observed = differences(9, 3, 14)
     assert sign_flip(observed) == pytest.approx(mcnemar(observed), abs=0.01)

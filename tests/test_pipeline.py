@@ -19,7 +19,7 @@ import torch
 from advisor import pipeline
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
-from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.output.result_json import Outcome, read_result, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
@@ -323,6 +323,73 @@ def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path
     assert not isinstance(caught.value, InputError)
 
 
+def test_a_run_that_is_killed_leaves_the_old_files_the_new_files_or_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever change of the folder is the last one, no samples stand beside the result of another run."""
+    found = set()
+    for last in range(8):
+        out = tmp_path / str(last)
+        write_run(out, {"run": "old"}, [{"run": "old"}])
+        (out / "report.html").write_text("old", encoding="utf-8")
+        killed = Killed(monkeypatch, last)
+        try:
+            write_run(out, {"run": "new"}, [{"run": "new"}])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            killed.undo()
+        state = tuple(
+            ("new" if '"new"' in text else "old") if (text := read_if_there(out / name)) is not None else None
+            for name in ("result.json", "samples.jsonl", "report.html")
+        )
+        found.add(state)
+    assert ("old", "old", "old") in found and ("new", "new", None) in found
+    assert all(result is None or (result == samples and report in (result, None)) for result, samples, report in found)
+
+
+class Killed:
+    """Stops after a number of changes of files: renaming and removing a file raise KeyboardInterrupt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+        self._monkeypatch, self._left = monkeypatch, left
+        for name in ("replace", "rename", "unlink"):
+            monkeypatch.setattr(Path, name, self._counted(getattr(Path, name)))
+
+    def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **more: Any) -> Any:
+            if self._left == 0:
+                raise KeyboardInterrupt
+            self._left -= 1
+            return change(*arguments, **more)
+
+        return counted
+
+    def undo(self) -> None:
+        self._monkeypatch.undo()
+
+
+def read_if_there(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, {"run": "old"}, [{"run": "old"}])
+    write_text = Path.write_text
+
+    def full(path: Path, text: str, **more: Any) -> int:
+        if path.name == "result.json":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UniteError, match="No space left"):
+        write_run(tmp_path, {"run": "new"}, [{"run": "new"}])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "samples.jsonl"]
+    assert '"old"' in (tmp_path / "samples.jsonl").read_text(encoding="utf-8")
+    assert '"old"' in (tmp_path / "result.json").read_text(encoding="utf-8")
+
+
 def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_run(tmp_path, {"accuracy": math.nan}, [])
@@ -448,3 +515,91 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
             logits[:, never] = -torch.inf
             expected.append(float(logits.log_softmax(1).gather(1, torch.tensor(ids)[:, None]).sum()))
         assert answer.options == pytest.approx(expected, abs=1e-4)
+
+
+# --- A result.json of a stranger ---
+
+REAL = Path(__file__).parent / "fuzz" / "seeds" / "result.json"
+MODEL = ("provenance", "models", "terse-mistral")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("ensemble",), []),
+        (("ensemble",), "x"),
+        (("ensemble", "k"), [3]),
+        (("ensemble", "k"), "10"),
+        (("ensemble", "k"), 0),
+        (("ensemble", "k"), True),
+        (("ensemble", "k"), 1e308),
+        (("ensemble", "method"), []),
+        (("ensemble", "method"), "x\x1b[2J"),
+        (("task",), 3),
+        (("task", "stop"), 3),
+        (("task", "stop"), [3]),
+        (("task", "stop"), ["\ud800"]),
+        (("task", "stop"), "ab"),
+        (("task", "max_new_tokens"), "12"),
+        (("task", "max_new_tokens"), -1),
+        (("selected",), "abc"),
+        (("selected",), [{}]),
+        (("candidates",), {}),
+        (("candidates",), [[]]),
+        (("candidates",), [{"model": "a"}]),
+        (("candidates",), [{"model": "a", "accuracy": "x"}]),
+        (("provenance",), "x"),
+        (("provenance", "models"), []),
+        (MODEL, []),
+        ((*MODEL, "dtype"), []),
+        ((*MODEL, "dtype"), "float8"),
+        ((*MODEL, "device"), {}),
+        ((*MODEL, "chat_template"), "perhaps"),
+        ((*MODEL, "revision"), 3),
+        ((*MODEL, "path_or_id"), "a\x00b"),
+        ((*MODEL, "path_or_id"), "\ud800"),
+        ((*MODEL, "path_or_id"), ["a"]),
+        ((*MODEL, "files"), []),
+        ((*MODEL, "files"), {"config.json": 3}),
+        ((*MODEL, "gguf_file"), 3),
+        ((*MODEL, "source"), {}),
+        ((*MODEL, "remote"), "http://x"),
+    ],
+)
+def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
+    tmp_path: Path, place: tuple[str, ...], value: Any
+) -> None:
+    result = json.loads(REAL.read_text(encoding="utf-8"))
+    at = result
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_result(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'result.json'}: ")
+    assert place[-1] in str(caught.value)
+    assert "advisor select" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff", "", "[]", "nul"])
+def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"result\.json"):
+        read_result(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_result_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "result.json")
+    with pytest.raises(InputError, match=r"has no result\.json"):
+        read_result(tmp_path)
+
+
+def test_a_result_of_the_first_version_is_read() -> None:
+    assert read_result(Path(__file__).parent / "data" / "first-version")["selected"]
+
+
+def test_numbers_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "numbers.json").write_text('{"profiles": ' + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be read as JSON"):
+        read_standings(tmp_path / "numbers.json")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
 import json
+import os
 import unicodedata
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,7 +18,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
 
+from ensemble.errors import InputError
 from reports import write_report
+from reports.page import SECTIONS
+from reports.read import read_run
+from reports.read.result import read_result
+from reports.sections import pairs
 from reports.text import visible
 
 SAMPLES = make_samples(dev=6, held_out=4)
@@ -140,3 +149,65 @@ def test_controls_and_bidi_marks_are_spelt_out() -> None:
     assert visible("a\x1b[2J\u202eb\x7f\ud800") == "a␛[2J⟨U+202E⟩b␡⟨U+D800⟩"
     assert visible("a\r\nb\tc", keep_lines=True) == "a\nb\tc"
     assert visible("नमस्ते क्\u200dष 👩\u200d🚀") == "नमस्ते क्\u200dष 👩\u200d🚀"
+
+
+def numbers_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all numbers."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else list(enumerate(value))[:2]
+        return [path for key, child in items for path in numbers_in(child, (*at, key))]
+    return [at] if isinstance(value, int | float) and not isinstance(value, bool) and at[-1] != "schema_version" else []
+
+
+def with_all_numbers(value: Any, number: float) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: child if key == "schema_version" else with_all_numbers(child, number) for key, child in value.items()
+        }
+    if isinstance(value, list):
+        return [with_all_numbers(child, number) for child in value]
+    return number if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+@pytest.mark.parametrize("number", [1e308, -1e308, 1e300, 1e18, -1e18, 5e-324, 1e-300, 0, -1, 10**400])
+def test_no_size_of_number_is_more_than_a_report_can_draw(tmp_path: Path, number: float) -> None:
+    """Every number of all three files at once."""
+    samples = [with_all_numbers(sample, number) for sample in SAMPLES]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples), encoding="utf-8")
+    write_evaluation(tmp_path, with_all_numbers(EVALUATION, number))
+    write_json(tmp_path, with_all_numbers(RESULT, number))
+    with contextlib.suppress(InputError):
+        write_report(tmp_path)
+
+
+def test_no_single_number_is_more_than_the_sections_can_show(tmp_path: Path) -> None:
+    # Each takes a tenth of a second, so a part of the fields is tested; `make fuzz` goes on with the others.
+    for path, number in zip(numbers_in(RESULT)[::4], itertools.cycle((1e308, 1e17, -1e308, 5e-324, 0)), strict=False):
+        changed = copy.deepcopy(RESULT)
+        at: Any = changed
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = number
+        with contextlib.suppress(InputError):
+            result = read_result(write_json(tmp_path, changed) / "result.json")
+            for _, _, values in SECTIONS:
+                if values not in (None, pairs.values):  # eight drawings, which the test above has made
+                    values(result)
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "evaluation.json"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path, RESULT)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name}: it is a pipe or a device"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["name", "notes", "stop"])
+def test_a_text_that_is_nested_as_deeply_as_can_be_read_is_refused_or_shown(tmp_path: Path, place: str) -> None:
+    content = json.dumps({**RESULT, "task": {**RESULT["task"], place: "DEEP"}})
+    for depth in (100, 500, 900, 960, 980):
+        deep = content.replace('"DEEP"', "[" * depth + "1" + "]" * depth)
+        (tmp_path / "result.json").write_text(deep, encoding="utf-8")
+        with contextlib.suppress(InputError):
+            read_run(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -168,18 +170,6 @@ def test_damage_that_shows_only_later_is_set_aside_then(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("responses.damaged-*.sqlite"))) == 1
 
 
-def test_a_store_of_another_form_is_set_aside(tmp_path: Path) -> None:
-    with ResponseCache(tmp_path) as store:
-        store.put("a", RESPONSE)
-    connection = sqlite3.connect(tmp_path / "responses.sqlite")
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    said: list[str] = []
-    with ResponseCache(tmp_path, said.append) as store:
-        assert store.get(["a"]) == {}
-    assert "format is 99" in said[0]
-
-
 @pytest.mark.parametrize("value", ["{", "[]", "3", '{"text": "a"}', '{"colour": "red"}'])
 def test_a_row_that_cannot_be_read_is_as_good_as_absent(tmp_path: Path, value: str) -> None:
     with ResponseCache(tmp_path) as store:
@@ -218,3 +208,93 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(store: ResponseCach
         store.put("b", Response("x" * 100_000, 1, "eos", 0.0))
     assert not isinstance(caught.value, InputError)
     assert store.get(["a", "b"]) == {"a": RESPONSE}
+
+
+# --- Rows and files that another program wrote ---
+
+
+def change(folder: Path, sql: str, *values: object) -> None:
+    connection = sqlite3.connect(folder / "responses.sqlite")
+    with connection:
+        connection.execute(sql, values)
+    connection.close()
+
+
+def row(**changes: object) -> str:
+    return json.dumps({**asdict(RESPONSE), **changes})
+
+
+def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    with ResponseCache(tmp_path) as store:
+        store.put("a", RESPONSE)
+    change(tmp_path, "PRAGMA user_version = 99")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"responses.sqlite: a newer version .* --cache-dir"):
+        ResponseCache(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        row(text=3),
+        row(text="\ud800"),
+        row(tokens="3"),
+        row(tokens=-1),
+        row(tokens=True),
+        row(tokens=10**30),
+        row(finish_reason="because"),
+        row(finish_reason=[]),
+        row(seconds=None),
+        row(seconds=float("nan")),
+        row(seconds=-1),
+        row(error=["x"]),
+        row(settled="yes"),
+        row(options="ab"),
+        row(options={"a": 1}),
+        row(options=["x"]),
+        row(options=[float("nan")]),
+        row(steps=1.5),
+        row(combined=None),
+        row(handled="x"),
+        "[" * 100_000,
+        '{"text": ' * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_a_row_of_another_form_is_computed_again_with_one_note(tmp_path: Path, value: str | bytes) -> None:
+    with ResponseCache(tmp_path) as store:
+        store.put("a", RESPONSE)
+        store.put("b", RESPONSE)
+    change(tmp_path, "UPDATE responses SET value = CAST(? AS TEXT) WHERE key = 'a'", value)
+    said: list[str] = []
+    with ResponseCache(tmp_path, said.append) as store:
+        assert store.get(["a", "b"]) == store.get(["a", "b"]) == {"b": RESPONSE}
+    assert len(said) == 1
+    assert "computed again" in said[0]
+
+
+@pytest.mark.parametrize("value", ["{", "[" * 100_000, '"a text"', "-1", b"\xff"])
+def test_a_measurement_of_another_form_is_measured_again(tmp_path: Path, value: str | bytes) -> None:
+    with ResponseCache(tmp_path) as store:
+        store.keep("a", 3)
+    change(tmp_path, "UPDATE measured SET value = CAST(? AS TEXT)", value)
+    with ResponseCache(tmp_path) as store:
+        assert store.value("a", lambda value: isinstance(value, int) and value > 0) is None
+
+
+def test_a_stored_hash_of_another_form_is_computed_again(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"abc")
+    with ResponseCache(tmp_path) as store:
+        digest = store.sha256(path)
+    change(tmp_path, "UPDATE files SET sha256 = 'abc'")
+    with ResponseCache(tmp_path) as store:
+        assert store.sha256(path) == digest
+
+
+def test_a_file_name_that_is_no_text_has_a_hash(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff")
+    path.write_bytes(b"abc")
+    with ResponseCache(tmp_path) as store:
+        assert store.sha256(path) == store.sha256(path)

@@ -15,10 +15,11 @@ from ensemble.errors import InputError
 def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     """The task and the numbers of a file: ``{"task": NAME, "profiles": [{model, accuracy, mean_length}, ...]}``."""
     try:
+        # Tools on Windows write a byte order mark, which JSON does not allow.
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"--profiles {path}: the file does not exist; give a JSON file with profiles") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"--profiles {path}: cannot be read as JSON ({error})") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
@@ -29,6 +30,7 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     names = [standing.model for standing in standings]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"--profiles {path}: the model {twice!r} is listed twice; give each model another name")
+    # The task's name becomes the name of the run folder.
     task = data.get("task", "unnamed")
     if not isinstance(task, str):
         raise InputError(f'--profiles {path}: "task" must be a name')
@@ -40,6 +42,7 @@ def _standing(entry: object, place: str) -> Standing:
     model = values.get("model")
     if not isinstance(model, str) or not model:
         raise InputError(f'{place}: needs "model", a name')
+    # Names are shown on the terminal and in lines of the report.
     if not model.strip() or not model.isprintable():
         raise InputError(f"{place}: the name {model!r} must be printable and not blank")
     accuracy, length = _number(values.get("accuracy")), _number(values.get("mean_length"))

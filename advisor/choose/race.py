@@ -35,8 +35,7 @@ from advisor.statistics import Floats
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
 
-FIRST_ROUND = 16
-"""Questions of the first round. Each round doubles the questions, so that reloading the models costs little."""
+FIRST_ROUND = 16  # questions; each round doubles them, so that loading the models again costs little
 # Fractions of the largest bet without ruin. Large bets win early if the gap is wide, small ones if it is narrow.
 _BETS = (np.arange(10) + 0.5) / 10
 
@@ -75,6 +74,7 @@ class ProfiledPool:
         """
         dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
         if 0 < len(self.remote) < len(self.complete):
+            # Where fewer than two can be decoded together, a vote among all is still possible.
             selection = self._select(rules, dropped, self.remote)
             if len(selection.selected) > 1:
                 return selection
@@ -122,6 +122,7 @@ def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, pr
     Raises:
         UniteError: All candidates failed.
     """
+    # After a race, the others may have been dropped because of the failed one, so they are profiled again.
     left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
     return _pool(left, profiler) if left and not pool.dropped else profile_candidates(config, profiler, progress)
 
@@ -133,6 +134,7 @@ def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:
 def race_order(task: Task) -> list[int]:
     """The places of the questions in the order of a race: random by seed and prompts, the same for each pool."""
 
+    # A hash and not a shuffle: the order must not depend on Python's version or on the task's order.
     def draw(place: int) -> bytes:
         return hashlib.sha256(f"{task.seed}\n{task.examples[place].prompt}".encode()).digest()
 
@@ -274,6 +276,7 @@ class Race:
         means = self._scores[list(self.running), : self._asked].mean(axis=1)
         gap = float(means.max() - self._scores[model, : self._asked].mean())
         # Wealth falls as the limit rises, so bisection finds the largest limit that is still refuted.
+        # The limit itself is refuted already, and no gap exceeds 100 points.
         low, high = self._limit, 1.0
         while high - low > 1e-3:  # a tenth of a point
             middle = (low + high) / 2
@@ -296,6 +299,7 @@ def log_wealth(differences: Floats, limit: float, questions: int) -> Floats:
     after = differences.cumsum(axis=1)
     # The mean that the rest must have if the mean of all is the limit, counted from -1, its smallest value.
     room = 1 + (questions * limit - (after - differences)) / (questions - asked)
+    # The rest may need a mean of -1 exactly; then the ratio must not divide by zero.
     ratio = (1 + differences) / np.maximum(room, 1e-12)
     won = np.log1p(_BETS * (ratio[..., None] - 1)).cumsum(axis=1)
     impossible = after - (questions - asked - 1) > questions * limit + TOLERANCE

@@ -14,10 +14,7 @@ from ensemble.errors import UniteError
 
 
 def select(
-    standings: Sequence[Standing],
-    rules: Rules,
-    dropped: Sequence[Decision] = (),
-    apart: Collection[str] = (),
+    standings: Sequence[Standing], rules: Rules, dropped: Sequence[Decision] = (), apart: Collection[str] = ()
 ) -> Selection:
     """Order the candidates and take, greedily, those that fit the first one (section 4.1).
 
@@ -39,6 +36,7 @@ def select(
     if not together:
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
     primary = together[0]
+    # The primary is the best of those that can be decoded, because the others are measured by it.
     among = _why_primary(primary, len(together) + len(dropped), those=" that can be decoded together" if apart else "")
     decisions = {primary.model: Decision(primary.model, "primary", among + _tie(together, 0))}
     selected = [primary.model]

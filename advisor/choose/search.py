@@ -28,11 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.choose.rules import select
-from advisor.records import TRIES, Decision, Profile, Rules, Selection, Standing
+from advisor.records import TRIES, Decision, Profile, Rules, Selection, Standing, join
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 
-MOST_COMBINED = 24
-"""How many of the best fitting candidates are combined: 2,300 pairs and triples, predicted within a second."""
+MOST_COMBINED = 24  # of the best fitting candidates: 2,300 pairs and triples are predicted within a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,7 @@ def promising_sets(profiles: Sequence[Profile], rules: Rules, tries: int = TRIES
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
     standings = {profile.model: profile.standing for profile in profiles}
+    # The limit of the size must not end the list here: any fitting candidate may be in a set.
     fitting = select(list(standings.values()), replace(rules, max_models=len(profiles))).selected
     greedy = fitting[: rules.max_models]
     if len(greedy) < 2:
@@ -136,6 +136,7 @@ def put_forward(greedy: Selection, best: SearchedSet, standings: Sequence[Standi
     """
     if best.models == greedy.selected:
         return greedy
+    # Applied to the members alone, so that each reason names the set's own primary.
     members = select([standing for standing in standings if standing.model in best.models], rules).decisions
     inside = {decision.model: decision for decision in members}
     return Selection(tuple(_decision(decision, greedy, inside) for decision in greedy.decisions), best.models)
@@ -156,7 +157,7 @@ def sentence(tried: Sequence[SearchedSet], best: SearchedSet, single: Standing, 
         rank = "the only set that was decoded" if count == 1 else f"the best of the {count} sets decoded in a search"
         text = f"The rules' own choice was {rank}: {scored}"
     else:
-        rules = f"the rules' own choice, {_join(tried[0].models)}, {_points(tried[0].accuracy)}"
+        rules = f"the rules' own choice, {join(tried[0].models)}, {_points(tried[0].accuracy)}"
         text = f"A search found this set, the best of {count} that were decoded: {scored}; {rules}"
     # The best candidate on dev may only be the luckiest one, so this decides nothing; the held-out questions do.
     beaten = "" if (best.accuracy or 0.0) > single.accuracy else f"; {single.model} alone scores {single.accuracy:.1f}"
@@ -188,6 +189,7 @@ def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int64]]:
 
 def _vote(graded: Floats, coded: NDArray[np.int64]) -> float:
     """Accuracy of a vote in points; of several answers with the most votes, each has the same probability."""
+    # All questions at once: a Python loop over them would be slow for 2,300 sets.
     votes = (coded[:, None, :] == coded[None, :, :]).sum(axis=1)
     winning = votes == votes.max(axis=0)
     return 100 * float(((winning * graded).sum(axis=0) / winning.sum(axis=0)).mean())
@@ -208,7 +210,3 @@ def _decision(decision: Decision, greedy: Selection, inside: dict[str, Decision]
 
 def _points(accuracy: float | None) -> str:
     return "could not be run" if accuracy is None else f"{accuracy:.1f}"
-
-
-def _join(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -45,6 +45,7 @@ def _member(member: Profile, seed: int) -> dict[str, Any]:
         "accuracy": member.accuracy,
         "accuracy_ci": list(accuracy_interval(member, seed=seed)),
         "mean_length": member.mean_length,
+        # All questions may have failed, and then there is no token to divide by.
         "ms_per_token": 1000 * cost.seconds / cost.tokens if cost.tokens else None,
         "seconds": cost.seconds / n,
         "peak_memory": cost.peak_memory,

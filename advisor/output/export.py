@@ -55,6 +55,7 @@ def export(run: Path, folder: Path, push: str | None, *, private: bool) -> str:
         UniteError: The folder cannot be written, or the hub refuses.
     """
     spec = spec_of_run(run)
+    # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
     if push is not None:
         savedfolder.check_pushable(spec)
@@ -78,6 +79,7 @@ def _measured(result: run_result.Result) -> Sequence[EvalResult]:
             dataset_split=run.split,
             metric_type=result.metric,
             metric_name=f"{result.metric}, points of 100, on {run.n} held-out questions",
+            # The hub compares numbers as they are shown; more digits would claim more than n questions tell.
             metric_value=round(run.accuracy, 2),
         ),
     )

@@ -58,6 +58,7 @@ def _versions() -> dict[str, str]:
 
 def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str) -> dict[str, Any]:
     if isinstance(fingerprint, ServerIdentity):
+        # A server has no files: its address and what it says of itself are all that is known.
         return fingerprint.as_dict()
     checkpoint, options = entry.checkpoint, dict[str, str]()
     if isinstance(checkpoint, Checkpoint):

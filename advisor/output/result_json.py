@@ -1,12 +1,12 @@
 """The contents of ``result.json`` and ``samples.jsonl``. Accuracies are in points, lengths in characters.
 
-A program that reads a finished run reads these two files; the objects here exist only while the run goes on.
+Programs read a finished run from these two files. The objects here exist only during the run.
 """
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,9 @@ from advisor.verify.advice import Advice, Margin
 from advisor.verify.held_out import Verified
 from advisor.verify.strategies import MethodResult
 from ensemble.errors import InputError
+from ensemble.methods import list_methods
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES
+from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
@@ -45,14 +48,14 @@ class Outcome:
         dropped: The answers of candidates that left a race, to the questions before they left.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: The level of the race; None where everybody was asked everything.
+        race: The level of the race; None without a race.
         tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
-        verified: The set on held-out questions; None where it was not run.
-        held_out: The held-out questions; None where nobody was asked them.
-        alone: Answers to them of single models: the set's members, and who it is held against.
-        alternatives: What else could be done with its members, the best first.
+        verified: The set on held-out questions; None if it was not run there.
+        held_out: The held-out questions; None if no model was asked them.
+        alone: Single models' answers to them: the set's members, and the models that it is compared with.
+        alternatives: Other strategies with its members' answers, the best first.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
-        provenance: How the run can be made again.
+        provenance: What is needed to repeat the run.
     """
 
     task_info: Mapping[str, Any]
@@ -96,6 +99,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
     """The contents of ``result.json``."""
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
+    # A dropped candidate has figures on fewer questions, as its `n` says.
     standings |= {profile.model: profile.standing for profile in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
@@ -129,22 +133,60 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
 def read_result(run: Path) -> dict[str, Any]:
     """Read a run folder's ``result.json``.
 
+    What the commands read of it is checked here, once: a run folder may come from a stranger.
+
     Raises:
-        InputError: The file does not exist, or is not a result of this version.
+        InputError: The file does not exist, is not a result of this version, or a value has another form.
     """
     path = run / "result.json"
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        problem = "this folder has no result.json" if run.is_dir() else "no such folder"
-        raise InputError(f"{run}: {problem}; give a run folder that `advisor select` wrote") from None
-    except NotADirectoryError:
-        raise InputError(f"{run}: this is a file; give the run folder that `advisor select` wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error}); run `advisor select` again") from None
-    if not isinstance(result, dict) or result.get("schema_version") != SCHEMA_VERSION:
+    # A pipe or a device in its place would be read without end.
+    if not path.is_file():
+        is_missing = "this folder has no result.json" if run.is_dir() else "no such folder"
+        problem = "this is a file" if run.is_file() else is_missing
+        raise InputError(f"{run}: {problem}; give a run folder that `advisor select` wrote")
+    root = read_object(path, "run `advisor select` again")
+    if root.values.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{path}: it does not have schema version {SCHEMA_VERSION}; run `advisor select` again")
-    return result
+    task, ensemble = root.part("task"), root.part("ensemble")
+    task.check("stop", "a list of texts", _are_texts)
+    for fields, name in ((task, "max_new_tokens"), (ensemble, "k")):
+        fields.check(name, "a whole number of at least 1", lambda value: type(value) is int and 1 <= value < 2**31)
+    ensemble.check("method", "the name of a method", lambda value: _is_text(value) and value in list_methods())
+    root.check("selected", "a list of names", _are_texts, required=True)
+    for candidate in root.parts("candidates"):
+        candidate.check("model", "the candidate's name", _is_text, required=True)
+        candidate.number("accuracy")
+        if "accuracy" not in candidate.values:
+            candidate.refuse("accuracy", "points, or null")
+    models = root.part("provenance").part("models")
+    for name in models.values:
+        _check_source(models.part(name))
+    return root.values
+
+
+def _check_source(model: Fields) -> None:
+    """Check where a candidate comes from."""
+    for name in ("path_or_id", "revision", "device", "gguf_file", "source", "target", "reads"):
+        model.check(name, "a text", _is_text)
+    model.check("dtype", " or ".join(DTYPES), lambda value: _is_text(value) and value in DTYPES)
+    model.check("chat_template", " or ".join(CHAT_TEMPLATES), lambda value: _is_text(value) and value in CHAT_TEMPLATES)
+    files = model.part("files")
+    for name in files.values:
+        files.check(name, "a hash", _is_text)
+    model.part("remote")
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is a text that the system can take as a file's name, and a tokenizer as text."""
+    # os.fsencode allows a name that is no text, as os.listdir gives it; other halves of surrogate pairs fail.
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
@@ -282,6 +324,7 @@ def _samples(
         yield {
             "id": example.id,
             "prompt": example.prompt,
+            # Most tasks have one reference, and a plain string is easier to read for programs.
             "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
             "split": split,
             "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},

@@ -15,6 +15,7 @@ from ensemble.files import write_text
 
 def folder_name(name: str) -> str:
     """A folder name for a task: letters, digits, and ``_.-``, which do not begin it."""
+    # A leading dot would hide the folder, and a leading hyphen would look like an option.
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
@@ -25,6 +26,7 @@ def check_out(out: Path) -> None:
         InputError: The path is a file, or no part of it can be written.
     """
     try:
+        # The folder itself need not exist: the nearest one that does decides.
         nearest = next(path for path in [out, *out.absolute().parents] if path.exists())
     except OSError as error:
         raise InputError(f"--out {out}: cannot be used ({error}); give another folder") from None
@@ -39,15 +41,36 @@ def check_out(out: Path) -> None:
 
 
 def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write ``samples.jsonl``, then ``result.json``: a folder with a result is complete."""
-    # ASCII escapes keep the line separators of Unicode in a response from ending a line.
-    replace(out / "samples.jsonl", "".join(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples))
-    write_json(out / "result.json", result)
+    """Write ``samples.jsonl`` and ``result.json``; a folder with a ``result.json`` is complete.
+
+    The files of an earlier run in this folder stay until the new ones are written. A process that is killed at any
+    moment leaves the old files, the new ones, or no ``result.json``.
+
+    Raises:
+        UniteError: The folder cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # In the folder itself, because a rename is atomic only within one file system.
+        with tempfile.TemporaryDirectory(dir=out) as folder:
+            fresh = Path(folder)
+            # ASCII escapes keep Unicode's line separators in a response from ending a line.
+            lines = "".join(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples)
+            (fresh / "samples.jsonl").write_text(lines, encoding="utf-8", newline="\n")
+            (fresh / "result.json").write_text(_json(result), encoding="utf-8", newline="\n")
+            # The old result goes first and the new one comes last: at no moment is a result beside another run's
+            # samples. The old report would show another run's figures.
+            for name in ("result.json", "report.html"):
+                (out / name).unlink(missing_ok=True)
+            for name in ("samples.jsonl", "result.json"):
+                (fresh / name).replace(out / name)
+    except OSError as error:
+        raise _unwritable(out, error) from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file; see :func:`replace`."""
-    replace(path, f"{json.dumps(content, indent=2, allow_nan=False)}\n")
+    replace(path, _json(content))
 
 
 def replace(path: Path, text: str) -> None:
@@ -59,7 +82,15 @@ def replace(path: Path, text: str) -> None:
     try:
         write_text(path, text)
     except OSError as error:
-        raise UniteError(
-            f"{path}: cannot be written ({error}); correct that or give another --out, then run the command again: "
-            "the cache keeps all responses"
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
+
+
+def _unwritable(path: Path, error: OSError) -> UniteError:
+    return UniteError(
+        f"{path}: cannot be written ({error}); correct that or give another --out, then run the command again: "
+        "the cache keeps all responses"
+    )

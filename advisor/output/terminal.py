@@ -17,11 +17,10 @@ from reports.text import visible
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
 
+# Only some tasks have these: a mean over groups needs groups, and calibration needs choices.
 _DETAILS = {"accuracy_macro": ("macro", ".1f"), "ece": ("ECE", ".3f")}
-"""Columns that only some tasks have: mean accuracy over the task's groups, and calibration of its choices."""
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
-_CANDIDATES = 5
-"""Candidates that a trace shows of a step."""
+_CANDIDATES = 5  # of a step in a trace: a union has up to 30, and those below are near 0
 
 
 def print_tables(result: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ class Job:
             steps=sum(response.steps for response in responses),
             combined=sum(response.combined for response in responses),
             handled=sum(response.handled for response in responses),
-            peak_memory=self._cache.value(key),
+            peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )
         pairs = list(zip(self.task.examples, responses, strict=True))
         # All at once: corpus metrics and sandboxes score many responses faster than one after the other.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, length_ratio, within
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
 
 FEW_QUESTIONS = 30
@@ -77,7 +77,8 @@ def advise(
         return Advice("single", _nothing_fits(selection))
     if comparison is None:
         return Advice("cannot_tell", _not_verified(selection.selected))
-    names, best = _join(selection.selected), comparison.best_single
+    # The best member on these questions, which may be another one than the primary.
+    names, best = join(selection.selected), comparison.best_single
     p_value = min(1.0, comparison.p_value * tries)
     figures, notes = _figures(comparison, p_value, tries, level), _notes(comparison)
     if p_value <= level and comparison.delta > 0:
@@ -106,11 +107,11 @@ def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> 
         )
     if never := [profile.model for profile in profiles if profile.accuracy == 0 and profile.model not in unread]:
         parts.append(
-            f"Beware: not one response of {_join(never)} is right; read some of them to see whether the prompt and the "
+            f"Beware: not one response of {join(never)} is right; read some of them to see whether the prompt and the "
             "metric fit."
         )
     if unread:
-        models = f"{len(unread)} candidates" if len(unread) > 2 else _join(unread)
+        models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
         parts.append(f"Beware: over a fifth of the questions could not be answered by {models}; the notes say why.")
     return " ".join(parts) or None
 
@@ -176,7 +177,7 @@ def _margin(
     text = (
         f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g}) "
         f"and the length ratio {shortest:.2f} to {longest:.2f} (limit {limit:g}): "
-        f"{_join(doubts) if doubts else 'the decisions hold'}"
+        f"{join(doubts) if doubts else 'the decisions hold'}"
     )
     return Margin(candidate.model, (low, high), (shortest, longest), order_flips, gap_flips, length_flips, text)
 
@@ -208,6 +209,7 @@ def _notes(comparison: Comparison) -> str:
     notes = ""
     if comparison.n < FEW_QUESTIONS:
         notes += f" {comparison.n} questions tell little: a single question is {100 / comparison.n:.1f} points."
+    # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if comparison.accuracy == comparison.best_single_accuracy == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
     if comparison.best_single_accuracy == 100:
@@ -217,6 +219,7 @@ def _notes(comparison: Comparison) -> str:
 
 def _nothing_fits(selection: Selection) -> str:
     primary = selection.selected[0]
+    # Candidates that failed are not named: they may have been the better choice.
     rejected = [decision for decision in selection.decisions if decision.status == "rejected"]
     if not rejected:
         ran = " that could be run" if len(selection.decisions) > 1 else ""
@@ -227,11 +230,7 @@ def _nothing_fits(selection: Selection) -> str:
 
 def _not_verified(selected: Sequence[str]) -> str:
     return (
-        f"Cannot tell whether to ensemble {_join(selected)}, in this order, or to use {selected[0]} alone: by the "
+        f"Cannot tell whether to ensemble {join(selected)}, in this order, or to use {selected[0]} alone: by the "
         "rules they fit, but their ensemble was not run on held-out questions. To run it, use `advisor select` with a "
         "pool of these models, without --no-verify and --profiles."
     )
-
-
-def _join(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -90,11 +90,13 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         alone = profiler.alone(compared, config.held_out)
         if len(alone) == len(compared):
             break
+        # Another primary may follow from it, and so another set.
         pool = without_failed(pool, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters)
     if len(models) < 2 or pool.remote.intersection(models):
         return chosen
     try:
+        # The members' own answers were stored before: if memory ends here, no work is lost.
         together = profiler.together(models, config.held_out)
     except MemberError as error:
         progress.say(str(error))

@@ -106,7 +106,7 @@ class Evaluator:
                         self._responder(name)
                     continue
                 options = self._options.get(name, {})
-                # Loading shows whether the method fits. If all its responses are stored, it fits without loading.
+                # Only loading shows whether a method fits. Stored responses show it too, and take no time.
                 if not self._profiler.is_stored(self._names, self.task, name, options):
                     self._profiler.load(self._names, name, options)
             except InputError as error:
@@ -115,6 +115,7 @@ class Evaluator:
 
     def _alone(self) -> list[Profile]:
         profiles = self._profiler.alone(self._names, self.task)
+        # Without one member there is no set to compare, so this is an error and not a note.
         for name, reason in self._profiler.failures.items():
             raise MemberError(f"{name}: {reason}")
         return [profiles[name] for name in self._names]
@@ -138,6 +139,7 @@ class Evaluator:
         # With a router one member answers each question; with the other methods all members answer.
         answering = [[pick] for pick in picks] if name == "router" else [range(len(alone))] * len(picks)
         speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
+        # The members need not be in memory together, so the largest decides and not the sum.
         memory = [member.cost.peak_memory for member in alone if member.cost.peak_memory is not None]
         result = self._result(name, "response", profile, alone, (speed[0], speed[1]), None)
         return replace(result, peak_memory=max(memory, default=None))
@@ -165,11 +167,13 @@ class Evaluator:
             return MethodResult(CONTROL, "control", left_out=reason)
         if not can_vote(self.task):
             return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
+        # Each sample has a seed, so that a repeated command finds it in the cache.
         samples = [
             self._profiler.drawn(best.model, self.task, TEMPERATURE, self._config.seed + n) for n in range(len(alone))
         ]
         profile, _ = chosen(CONTROL, self._responder("voting"), self.task, samples)
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
+        # All samples are needed for one answer, so their times add up.
         speed = sum(ms_per_token), sum(seconds)
         return self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from advisor.records import Selection
+from advisor.records import Selection, join
 from advisor.verify.advice import Advice
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
-    """The verdict where fewer than two candidates can be decoded together; the rules then choose among all candidates.
+    """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates.
 
     Args:
         selection: The rules' outcome; a candidate behind a server is in the set.
@@ -24,14 +24,14 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     them = "them" if len(on_server) > 1 else "it"
     return Advice(
         "single",
-        f"Use {best} alone: by the rules {_join(selection.selected)} fit, but {_join(on_server)} "
+        f"Use {best} alone: by the rules {join(selection.selected)} fit, but {join(on_server)} "
         f"{_are(on_server)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no "
         f"ensemble with {them} can be decoded token by token.",
     )
 
 
 def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
-    """A sentence on candidates behind a server that voted without being in the set; None where no candidate did.
+    """A sentence on candidates behind a server that voted without being in the set; None if no candidate did.
 
     Args:
         selection: The rules' outcome.
@@ -42,9 +42,9 @@ def behind_server(selection: Selection, remote: Collection[str], voters: Sequenc
     if not apart or remote_in(selection, remote):
         return None
     return (
-        f"By the rules {_join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
-        f"token by token: the set was chosen among the others and is held against {_join(apart)} alone, too; a vote "
-        f"and a router were tried among {_join(voters)}."
+        f"By the rules {join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
+        f"token by token: the set was chosen among the others and is also compared with {join(apart)} alone; a vote "
+        f"and a router were tried among {join(voters)}."
     )
 
 
@@ -55,7 +55,3 @@ def remote_in(selection: Selection, remote: Collection[str]) -> bool:
 
 def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _join(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -108,6 +108,7 @@ def recommend(strategies: Sequence[MethodResult], level: float = LEVEL) -> str |
         strategies: All that were compared.
         level: The accepted probability of recommending a strategy that gains nothing, between 0 and 1.
     """
+    # After Holm's correction each of these holds, so the best of them may be named.
     better = [
         (result.method, result.comparison, result.p_adjusted)
         for result in strategies
@@ -143,6 +144,7 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list
         UniteError: Two members answered different questions.
     """
     _check_questions(profiles)
+    # The router compares prompts, and never sees the references of the held-out questions.
     prompts = [example.prompt for example in task.examples]
     return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
 

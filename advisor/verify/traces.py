@@ -32,18 +32,10 @@ _LOG = logging.getLogger(__name__)
 
 OF_A_KIND = 4
 """The most questions of each kind: corrected, spoiled, and those on which the members disagree most."""
-
-MOST_STEPS = 256
-"""The most steps of a response that a trace has, from the first one on."""
-
-MOST_CANDIDATES = 8
-"""The most candidates of a step that a trace has: the likeliest ones, and always the chosen one."""
-
-FORM = 1
-"""The version of what :func:`describe` returns; part of the key of a stored trace."""
-
-MOST_PROMPTS = 8
-"""The most prompts in a batch: the traces of a whole batch are in memory until it is done."""
+MOST_STEPS = 256  # of a response, from the first one on: a trace is some 100 times as large as its text
+MOST_CANDIDATES = 8  # of a step; the chosen one is always among them
+FORM = 1  # of what `describe` returns; part of the key, so that a stored trace of another form is not read
+MOST_PROMPTS = 8  # in a batch, because the traces of a whole batch are in memory until it is done
 
 
 def trace_responses(
@@ -69,16 +61,19 @@ def trace_responses(
     key = {"members": members, "method": config.method, "k": config.k, "trace": FORM}
     numbers = choose(verified.ensemble, verified.members, verified.single)
     keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
-    traces = {n: stored for n in numbers if (stored := cache.value(keys[n])) is not None}
+    stored = {n: cache.value(keys[n], lambda trace: _fits(trace, names)) for n in numbers}
+    traces = {n: trace for n, trace in stored.items() if trace is not None}
     missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in traces}
     if missing:
         try:
             with progress.stage("step by step", len(numbers)) as advance:
                 advance(len(traces))
                 for n, generation in _decode(profiler.load(names), task, config.inference, list(missing)):
+                    # Batches of another size round differently; steps of another text would mislead.
                     same = generation.text == missing[n]
                     if not same:
                         progress.say(f"{task.examples[n].id}: the response differs when decoded again; it has no trace")
+                    # An empty trace is stored as well, so that the question is not decoded at each run.
                     traces[n] = describe(generation.trace if same else (), names)
                     cache.keep(keys[n], traces[n])
                     advance(1)
@@ -133,6 +128,12 @@ def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
         "steps": [_step(step) for step in steps[:MOST_STEPS]],
         "left_out": max(len(steps) - MOST_STEPS, 0),
     }
+
+
+def _fits(trace: Any, members: Sequence[str]) -> bool:
+    """Whether a stored value is what :func:`describe` returns for these members."""
+    # The report checks the steps when it reads them; what is checked here is what the run itself reads.
+    return isinstance(trace, dict) and trace.get("members") == list(members) and isinstance(trace.get("steps"), list)
 
 
 def _answer(member: Profile, n: int) -> str | None:

@@ -140,6 +140,7 @@ class Canvas:
         for element in list(root.iter()):
             _restyle(element, self._titles)
         _unwrap(root)
+        # matplotlib's size is in points, and its namespace is not needed inside HTML.
         root.attrib.clear()
         size = {
             "viewBox": f"0 0 {self.width:g} {self.height:g}",

@@ -78,6 +78,7 @@ def place(
         if box is None:
             placed.append(None)
             continue
+        # A name that is placed blocks its place for all that follow, which are less important.
         taken.append(box)
         end = box.nearest(*point)
         placed.append((fits, box, end if math.dist(end, point) > _LEADER_FROM else None))

@@ -9,12 +9,8 @@ from reports.charts.canvas import Canvas
 from reports.charts.scales import Scale
 from reports.read.measurements import Measurements
 
-# CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels.
-WIDE, NARROW = 904, 358
-
-# Pixels for the names beside a wide drawing; a narrow drawing has them above the lines.
-COLUMN = 190
-
+WIDE, NARROW = 904, 358  # CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels
+COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
 _NAME_SIZE = 12.5
 
 

@@ -6,17 +6,23 @@ import math
 from collections.abc import Sequence
 
 _STEPS = (1, 2, 5, 10)
+_LEAST = 1e-9
 
 
 class Scale:
     """Numbers from ``low`` to ``high`` on pixels from ``start`` to ``end``; others go to the nearer end."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False) -> None:
-        self.low, self.high, self.start, self.end, self.log = low, high, start, end, log
+        # A logarithm needs numbers above 0, and equal ends would make a scale of no length.
+        self.low = max(low, _LEAST) if log else low
+        self.high = max(high, self.low + _LEAST * max(1.0, abs(self.low)))
+        self.start, self.end, self.log = start, end, log
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a number."""
-        low, high, at = (math.log(max(number, 1e-9)) if self.log else number for number in (self.low, self.high, value))
+        low, high, at = (
+            math.log(max(number, _LEAST)) if self.log else number for number in (self.low, self.high, value)
+        )
         # A value outside the scale must not draw outside the canvas.
         share = min(max((at - low) / (high - low), 0.0), 1.0)
         return self.start + share * (self.end - self.start)
@@ -28,7 +34,8 @@ class Scale:
 
 def points_scale(values: Sequence[float], start: float, end: float, pad: float = 3.0) -> Scale:
     """Return a scale for accuracies, a little wider than the values, inside 0 to 100."""
-    low, high = max(min(values) - pad, 0.0), min(max(values) + pad, 100.0)
+    # The file may have accuracies outside of 0 to 100; they are drawn at the nearer end.
+    low, high = min(max(min(values) - pad, 0.0), 99.0), min(max(values) + pad, 100.0)
     # Equal values would make a scale of no length.
     return Scale(low, max(high, low + 1.0), start, end)
 
@@ -40,6 +47,7 @@ def length_scale(values: Sequence[float], start: float, end: float, pad: float =
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    # The smallest power of ten whose multiples can be few enough.
     power = 10 ** math.floor(math.log10((high - low) / most))
     step = next(size * power for size in _STEPS if (high - low) / (size * power) <= most)
     # The tolerance keeps ticks at the very ends, where the division is inexact.

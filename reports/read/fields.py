@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +11,7 @@ from ensemble.errors import InputError
 from reports.text import visible
 
 Interval = tuple[float, float]
+_LARGEST = 1e18
 _WAY_OUT = "run `advisor select` again, or restore the file"
 
 
@@ -41,16 +41,17 @@ class Fields:
     def word(self, name: str, known: Collection[str], default: str) -> str:
         """Return a string that is one of the known words."""
         value = self.line(name, default)
+        # The word ends up in class names and colours of the page, so it must be a known one.
         return value if value in known else self.refuse(name, " or ".join(filter(None, known)))
 
     def texts(self, name: str, *, keep_lines: bool = False) -> tuple[str, ...]:
         """Return a string, or a list of strings, as a tuple."""
         value = self.values.get(name)
         items = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(visible(str(item), keep_lines=keep_lines) for item in items)
+        return tuple(visible(self._text(name, item), keep_lines=keep_lines) for item in items)
 
     def number(self, name: str) -> float | None:
-        """Return a finite number, or None. JSON has no infinity, so an infinite ratio is null in the file."""
+        """Return a number, or None. JSON has no infinity, so an infinite ratio is null in the file."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -128,6 +129,22 @@ class Fields:
                 f"{self.place}: schema_version is {version}, and this unite-advisor reads {versions}; {way_out}"
             )
 
+    def check(self, name: str, expected: str, fits: Callable[[Any], bool], *, required: bool = False) -> None:
+        """Check a field. One that is absent or null fits unless it is required.
+
+        Args:
+            name: The field.
+            expected: What it should be, for the message.
+            fits: Whether a value is that.
+            required: Whether it has to be there.
+
+        Raises:
+            InputError: The value does not fit.
+        """
+        value = self.values.get(name)
+        if required if value is None else not fits(value):
+            self.refuse(name, expected)
+
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise the error for a field with a wrong value."""
         raise InputError(f"{self.place}: {name} should be {expected}; {self.way_out}")
@@ -136,8 +153,14 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
+        return self._text(name, value)
+
+    def _text(self, name: str, value: object) -> str:
         # Any value can be shown as text; only numbers and structure have to be right.
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        try:
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        except RecursionError:  # writing goes less deep than reading
+            return self.refuse(name, "a text")
 
 
 def read_object(path: Path, way_out: str = _WAY_OUT) -> Fields:
@@ -155,6 +178,9 @@ def read_lines(path: Path) -> Iterator[Fields]:
 
 def _text(path: Path, way_out: str) -> str:
     try:
+        # Reading one would wait for a writer, or never end.
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: it is a pipe or a device; {way_out}")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {way_out}") from error
@@ -171,6 +197,7 @@ def _parse(text: str, path: Path, first_line: int, way_out: str) -> Fields:
         raise InputError(f"{path}:{first_line}: not usable JSON; {way_out}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}:{first_line}: should be a JSON object; {way_out}")
+    # In a file of one object the line says nothing; the field's path does.
     return Fields(value, f"{path}:{first_line}" if path.suffix == ".jsonl" else str(path), way_out)
 
 
@@ -180,8 +207,5 @@ def _is_number(value: object) -> bool:
 
 
 def _finite(value: float) -> float | None:
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
-    return number if math.isfinite(number) else None
+    # A sum, a square or a ratio of larger numbers is not finite any more; nothing that is measured comes near.
+    return float(value) if -_LARGEST <= value <= _LARGEST else None

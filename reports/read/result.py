@@ -134,6 +134,9 @@ def read_result(path: Path) -> Result:
     root.check_version(SCHEMA_VERSIONS, "use the version that wrote it, or run `advisor select` again")
     task, rules, advice, provenance = (root.part(name) for name in ("task", "rules", "advice", "provenance"))
     max_gap, max_length_ratio = rules.number("max_gap"), rules.number("max_length_ratio")
+    # A result of --no-verify has no ensemble.
+    if max_length_ratio is not None and max_length_ratio < 1:
+        rules.refuse("max_length_ratio", "at least 1")  # the map divides by it
     n, ensemble = task.count("n"), root.optional_part("ensemble")
     candidates = tuple(_candidate(index, fields, n) for index, fields in enumerate(root.parts("candidates")))
     by_name = {candidate.name: candidate for candidate in candidates}

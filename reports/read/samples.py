@@ -22,29 +22,14 @@ from typing import Any
 from reports.read.fields import Fields, read_lines
 from reports.text import visible
 
-# Examples in the report. A reader looks at few, and the others stay in samples.jsonl.
-MOST_EXAMPLES = 200
-
-# Characters of a prompt or a response. One endless response must not fill the page.
-LONGEST_TEXT = 4000
-
-# Bytes of all examples together. The page has at most 2 MB, with the figures and the markup.
-MOST_BYTES = 1_300_000
-
-# Bytes of all traces together, a part of the above: a single trace has hundreds of steps.
-MOST_TRACE_BYTES = 400_000
-
-# Bytes of markup for each response.
-OVERHEAD = 70
-
-# A response counts as right from this score on, because some metrics have scores between 0 and 1.
-RIGHT = 0.5
-
-# Only on this split did every candidate answer, so only its lengths can be compared.
-PROFILED = "dev"
-
-# The limits between the five shades of disagreement.
-DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)
+MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
+LONGEST_TEXT = 4000  # characters of a prompt or a response: one endless response must not fill the page
+MOST_BYTES = 1_300_000  # of all examples: with the figures and the markup, the page has at most 2 MB
+MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
+OVERHEAD = 70  # bytes of markup for each response
+RIGHT = 0.5  # a response counts as right from this score on, because some metrics have scores between 0 and 1
+PROFILED = "dev"  # only on this split did every candidate answer, so only its lengths can be compared
+DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)  # between five shades, closer at the low end, where most steps are
 
 # What may be remarkable about an example, in the order of the filters on the page.
 TAGS = {
@@ -167,6 +152,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     if not path.exists():
         return None
     indices = {name: index for index, name in enumerate(names)}
+    # Examples are tagged by what the ensemble changed against this candidate.
     best_index = None if best_single is None else indices.get(best_single)
     lengths: list[list[int]] = [[] for _ in names]
     examples = []
@@ -187,6 +173,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
 def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
     by_name = fields.part("responses")
     # Responses of models that result.json does not list are ignored.
+    # Names in result.json were cleaned when they were read, so these are compared cleaned.
     known = {name: indices[visible(name)] for name in by_name.values if visible(name) in indices}
     responses = sorted(
         (_response(by_name.part(name), index) for name, index in known.items()),
@@ -287,7 +274,7 @@ def _common_opening(prompts: list[str]) -> str:
     first, last = min(prompts), max(prompts)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     end = first.rfind("\n\n", 0, same) + 2
-    # A short opening is not worth a fold of its own on the page.
+    # A short opening would take more room as a fold than as text.
     return first[:end] if end > 160 else ""
 
 

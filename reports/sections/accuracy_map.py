@@ -14,9 +14,7 @@ from reports.read.result import CandidateRow, Result
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
 _NAME_SIZE = 12.5
-
-# Candidates with a name, beside the chosen ones: more names would cover the map. The others show theirs on hover.
-MOST_NAMES = 24
+MOST_NAMES = 24  # beside the chosen ones: more would cover the map, and a point shows its name on hover
 
 
 def values(result: Result) -> dict[str, Any] | None:

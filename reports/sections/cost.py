@@ -26,6 +26,7 @@ def values(result: Result) -> dict[str, Any] | None:
 def _slowdown(run: EnsembleRun) -> tuple[float, str] | None:
     """Return the time of a token of the ensemble as a multiple of the best single model's, and that model's name."""
     best = next((member for member in run.members if member.name == run.best_single_model), None)
+    # A multiple of a speed of zero would say nothing.
     if best is None or not best.tokens_per_second or not run.tokens_per_second:
         return None
     return best.tokens_per_second / run.tokens_per_second, best.name

@@ -23,6 +23,7 @@ def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | No
     """Draw the ensemble and its members, each with its interval."""
     if run.accuracy is None:
         return None
+    # Full hub ids would not fit beside the rows.
     members = [replace(each, name=short_names.get(each.name, each.name)) for each in run.members]
     rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
     start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)

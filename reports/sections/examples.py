@@ -7,14 +7,9 @@ from typing import Any
 from reports.read.result import Result
 from reports.read.samples import TAGS, Samples, ShownExample
 
-# Examples in the page itself, for readers without JavaScript.
-SHOWN_WITHOUT_SCRIPT = 12
-
-# About how many bytes these have. They are in the page a second time.
-MOST_BYTES_WITHOUT_SCRIPT = 150_000
-
-# About how many bytes a step of a trace has in the page itself.
-BYTES_OF_A_STEP = 300
+SHOWN_WITHOUT_SCRIPT = 12  # for readers without JavaScript
+MOST_BYTES_WITHOUT_SCRIPT = 150_000  # of these examples, because they are in the page a second time
+BYTES_OF_A_STEP = 300  # about as many as a step of a trace has in the page's markup
 
 
 def values(result: Result) -> dict[str, Any]:

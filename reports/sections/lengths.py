@@ -12,9 +12,7 @@ from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_nam
 from reports.charts.scales import Scale, length_scale
 from reports.read.result import CandidateRow, Result
 
-# With more candidates the page would show little else.
-MOST_CANDIDATES = 40
-
+MOST_CANDIDATES = 40  # with more, the page would show little else
 _HEIGHT = 26.0
 
 

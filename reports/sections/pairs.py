@@ -11,12 +11,8 @@ from reports.charts.canvas import Canvas, part
 from reports.charts.labels import Box, text_width
 from reports.read.result import CandidateRow, Result
 
-# With more candidates the cells have no room for their values, so the page has only the table.
-MOST_CANDIDATES = 12
-
-# Pairs in the table. A hundred candidates have 4,950; those with the best candidates come first.
-MOST_PAIRS = 1000
-
+MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
+MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
 _LEVELS = 9
 _NAME_SIZE = 12.0
 _ROW = 28
@@ -120,7 +116,7 @@ def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Re
     known = [pair[measure.key] for pair in result.pairs.values() if measure.key in pair]
     low = min(known, default=0.0) if measure.low is None else measure.low
     # Equal values would make a scale of no width.
-    high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9)
+    high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9 * max(1.0, abs(low)))
     for row, candidate in enumerate(candidates):
         top = canvas.height - _ROW * row
         canvas.text(row * cell_width + 7, top - _ROW / 2, names[row], size=_NAME_SIZE)

@@ -29,6 +29,7 @@ def headline(result: Result) -> str:
         return f"Ensemble these {_number(size)} models." if size > 1 else "Ensemble the chosen models."
     if result.verdict == "cannot_tell":
         return "Too close to call."
+    # The best member on held-out questions may be another one than the primary on dev.
     if result.ensemble and result.ensemble.best_single_model:
         return f"Use {result.ensemble.best_single_model} alone."
     return f"Use {result.primary.name if result.primary else 'the best model'} alone."

@@ -1,0 +1,371 @@
+"""What reads each kind of untrusted input, as the commands do; and inputs to begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ensemble.errors import InputError, UniteError
+
+_ROOT = Path(__file__).resolve().parents[1]
+_MODELS = _ROOT / "advisor" / "demo" / "models"
+_SEEDS = _ROOT / "tests" / "fuzz" / "seeds"
+POOL = b"""models/terse-llama name=a dtype=float32 device=cpu chat_template=never
+org/name@c170c708 source=eng_Latn target=deu_Latn trust_remote_code=false num_gpus=1 num_cpus=8
+openai:http://127.0.0.1:9/v1#m key_env=A_KEY timeout=120 concurrency=4 requests_per_minute=60
+"""
+TASK = b"""name: sums
+data: {dev: dev.jsonl, held_out: held_out.jsonl}
+prompt: "Q: {{question}}\\nA:"
+reference: "{{answer}}"
+instructions: "Add."
+metric: exact_match
+extract: "is (-?[0-9]+)"
+stop: ["\\n"]
+max_new_tokens: 8
+shots: 1
+"""
+NUMBERS = json.dumps(
+    {"task": "t", "profiles": [{"model": name, "accuracy": 50.5, "mean_length": 20} for name in "abc"]}
+).encode()
+STORED = json.dumps(
+    {"text": " 4", "tokens": 3, "finish_reason": "stop", "seconds": 0.5, "error": None, "settled": True}
+    | {"options": [-1.5, None], "steps": 3, "combined": 2, "handled": 60}
+).encode()
+_CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}]}
+_COMMON = {"model": "tiny", "max_tokens": 5, "temperature": 0.7, "top_p": 0.9, "stop": ["\n"], "seed": 3, "n": 1}
+REQUESTS = (
+    json.dumps({**_COMMON, "prompt": ["x", "y"], "logprobs": 2, "stream": False, "user": "u"}).encode(),
+    json.dumps({**_COMMON, **_CHAT, "logprobs": True, "top_logprobs": 3}).encode(),
+    json.dumps({**_COMMON, **_CHAT, "stream": True, "stream_options": {"include_usage": True}}).encode(),
+)
+_SAYS = {"object": "list", "data": [{"id": "m", "created": 1, "owned_by": "x", "root": "r", "meta": {"n": 1}}]}
+_LOGPROBS = {"tokens": ["a", " 4"], "token_logprobs": [None, -0.5], "text_offset": [0, 1], "top_logprobs": None}
+_TEXT = {"text": "a 4", "finish_reason": "stop", "message": {"content": " 4"}, "logprobs": _LOGPROBS}
+REPLIES = (
+    json.dumps({"choices": [_TEXT], "usage": {"completion_tokens": 3}, "system_fingerprint": "f", **_SAYS}).encode(),
+    json.dumps({"error": {"message": "no", "code": 1}, **_SAYS}).encode(),
+)
+
+
+def header_of(model: Path) -> bytes:
+    """The JSON header of a model's safetensors file."""
+    data = (model / "model.safetensors").read_bytes()
+    return data[8 : 8 + struct.unpack("<Q", data[:8])[0]]
+
+
+@cache
+def gguf_header() -> bytes:
+    """A GGUF file with a few values and one tensor."""
+    import tempfile
+
+    import numpy as np
+    from gguf import GGUFWriter
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.gguf")
+        writer = GGUFWriter(path, "llama")
+        writer.add_block_count(1)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(["a", "b", "ab"])
+        writer.add_token_merges(["a b"])
+        writer.add_token_types([1, 1, 1])
+        writer.add_eos_token_id(0)
+        writer.add_tensor("output.weight", np.zeros((2, 4), dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path.read_bytes()
+
+
+def read_result_json(folder: Path, data: bytes) -> None:
+    """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
+    from advisor import evaluation
+    from advisor.output import chosen_set
+    from advisor.output.export import export
+    from reports.read import read_run
+
+    run = _run_folder(folder, "result.json", data)
+    (folder / "models").symlink_to(_MODELS)
+    given = {"models": None, "run": str(run), "method": None, "k": None, "stop": None, "max_new_tokens": None}
+    given |= {"device": None, "dtype": None, "chat_template": None, "engine": "local", "batch_size": "auto"}
+    options = {**given, "trust_remote_code": False, "no_check_files": False, "ray_address": None}
+
+    def evaluate() -> None:
+        candidates = chosen_set.candidates_of_run(run)
+        evaluation._learned_options(run, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
+
+    _each(
+        lambda: read_run(run),
+        lambda: chosen_set.chosen_by_options(options),
+        evaluate,
+        lambda: export(run, folder / "out", None, private=True),
+    )
+
+
+def read_report(folder: Path, data: bytes) -> None:
+    """The whole report of a ``result.json``."""
+    from reports import write_report
+
+    write_report(_run_folder(folder, "result.json", data))
+
+
+def read_samples_jsonl(folder: Path, data: bytes) -> None:
+    """As the report reads ``samples.jsonl``."""
+    _examples(_run_folder(folder, "samples.jsonl", data))
+
+
+def read_evaluation_json(folder: Path, data: bytes) -> None:
+    """As the report reads ``evaluation.json``."""
+    _examples(_run_folder(folder, "evaluation.json", data))
+
+
+def read_store(folder: Path, data: bytes) -> None:
+    """A row of the response cache, written by another program."""
+    import sqlite3
+
+    from advisor.response_cache import ResponseCache
+
+    with ResponseCache(folder):
+        pass
+    connection = sqlite3.connect(folder / "responses.sqlite")
+    with connection:
+        for table in ("responses", "measured"):
+            connection.execute(f"INSERT INTO {table} VALUES ('a', CAST(? AS TEXT))", (data,))
+    connection.close()
+    with ResponseCache(folder) as cache:
+        for response in cache.get(["a"]).values():
+            f"{response.tokens / 2:.1f} {response.seconds:.1f} {sum(filter(None, response.options)):.1f}".encode()
+            response.text.encode()
+        cache.value("a")
+
+
+def read_numbers(folder: Path, data: bytes) -> None:
+    """The file of ``--profiles``, to the tables and the report."""
+    from advisor.output.result_json import result_of
+    from advisor.output.terminal import leaderboard
+    from advisor.pipeline import run_on_numbers
+    from advisor.records import Rules
+
+    path = folder / "numbers.json"
+    path.write_bytes(data)
+    result = result_of(run_on_numbers(path, Rules(), "advisor"))
+    json.dumps(result, allow_nan=False)
+    leaderboard(result)
+
+
+def read_pool_file(folder: Path, data: bytes) -> None:
+    """A pool file."""
+    from advisor.pool.pool_file import read_pool
+
+    (folder / "models").symlink_to(_MODELS)
+    (folder / "pool.txt").write_bytes(data)
+    read_pool("pool.txt")
+
+
+def read_task_file(folder: Path, data: bytes) -> None:
+    """A task file, with its data."""
+    from advisor.tasks import load_task
+
+    for split in ("dev", "held_out"):
+        lines = (json.dumps({"question": f"{split} {n} + {n}", "answer": str(2 * n)}) for n in range(4))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "task.yaml").write_bytes(data)
+    task = load_task("task.yaml", limit=2)
+    task.score_all([(example, "the answer is 4") for example in task.examples])
+
+
+def read_ensemble_json(folder: Path, data: bytes) -> None:
+    """A saved ensemble."""
+    from ensemble.saved.folder import read
+
+    (folder / "models").symlink_to(_MODELS)
+    (folder / "ensemble.json").write_bytes(data)
+    read(folder)
+
+
+def read_config(folder: Path, data: bytes) -> None:
+    """A model's configuration."""
+    _load(folder, "config.json", data)
+
+
+def read_tokenizer(folder: Path, data: bytes) -> None:
+    """A model's tokenizer."""
+    _load(folder, "tokenizer.json", data)
+
+
+def read_safetensors(folder: Path, data: bytes) -> None:
+    """Weights whose header is changed."""
+    weights = (_MODELS / "terse-llama" / "model.safetensors").read_bytes()
+    rest = weights[8 + struct.unpack("<Q", weights[:8])[0] :]
+    _load(folder, "model.safetensors", struct.pack("<Q", len(data)) + data + rest)
+
+
+def read_gguf(folder: Path, data: bytes) -> None:
+    """A GGUF file."""
+    (folder / "model.gguf").write_bytes(data)
+    _load_checkpoint(str(folder / "model.gguf"))
+
+
+def read_request(folder: Path, data: bytes) -> None:
+    """The body of a request, through the whole application but without sockets and models."""
+    del folder
+    is_chat = b'"messages"' in data
+    asyncio.run(_ask(data, "/v1/chat/completions" if is_chat else "/v1/completions"))
+
+
+def read_reply(folder: Path, data: bytes) -> None:
+    """The same answer of a server to every request."""
+    del folder
+    from unittest import mock
+
+    import httpx2
+
+    from advisor.servers import identity
+    from advisor.servers.address import ServerAddress
+    from advisor.servers.client import ServerClient
+    from advisor.servers.completions import generate, likeliest_choice
+    from advisor.tasks.task import Example
+
+    address = ServerAddress("http://127.0.0.1:9/v1", "m")
+    example = Example(id="1", prompt="a", question="a", reference="4", choices=(" 4",))
+
+    def answer(_: object, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "application/json"}, content=data, request=request)
+
+    def texts() -> None:
+        with ServerClient(address, retries=0) as server:
+            for chat in (True, False):
+                generate(server, "x", ("\n",), 5, chat=chat)[0].text.encode()
+            likeliest_choice(server, example, "")
+
+    with mock.patch.object(httpx2.HTTPTransport, "handle_request", answer), mock.patch.object(identity, "_RETRIES", 0):
+        _each(
+            lambda: json.dumps(identity.identify_server(address, chat=True).as_dict(), allow_nan=False).encode(), texts
+        )
+
+
+def _each(*steps: Callable[[], object]) -> None:
+    """Run all steps, also where an earlier one refuses; then raise the first refusal."""
+    refusals: list[UniteError] = []
+    for step in steps:
+        try:
+            step()
+        except UniteError as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
+
+
+def _run_folder(folder: Path, name: str, data: bytes) -> Path:
+    """A run folder with one changed file."""
+    run = folder / "run"
+    run.mkdir()
+    for path in _SEEDS.iterdir():
+        if path.name != "ensemble.json":
+            (run / path.name).write_bytes(data if path.name == name else path.read_bytes())
+    return run
+
+
+def _examples(run: Path) -> None:
+    """Read a run and make what the page has of samples and methods, without the drawings, which take a second."""
+    from reports.read import read_run
+    from reports.script_data import script_data
+    from reports.sections import examples
+
+    result = read_run(run)
+    script_data(result).encode()
+    examples.values(result)
+
+
+def _load(folder: Path, name: str, data: bytes) -> None:
+    """Load a model, one file of which is changed."""
+    model = folder / "model"
+    model.mkdir()
+    for path in (_MODELS / "terse-llama").iterdir():
+        if path.name != name:
+            (model / path.name).symlink_to(path)
+    (model / name).write_bytes(data)
+    _load_checkpoint(str(model))
+
+
+def _load_checkpoint(place: str) -> None:
+    from advisor.pool.checks import check_models
+    from ensemble.models.load import load_member
+    from ensemble.models.spec import Checkpoint, ModelSpec
+
+    spec = ModelSpec(Checkpoint(place), "m")
+    check_models([spec])
+    member = load_member(spec)
+    member.encode_prompt("1 + 1 =")
+
+
+async def _ask(body: bytes, path: str) -> None:
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await asyncio.sleep(3600)
+        raise AssertionError  # the application does not wait for the client to leave
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+    }
+    scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "client": ("127.0.0.1", 9)}
+    scope |= {"server": ("127.0.0.1", 8000), "root_path": ""}
+    scope["headers"] = [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")]
+    await _app()(scope, receive, send)
+    status = sent[0]["status"]
+    json.loads(b"".join(message.get("body", b"") for message in sent))
+    # The engine accepts nothing, so a request that it would run gets 503.
+    if status != 503:
+        if not 400 <= status < 500:
+            raise AssertionError(f"status {status}")
+        raise InputError(f"status {status}")
+
+
+@cache
+def _app() -> Any:
+    from advisor.serving.app import make_app
+    from advisor.serving.metrics import Metrics
+    from advisor.serving.protocol import RequestLimits, unavailable
+    from advisor.serving.responses import ServedModel
+
+    def submit(_: object) -> None:
+        raise unavailable("there is no model")
+
+    served = ServedModel("tiny", ("a",), "unite", "f", 0)
+    return make_app(SimpleNamespace(submit=submit), served, RequestLimits(), Metrics(), None)  # type: ignore[arg-type]
+
+
+def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
+    """Set what keeps libraries from the network and from more threads; called before they are imported."""
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+
+
+def warm(names: Sequence[str]) -> None:
+    """Import what the readers need, so that each child process need not."""
+    import matplotlib.backends.backend_svg  # noqa: F401
+
+    import reports.page  # noqa: F401
+
+    if not {"config", "tokenizer", "safetensors", "gguf", "result", "ensemble"}.isdisjoint(names):
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
