@@ -61,7 +61,7 @@ ODD = [
     *((f"{MODEL}/{key}", value) for key in ("source", "target", "reads", "gguf_file") for value in (7, [], "\0")),
     *(
         (f"{MODEL}/remote", value)
-        for value in (None, 7, "x", [], {}, {"address": 7}, {"address": "openai:http://h#m", "x": 1})
+        for value in (7, "x", [], {}, {"address": 7}, {"address": "openai:http://h#m", "x": 1})
     ),
     *((MODEL, value) for value in (None, 7, "x", [], {})),
     *(("provenance/models", value) for value in (None, 7, [], "ab")),

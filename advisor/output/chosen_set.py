@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
@@ -17,18 +16,8 @@ from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, check_distributed, list_methods
-from ensemble.models.spec import (
-    CHAT_TEMPLATES,
-    DTYPES,
-    READS,
-    ChatTemplate,
-    Checkpoint,
-    EnsembleSpec,
-    ModelSpec,
-    Reads,
-    Sides,
-)
+from ensemble.methods import DEFAULT, check_distributed
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
 from ensemble.saved import folder as savedfolder
 
 
@@ -94,21 +83,22 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
     Raises:
         InputError: The folder is not a run folder, its result names no models, or a model is on a server.
     """
-    result, place = read_result(run), str(run / "result.json")
+    result = read_result(run)
     members = []
     for entry in candidates_of_run(run):
         if isinstance(entry.checkpoint, ServerAddress):
             raise InputError(why_not_decodable(entry.name))
         device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
         members.append(ModelSpec(entry.checkpoint, entry.name, device, dtype, template))
-    task, ensemble = (_object(result.get(key) or {}, key, place) for key in ("task", "ensemble"))
-    methods = [name for name, method in list_methods().items() if method.level != "response"]
+    task, ensemble = result.get("task") or {}, result.get("ensemble") or {}
+    if task.get("stop") is None or task.get("max_new_tokens") is None:
+        raise InputError(f"{run / 'result.json'}: task has no stop or max_new_tokens; run `advisor select` again")
     return EnsembleSpec(
         tuple(members),
-        _text({"method": DEFAULT, **ensemble}, "method", f"{place}: ensemble", methods),
-        _count({"k": 10, **ensemble}, "k", f"{place}: ensemble"),
-        max_new_tokens=_count(task, "max_new_tokens", f"{place}: task"),
-        stop=_stop_strings(task.get("stop"), f"{place}: task: stop"),
+        ensemble.get("method") or DEFAULT,
+        ensemble.get("k") or 10,
+        max_new_tokens=task["max_new_tokens"],
+        stop=tuple(task["stop"]),
     )
 
 
@@ -135,72 +125,28 @@ def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[PoolEntry, 
         InputError: The folder is not a run folder, or its result lacks one of these models.
     """
     result, place = read_result(run), str(run / "result.json")
-    try:
-        sources = _object(result["provenance"]["models"], "provenance: models", place)
-        if any(not name.isprintable() for name in (*names, *sources)):
-            # The pool file accepts no such name, so advisor did not write this one.
-            raise InputError(f"{place}: the name of a model has characters that cannot be printed; correct it")
-        if unknown := next((name for name in names if name not in sources), None):
-            raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
-        chosen = names or result["selected"]
-        if not isinstance(chosen, list) or not chosen or not all(isinstance(name, str) for name in chosen):
-            raise InputError(f"{place}: selected must be a list of names; run `advisor select` again")
-        if len({*chosen}) < len(chosen):
-            raise InputError(f"{place}: selected has a name twice; run `advisor select` again")
-        return tuple(_entry(name, _object(sources[name], name, place), place) for name in chosen)
-    except (KeyError, TypeError) as error:
+    sources = (result.get("provenance") or {}).get("models") or {}
+    if unknown := next((name for name in names if name not in sources), None):
+        raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
+    if missing := next((name for name in result["selected"] if name not in sources), None):
         raise InputError(
-            f"{place}: it does not have the place of its models ({error} is missing), for example because the run "
-            "used --profiles; give the models with --models"
-        ) from None
+            f"{place}: it does not have the place of its model {missing}, for example because the run used "
+            "--profiles; give the models with --models"
+        )
+    return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
 
 
 def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
-    inside = f"{place}: {name}"
-    template = cast("ChatTemplate", _text(source, "chat_template", inside, CHAT_TEMPLATES))
-    if "remote" in source:
-        remote = ServerAddress.from_dict(_object(source["remote"], f"{name}: remote", place), inside)
+    template = source["chat_template"]
+    if source.get("remote") is not None:
+        remote = ServerAddress.from_dict(source["remote"], f"{place}: {name}")
         return PoolEntry(name, remote, place, chat_template=template)
-    option = partial(_optional_text, source, place=inside)
-    sides = Sides(option("source"), option("target"), cast("Reads | None", option("reads", known=READS)))
-    path = _text(source, "path_or_id", inside)
-    _check_path(path, inside)
-    checkpoint = Checkpoint(path, option("revision"), sides=sides, gguf_file=option("gguf_file"))
-    dtype, device = _text(source, "dtype", inside, DTYPES), _text(source, "device", inside)
-    return PoolEntry(name, checkpoint, place, dtype, device, template)
-
-
-def _object(value: object, key: str, place: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(f"{place}: {key} must be a JSON object; run `advisor select` again")
-    return value
-
-
-def _text(values: Mapping[str, Any], key: str, place: str, known: Collection[str] = ()) -> str:
-    value = values[key]
-    # A hash of a list or an object would raise TypeError, so the type comes first.
-    if not isinstance(value, str) or not is_text(value) or not value or (known and value not in known):
-        form = f"one of {', '.join(known)}" if known else "a text"
-        raise InputError(f"{place}: {key} must be {form}; run `advisor select` again")
-    return value
-
-
-def _optional_text(values: Mapping[str, Any], key: str, *, place: str, known: Collection[str] = ()) -> str | None:
-    return None if values.get(key) is None else _text(values, key, place, known)
-
-
-def _count(values: Mapping[str, Any], key: str, place: str) -> int:
-    value = values.get(key)
-    # In Python True is an int; torch takes no number above 2**63.
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise InputError(f"{place}: {key} must be a whole number of at least 1; run `advisor select` again")
-    return value
-
-
-def _stop_strings(value: object, place: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) and each and is_text(each) for each in value):
-        raise InputError(f"{place} must be a list of texts that are not empty; run `advisor select` again")
-    return tuple(value)
+    sides = Sides(source.get("source"), source.get("target"), source.get("reads"))
+    _check_path(source["path_or_id"], f"{place}: {name}")
+    checkpoint = Checkpoint(
+        source["path_or_id"], source.get("revision"), sides=sides, gguf_file=source.get("gguf_file")
+    )
+    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
 
 
 def is_text(value: str) -> bool:

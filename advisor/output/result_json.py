@@ -6,7 +6,6 @@ Programs read a finished run from these two files. The objects here exist only d
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from advisor.verify.held_out import Verified
 from advisor.verify.strategies import MethodResult
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
@@ -148,11 +147,13 @@ def read_result(run: Path) -> dict[str, Any]:
     if root.values.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{path}: it does not have schema version {SCHEMA_VERSION}; run `advisor select` again")
     task, ensemble = root.part("task"), root.part("ensemble")
-    task.check("stop", "a list of texts", _are_texts)
-    for fields, name in ((task, "max_new_tokens"), (ensemble, "k")):
-        fields.check(name, "a whole number of at least 1", lambda value: type(value) is int and 1 <= value < 2**31)
-    ensemble.check("method", "the name of a method", lambda value: _is_text(value) and value in list_methods())
-    root.check("selected", "a list of names", _are_texts, required=True)
+    task.check("stop", "a list of texts that are not empty", lambda value: _are_texts(value) and all(value))
+    was_run = bool(ensemble.values)
+    for fields, name, required in ((task, "max_new_tokens", False), (ensemble, "k", was_run)):
+        fields.check(name, "a whole number of at least 1", _is_count, required=required)
+    ensemble.check("method", "the name of a method that decodes", _decoding_methods().__contains__, required=was_run)
+    # A name twice, or one that controls the terminal: `advisor select` writes neither.
+    root.check("selected", "a list of different, printable names", _are_names, required=True)
     for candidate in root.parts("candidates"):
         candidate.check("model", "the candidate's name", _is_text, required=True)
         candidate.number("accuracy")
@@ -160,33 +161,52 @@ def read_result(run: Path) -> dict[str, Any]:
             candidate.refuse("accuracy", "points, or null")
     models = root.part("provenance").part("models")
     for name in models.values:
+        if not name.isprintable():
+            models.refuse(repr(name), "a printable name")
         _check_source(models.part(name))
     return root.values
 
 
 def _check_source(model: Fields) -> None:
     """Check where a candidate comes from."""
-    for name in ("path_or_id", "revision", "device", "gguf_file", "source", "target", "reads"):
+    model.part("remote")
+    is_local = model.values.get("remote") is None
+    model.check("path_or_id", "a path or a hub id", lambda value: _is_text(value) and bool(value), required=is_local)
+    model.check("device", "a text", _is_text, required=is_local)
+    for name in ("revision", "gguf_file", "source", "target"):
         model.check(name, "a text", _is_text)
-    model.check("dtype", " or ".join(DTYPES), lambda value: _is_text(value) and value in DTYPES)
-    model.check("chat_template", " or ".join(CHAT_TEMPLATES), lambda value: _is_text(value) and value in CHAT_TEMPLATES)
+    for name, known in (("reads", READS), ("dtype", DTYPES), ("chat_template", CHAT_TEMPLATES)):
+        # Compared as a list, because an object or a list has no hash.
+        is_required = name == "chat_template" or (name == "dtype" and is_local)
+        model.check(name, f"one of {', '.join(known)}", list(known).__contains__, required=is_required)
     files = model.part("files")
     for name in files.values:
         files.check(name, "a hash", _is_text)
-    model.part("remote")
+
+
+def _decoding_methods() -> list[str]:
+    return [name for name, method in list_methods().items() if method.level != "response"]
+
+
+def _is_count(value: object) -> bool:
+    # In Python True is an int; torch takes no number above 2**63.
+    return type(value) is int and 1 <= value < 2**31
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is a text that the system can take as a file's name, and a tokenizer as text."""
-    # os.fsencode allows a name that is no text, as os.listdir gives it; other halves of surrogate pairs fail.
+    """Whether a value is a text that UTF-8 can encode: JSON may have halves of surrogate pairs. It has no null."""
     try:
-        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+        return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_names(value: list[str]) -> bool:
+    return _are_texts(value) and all(map(str.isprintable, value)) and 0 < len(set(value)) == len(value)
 
 
 def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> dict[str, Any]:
