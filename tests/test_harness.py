@@ -432,7 +432,7 @@ def test_without_lm_eval_one_line_says_how_to_install_it(place: Place, monkeypat
     def absent(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(harness, "version", absent)
+    monkeypatch.setattr("advisor.tasks.lm_eval_tasks.version", absent)
     ran = place.advisor("lm-eval", "run", "--model", "unite")
     assert (ran.status, ran.out) == (2, "")
     install = "pip install 'unite-advisor[lm-eval]'"

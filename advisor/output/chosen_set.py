@@ -74,6 +74,7 @@ def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
     ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
     if inference.engine == "ray" and len(spec.members) > 1:
         check_distributed(spec.method)
+    # Last, with the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(spec.members)
     return spec
 
@@ -97,6 +98,7 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
     result, place = read_result(run), str(run / "result.json")
     members = []
     for entry in candidates_of_run(run):
+        # Before anything is contacted: only `evaluate` asks servers, and it wants consent.
         if isinstance(entry.checkpoint, ServerAddress):
             raise InputError(why_not_decodable(entry.name))
         device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
@@ -142,6 +144,7 @@ def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[PoolEntry, 
             raise InputError(f"{place}: the name of a model has characters that cannot be printed; correct it")
         if unknown := next((name for name in names if name not in sources), None):
             raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
+        # Names of the command line are checked there; those of the file are untrusted.
         chosen = names or result["selected"]
         if not isinstance(chosen, list) or not chosen or not all(isinstance(name, str) for name in chosen):
             raise InputError(f"{place}: selected must be a list of names; run `advisor select` again")
