@@ -91,6 +91,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
+    # A run folder may come from other people: it must not decide where questions and keys are sent.
     for entry in candidates:
         if isinstance(entry.checkpoint, ServerAddress):
             entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")

@@ -57,6 +57,7 @@ def evaluate(
     from reports import write_report
 
     result = evaluate_run(run, context.params, opt.command_line(), Progress(quiet=quiet))
+    # Before the report, which reads it.
     write_json(run / "evaluation.json", result)
     write_report(run)
     if as_json:

@@ -81,6 +81,7 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
     settings = normalize_gen_kwargs(
         {name: value for name, value in generation_kwargs.items() if value is not None}, max_tokens
     )
+    # Without repetitions: tasks and --gen_kwargs often name the same strings.
     stop = tuple(dict.fromkeys(str(string) for string in settings.pop("until") if string))
     limit = int(settings.pop("max_gen_toks"))
     draws = bool(settings.get("do_sample"))

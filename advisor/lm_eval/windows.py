@@ -30,6 +30,7 @@ def windows(members: Sequence[Member], text: str) -> list[Passage]:
         InputError: A member's tokenizer has neither BOS nor EOS, or a context has no room for any window.
     """
     primary = members[0].vocabulary
+    # The primary's tokens decide the cuts, so that a run with one model cuts as lm-eval does.
     tokens = primary.continue_ids(primary.opening(text).encode())
     length = min(member.context or _UNLIMITED for member in members)
     while True:

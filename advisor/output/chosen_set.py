@@ -63,6 +63,7 @@ def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
     ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
     if inference.engine == "ray" and len(spec.members) > 1:
         check_distributed(spec.method)
+    # Last, with the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(spec.members)
     return spec
 
@@ -86,6 +87,7 @@ def chosen_by_run(run: Path) -> EnsembleSpec:
     result = read_result(run)
     members = []
     for entry in candidates_of_run(run):
+        # Before anything is contacted: only `evaluate` asks servers, and it wants consent.
         if isinstance(entry.checkpoint, ServerAddress):
             raise InputError(why_not_decodable(entry.name))
         device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"

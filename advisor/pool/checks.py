@@ -30,6 +30,7 @@ def check_pool(entries: Sequence[PoolEntry], device: str, chat_template: str, *,
     if on_this_machine:
         _check_device("--device", device)
     for entry in entries:
+        # The devices of a cluster's nodes are checked where Ray knows them.
         if on_this_machine and entry.device is not None:
             _check_device(f"{entry.place}: device", entry.device)
         try:
@@ -78,6 +79,7 @@ def _check_checkpoint(checkpoint: Checkpoint) -> None:
             f"{checkpoint.path_or_id}: its configuration cannot be read ({type(error).__name__}: {first_line(error)}); "
             "correct it, or remove the model"
         ) from error
+    # Now, because an unreadable shard would end the run only when this model's turn comes.
     for path in files_of(checkpoint):
         if not os.access(path, os.R_OK):
             raise InputError(f"{path}: cannot be read; check that the download is complete, and the file permissions")

@@ -114,6 +114,7 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
     # A dict keeps the last of two equal names, so their number tells.
     if len(options) < len(words) - 1:
         raise InputError(f"{place}: an option is given twice")
+    # A text, not a bare flag, because bool("false") would be True.
     trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
     reads = cast("Reads | None", _choice(options, "reads", READS, place))
     sides = Sides(options.get("source"), options.get("target"), reads)

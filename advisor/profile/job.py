@@ -75,6 +75,7 @@ class Job:
         self.name, self.task, self.inference, self.answer = name, task, inference, answer
         self.spec, self.resources = spec, tuple(resources)
         self._cache, self._progress, self._stage = cache, progress, stage or name
+        # All keys now: hashing is quick, and the stored responses are found with a few queries.
         self._keys = [question_key(key, example, task, inference) for example in task.examples]
         stored = cache.get(self._keys)
         self._responses = {n: stored[key] for n, key in enumerate(self._keys) if key in stored}

@@ -47,6 +47,7 @@ class Worker:
     def run(self, arguments: JobArguments) -> Iterator[Reply]:
         """Run a job, as :class:`advisor.profile.engine.LocalEngine` runs it."""
         name, spec, questions, task, inference, cache_dir = arguments
+        # Ray sends what a worker prints to the terminal of the user, between the progress bars.
         hush(quiet=True)
         peak, error = None, None
         reset_peak_memory()

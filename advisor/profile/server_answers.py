@@ -68,6 +68,7 @@ class ServerAnswerer:
             raise MemberError(f"{self.name}: {error}") from None
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
+        # Threads and not asyncio: the engines and the cache around this are synchronous.
         workers = _Workers(questions, ask, min(self._address.concurrency, len(questions)))
         unanswered, answered, failures_in_a_row = len(questions), 0, 0
         retried: set[int] = set()
@@ -87,6 +88,7 @@ class ServerAnswerer:
                         raise MemberError(f"{self.name}: {result}") from None
                     if n not in retried:
                         retried.add(n)
+                        # After all others, when a busy server may have recovered.
                         workers.add(n)
                         continue
                     response = Response("", 0, "error", 0.0, str(result), settled=False)

@@ -183,6 +183,7 @@ class ServerClient:
 
     def _quote(self, text: str) -> str:
         """The server's words as part of one line."""
+        # Cut last: the beginning of a key that is cut in two would not be found.
         return " ".join(self._redact(text).split())[:_MAX_QUOTE]
 
     def _error_message(self, answer: object) -> str:
@@ -202,6 +203,7 @@ class ServerClient:
             message = self._quote(response.text)
         says = f" and says: {message}" if message else ""
         failure: Failure = "temporary"
+        # Redirects are not followed, see RestrictedClient, so each question would get the same answer.
         if status < 400:
             place = self._quote(response.headers.get("location", "another place"))
             failure, text = "fatal", f"redirects to {place} ({status}); use that address if you trust it"
@@ -211,6 +213,7 @@ class ServerClient:
         elif status in (401, 403):
             failure = "fatal"
             text = f"refuses the key in the environment variable {key_env} ({status}); correct the key or its rights"
+        # A path or model that does not exist now will not exist for the next question.
         elif status == 404:
             failure, text = "fatal", f"does not have this path or model (404){says}"
         elif status == 429:
@@ -246,12 +249,14 @@ def read_key(address: ServerAddress) -> str | None:
     variable = key_variable(address)
     if variable is None:
         return None
+    # Keys from files, $(cat key), often end in a line break.
     key = os.environ.get(variable, "").strip()
     if not key and address.key_env is not None:
         # The variable is not named: a user may have written the key itself after key_env=.
         raise InputError("the environment variable that key_env names is not set, or is empty; set it to the key")
     if not key:
         raise InputError(f"the environment variable {variable} is not set, or is empty; set it to the key")
+    # A line break in a header would begin another header.
     if not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(
             f"the value of the environment variable {variable} cannot be a key: it has spaces or special characters"

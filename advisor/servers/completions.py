@@ -68,6 +68,7 @@ def generate(
         text = ""
     if not isinstance(text, str):
         raise server.invalid_answer(path, "has no text")
+    # A server that ignores the limit would fill the cache and the report.
     if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
     text, reason = _cut(text, choice.get("finish_reason"), stop)
@@ -88,6 +89,7 @@ def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> 
         ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
     scores = [_log_probability(server, example.prompt, f"{delimiter}{choice}") for choice in example.choices]
+    # max takes the first of equal scores, as the models that run here do.
     best = max(range(len(scores)), key=scores.__getitem__)
     if scores[best] == -math.inf:
         raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")

@@ -85,6 +85,7 @@ def identify_server(address: ServerAddress, *, chat: bool) -> ServerIdentity:
     """
     try:
         with ServerClient(address, retries=_RETRIES) as server:
+            # First, because it costs nothing, and because its names help where the model's name is wrong.
             models = _list_models(server)
             try:
                 _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=chat)
@@ -98,6 +99,7 @@ def identify_server(address: ServerAddress, *, chat: bool) -> ServerIdentity:
 
 def today() -> str:
     """The day, in UTC."""
+    # UTC, so that a run on machines in two time zones has one day.
     return datetime.now(timezone.utc).date().isoformat()
 
 

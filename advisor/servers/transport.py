@@ -54,6 +54,7 @@ class RestrictedClient(httpx2.Client):
         # The openai client adds headers from its own environment variables (organisation, project, custom headers).
         # They are not meant for another company's server.
         allowed = (*_HEADERS, *(_OPENAI_HEADERS if self._address.is_openai else ()))
+        # A list of what is allowed: a list of what is not would miss the headers of later versions.
         for name in [name for name in request.headers if name.lower() not in allowed]:
             del request.headers[name]
         request.headers["accept"] = "application/json"
@@ -61,6 +62,7 @@ class RestrictedClient(httpx2.Client):
         request.headers["accept-encoding"] = "identity"
         request.headers["user-agent"] = "unite-advisor"
         if self._key is not None:
+            # Also replaces what httpx found for this host in the user's .netrc.
             request.headers["authorization"] = f"Bearer {self._key}"
         self._wait_for_rate()
         self._request.deadline = time.monotonic() + self._address.timeout
@@ -101,6 +103,7 @@ class _LimitedStream(httpx2.SyncByteStream):
         size = 0
         for part in self._stream:
             size += len(part)
+            # Counted here, because a server can leave out Content-Length, or lie in it.
             if size > MAX_BYTES:
                 raise MemberError(f"the server's answer is longer than {MAX_BYTES >> 20} MiB")
             yield part
@@ -120,7 +123,7 @@ class _TimedBackend(httpcore2.NetworkBackend):
 
     Args:
         backend: Opens the connections.
-        time_left: The seconds that the request may still take; raises ReadTimeout when there are none.
+        time_left: The seconds that the request may still take; raises ReadTimeout when the time is over.
     """
 
     def __init__(self, backend: httpcore2.NetworkBackend, time_left: Callable[[], float]) -> None:
@@ -151,6 +154,7 @@ class _TimedStream(httpcore2.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  # the deadline replaces it
         """Write all bytes."""
+        # The stream's own loop gives each part of a long prompt the whole time again.
         for start in range(0, len(buffer), _PIECE):
             self._stream.write(buffer[start : start + _PIECE], self._time_left())
 
