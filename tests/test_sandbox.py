@@ -14,7 +14,7 @@ from advisor import sandbox
 from advisor.sandbox import Isolation, SandboxLimits, run_program
 from ensemble.errors import UniteError
 
-WEAKEST = Isolation(nobody=False, namespaces=False, read_only=False)
+WEAKEST = Isolation(unprivileged=False, namespaces=False, read_only=False)
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs namespaces or /proc of Linux")
 
@@ -99,7 +99,7 @@ def test_all_files_together_are_bounded() -> None:
 
 @linux
 def test_a_fork_bomb_is_bounded(namespaces: None) -> None:
-    if os.getuid() == 0 and not sandbox.isolation().nobody:
+    if os.getuid() == 0 and not sandbox.isolation().unprivileged:
         pytest.skip("no limit on processes binds root")
     program = """
 import os, time

@@ -4,16 +4,16 @@
     ready                                                                                    on standard output
     passed 9f86...
 
-The process becomes the user ``nobody`` (if it was root), enters new namespaces, and forks into a guard, process 1 of
-its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system ends every
-process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and kills each.
+The process becomes user 65534, who has no rights (if it was root), enters new namespaces, and forks into a guard,
+process 1 of its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system
+ends every process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and kills each.
 
 Not covered: Windows.
 """
 
 from __future__ import annotations
 
-# Only the standard library, since this file runs as a script; all of it at the start, since the user nobody may not be
+# Only the standard library, since this file runs as a script; all of it at the start, since user 65534 may not be
 # allowed to read it later.
 import contextlib
 import ctypes
@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 TOO_LATE, KILLED, ENDED = 4, 3, 1  # exit statuses; 0 is a program that ended normally
 _LINUX = sys.platform.startswith("linux")
-NOBODY = 65534
+UNPRIVILEGED = 65534  # the user and group that own nothing, on every Linux and macOS
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _SET_DUMPABLE, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 36, 38  # of prctl
 _MOUNT_SETATTR, _HERE, _RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1  # 442 on every architecture since Linux 5.12
@@ -44,7 +44,7 @@ class _TooLateError(Exception):
 
 def main() -> NoReturn:
     """Read the job, give up rights, and run the program."""
-    os.umask(0o022)  # the user nobody must be able to enter the folders that are made below
+    os.umask(0o022)  # user 65534 must be able to enter the folders that are made below
     sys.path.pop(0)  # the program must not import the modules of this folder
     job = json.loads(sys.stdin.buffer.read())
     report = os.dup(1)
@@ -52,10 +52,10 @@ def main() -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     try:
-        if job["nobody"]:
+        if job["unprivileged"]:
             if job["namespaces"]:
                 _show(job["library"])  # before the change of user, since only root may mount
-            _become_nobody()
+            _become_unprivileged()
         if job["namespaces"]:
             _enter_namespaces(job)
             # Only a child is in the new namespace of processes, and the first one is its process 1.
@@ -156,7 +156,7 @@ def _check(result: int, call: str) -> None:
 
 
 def _show(folders: Sequence[str]) -> None:
-    """Let the user nobody reach the interpreter in a folder that only root may enter, but nothing else in it."""
+    """Let user 65534 reach the interpreter in a folder that only root may enter, but nothing else in it."""
     hidden = {folder: closed for folder in folders if (closed := _closed(Path(folder))) is not None}
     if not hidden:
         return
@@ -181,11 +181,11 @@ def _closed(folder: Path) -> Path | None:
     return next((above for above in reversed(folder.parents) if not above.stat().st_mode & stat.S_IXOTH), None)
 
 
-def _become_nobody() -> None:
+def _become_unprivileged() -> None:
     # Root has no limit on processes, and may read and write every file.
     os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    os.setgid(UNPRIVILEGED)
+    os.setuid(UNPRIVILEGED)
     # A change of user gives /proc/self to root, but the next step writes its maps there.
     _libc().prctl(_SET_DUMPABLE, 1, 0, 0, 0)
 

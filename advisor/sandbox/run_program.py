@@ -69,12 +69,12 @@ class Isolation:
     """How far a program is isolated, beyond its limits.
 
     Attributes:
-        nobody: Whether it runs as the user ``nobody``; only root can do that, and only root needs it.
+        unprivileged: Whether it runs as user 65534; only root can do that, and only root needs it.
         namespaces: Whether it has no network, and cannot see other processes.
         read_only: Whether it can write only in its folder, which is in memory.
     """
 
-    nobody: bool
+    unprivileged: bool
     namespaces: bool
     read_only: bool
 
@@ -126,20 +126,20 @@ def gaps() -> tuple[str, ...]:
         notes.append("this system has no namespaces, so the programs of models run with network")
     if not kind.read_only:
         notes.append("the programs of models can write wherever the user can, since this system cannot prevent it")
-    if os.getuid() == 0 and not kind.nobody:
+    if os.getuid() == 0 and not kind.unprivileged:
         notes.append(
-            "the programs of models run as root without a limit on processes, because the user nobody cannot read "
+            "the programs of models run as root without a limit on processes, because user 65534 cannot read "
             f"{sys.prefix}"
         )
     return tuple(notes)
 
 
 def _kinds() -> Iterator[Isolation]:
-    """From strict to weak. The protection from the network is given up before the user nobody."""
+    """From strict to weak. Namespaces are given up last, because they also hide processes and the network."""
     users = (True, False) if os.getuid() == 0 else (False,)
     if sys.platform.startswith("linux"):
-        yield from (Isolation(nobody, True, closed) for nobody in users for closed in (True, False))
-    yield from (Isolation(nobody, False, False) for nobody in users)
+        yield from (Isolation(unprivileged, True, closed) for unprivileged in users for closed in (True, False))
+    yield from (Isolation(unprivileged, False, False) for unprivileged in users)
 
 
 def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> str | None:
@@ -153,13 +153,13 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
         "disk": limits.disk,
         "limits": limits.rlimits(),
         "library": sorted({str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.prefix, sys.exec_prefix)}),
-        "nobody": kind.nobody,
+        "unprivileged": kind.unprivileged,
         "namespaces": kind.namespaces,
         "read_only": kind.read_only,
     }
     with tempfile.TemporaryDirectory(prefix="unite-advisor-", ignore_cleanup_errors=True) as folder:
-        if kind.nobody:
-            os.chown(folder, guard.NOBODY, guard.NOBODY)
+        if kind.unprivileged:
+            os.chown(folder, guard.UNPRIVILEGED, guard.UNPRIVILEGED)
         report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
     ready, _, outcome = report.partition("\n")
     if ready != "ready":

@@ -57,6 +57,7 @@ def load_task(
     source = open_source(definition.data, path, folder)
     count = definition.shots if shots is None else shots
     bank = QuestionBank(definition, source)
+    # Before the questions: a demonstration must be in no split.
     demonstrations = _shots(source, bank, count, seed)
     questions = _questions(definition, source, bank, split, demonstrations, seed)
     if limit is not None and limit > len(questions):
