@@ -33,6 +33,7 @@ def evaluate(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "cpu",

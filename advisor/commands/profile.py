@@ -18,6 +18,7 @@ def profile(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",

@@ -21,6 +21,7 @@ def select(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     max_gap: opt.Gap = 10.0,
     max_length_ratio: opt.Ratio = 2.0,
     max_models: opt.Models = 3,

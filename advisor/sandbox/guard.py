@@ -6,7 +6,8 @@
 
 The process becomes user 65534, who has no rights (if it was root), enters new namespaces, and forks into a guard,
 process 1 of its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system
-ends every process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and kills each.
+ends every process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and
+kills each.
 
 Not covered: Windows.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 # allowed to read it later.
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -36,6 +38,9 @@ _SET_DUMPABLE, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 36, 38  # of prctl
 _MOUNT_SETATTR, _HERE, _RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1  # 442 on every architecture since Linux 5.12
 _NO_SUID_NO_DEVICES, _BIND, _RECURSIVELY, _PRIVATE = 2 | 4, 0x1000, 0x4000, 0x40000  # of mount
 _CAPABILITIES_3 = 0x20080522
+# The C library has no function for this call, and its number depends on the processor.
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_JOIN_SESSION_KEYRING = 1
 
 
 class _TooLateError(Exception):
@@ -52,6 +57,8 @@ def main() -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     try:
+        if _LINUX:
+            _leave_keyring()
         if job["unprivileged"]:
             if job["namespaces"]:
                 _show(job["library"])  # before the change of user, since only root may mount
@@ -153,6 +160,16 @@ def _libc() -> ctypes.CDLL:
 def _check(result: int, call: str) -> None:
     if result != 0:
         raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
+
+
+def _leave_keyring() -> None:
+    """Enter a new, empty session keyring: the caller's is inherited, with the keys of its file systems and tickets."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None or _libc().syscall(number, _JOIN_SESSION_KEYRING, None) != -1:
+        return
+    # What the kernel or a filter refuses to this process, it refuses to the program. Any other error ends the guard.
+    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        _check(-1, "keyctl")
 
 
 def _show(folders: Sequence[str]) -> None:

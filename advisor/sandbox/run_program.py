@@ -9,7 +9,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from advisor.sandbox import guard
-from ensemble.errors import UniteError
+from advisor.sandbox.folder import own_folder
+from ensemble.errors import InputError, UniteError
 
 _GUARD = Path(guard.__file__)
 _GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
@@ -78,6 +78,12 @@ class Isolation:
     namespaces: bool
     read_only: bool
 
+    @property
+    def weak(self) -> bool:
+        """Whether a program can read this process's environment, and end this process: it runs as the same user."""
+        # In /proc, and by signals. Namespaces of users and of processes refuse both, and so does the change of user.
+        return not (self.namespaces or self.unprivileged)
+
 
 _LIMITS = SandboxLimits()
 
@@ -122,6 +128,8 @@ def gaps() -> tuple[str, ...]:
     """The protections that the sandbox lacks on this system, one sentence each."""
     kind = isolation()
     notes = []
+    if kind.weak:
+        notes.append("the programs of models can read your environment variables and end your processes")
     if not kind.namespaces:
         notes.append("this system has no namespaces, so the programs of models run with network")
     if not kind.read_only:
@@ -132,6 +140,21 @@ def gaps() -> tuple[str, ...]:
             f"{sys.prefix}"
         )
     return tuple(notes)
+
+
+def check_strong() -> None:
+    """Check that a program cannot reach this process, nor what it alone may know.
+
+    Raises:
+        InputError: The strictest isolation here is weak.
+        UniteError: Programs cannot run here at all.
+    """
+    if isolation().weak:
+        raise InputError(
+            "this system has no namespaces for the sandbox: a program that a model wrote could read your environment "
+            "variables (API keys) and files, send them over the network, change your files, and end your processes; "
+            "run the command in a virtual machine, or as root, or give --allow-weak-sandbox to take that risk"
+        )
 
 
 def _kinds() -> Iterator[Isolation]:
@@ -157,9 +180,7 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
         "namespaces": kind.namespaces,
         "read_only": kind.read_only,
     }
-    with tempfile.TemporaryDirectory(prefix="unite-advisor-", ignore_cleanup_errors=True) as folder:
-        if kind.unprivileged:
-            os.chown(folder, guard.UNPRIVILEGED, guard.UNPRIVILEGED)
+    with own_folder(unprivileged=kind.unprivileged) as folder:
         report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
     ready, _, outcome = report.partition("\n")
     if ready != "ready":

@@ -25,6 +25,7 @@ def load_task(
     seed: int = 0,
     *,
     allow_code_execution: bool = False,
+    allow_weak_sandbox: bool = False,
 ) -> Task:
     """Load one split of a task.
 
@@ -40,6 +41,8 @@ def load_task(
         seed: Seed of every draw: the shots, the dev sample, the limit.
         allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
             gives no scores.
+        allow_weak_sandbox: Whether they may run where they can read this process's environment variables: without
+            namespaces, unless root runs this process.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
@@ -66,6 +69,8 @@ def load_task(
         from advisor import sandbox  # here, since few tasks need it
 
         # Before any model runs: a system that cannot run programs is refused at once, and not after hours of decoding.
+        if not allow_weak_sandbox:
+            sandbox.check_strong()
         bank.notes.extend(sandbox.gaps())
     parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
     prefix = "".join(f"{part}\n\n" for part in parts if part)
