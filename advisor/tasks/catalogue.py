@@ -57,13 +57,13 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     text = str(name_or_path)
     path = Path(text)
     # First, since a path may contain a colon.
-    if path.is_file() and path.suffix in _ENDINGS:
+    if path.suffix in _ENDINGS and _is_file(path):
         return path, None
     # From the right, for the same reason.
     base, colon, ending = text.rpartition(":")
     name, variant = (base, ending) if colon else (text, None)
     if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in name:
-        if not Path(name).is_file():
+        if not _is_file(Path(name)):
             raise InputError(
                 f"there is no task file {name}; correct the path, or give a name that `advisor tasks` lists"
             )
@@ -77,6 +77,13 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
             "lm_eval:NAME is a task of lm-eval"
         )
     return files[name], variant
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for a file system
+        return False
 
 
 def _builtin_files() -> dict[str, Path]:

@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-import yaml
-
-from advisor.tasks.data_files import Record
+from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.metrics import metric_names
 from advisor.tasks.templates import Template, pattern_problem
+from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
 
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
@@ -66,6 +65,9 @@ _PROMPT_KEYS = (
 _HUB_KEYS = ("config", "revision", "fields")
 _ROLES = ("dev", "held_out", "shots")
 _MAX_NEW_TOKENS = 256
+_LARGEST = 2**18  # bytes of a task file: a hundred times the largest built-in one, and YAML is read in seconds
+_LONGEST_PATH = 1000  # characters; a file system has names of 255 bytes, and errors that differ
+_MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,8 @@ class Keys:
         # Python counts True as 1; in a task file it is a mistake.
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.error(key, f"must be a whole number of at least {least}, not {_shown(value)}")
+        if value > _MOST:
+            raise self.error(key, f"is larger than {_MOST:,}; give a smaller number")
         return value
 
     def mapping(self, key: str) -> Keys:
@@ -193,6 +197,26 @@ class Keys:
             raise self.error(key, "is empty; give a text or a list of texts")
         return tuple(Template(source, file=self.file, key=f"{self.under}{key}") for source in self.texts(key))
 
+    def check_path(self, key: str, path: str) -> str:
+        """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path.
+
+        Task files are shared. One that names a file elsewhere could put private files into prompts and reports.
+        """
+        if len(path) > _LONGEST_PATH:
+            raise self.error(key, f"is longer than {_LONGEST_PATH:,} characters; give a shorter path")
+        parts = PurePosixPath(path).parts
+        # By its text, so that the message can name the key. The names may be links, so `check_files` looks again.
+        parent = os.path.normpath(Path(self.file).absolute().parent)
+        if not Path(os.path.normpath(Path(parent, path))).is_relative_to(parent) or "\0" in path:
+            raise self.error(
+                key,
+                f"must be a path within the folder of the task file or of --data, not {_shown(path)}; move the data",
+            )
+        # Each level of * multiplies the folders that are listed, and ** lists all of them.
+        if sum("*" in part for part in parts) > 2 or "**" in path:
+            raise self.error(key, f"may have * in at most two names of the path, and no **, not {_shown(path)}")
+        return path
+
     def _valid(self, key: str, text: str) -> str:
         # "\\ud800" in YAML is half a surrogate pair, which no tokenizer and no UTF-8 file can hold.
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -210,7 +234,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
     Raises:
         InputError: The file, one of its keys, or the variant cannot be used.
     """
-    keys = _read_yaml(path)
+    keys = _read_keys(path)
     keys.check(_REQUIRED, _OPTIONAL)
     name = keys.text("name") or ""
     default = keys.text("variant")
@@ -221,7 +245,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
     chosen = variant or default
     metric = keys.text("metric") or ""
     if metric not in metric_names():
-        raise keys.error("metric", f"{metric} is not known; choose among {', '.join(metric_names())}")
+        raise keys.error("metric", f"{_shown(metric)} is not known; choose among {', '.join(metric_names())}")
     if ("choices" in keys.values) != (metric == "choice"):
         raise keys.error("choices", "and `metric: choice` go together; give both or neither")
     extract = keys.text("extract")
@@ -266,6 +290,8 @@ def _data_spec(keys: Keys, variant: str) -> DataSpec:
                 raise keys.error(role, "is missing; give its file, or `hub` and a split of its data")
         files = _files(keys, variant, skip=("local", "where"))
         return DataSpec(None, None, None, {}, {split: split for split in files}, files, {}, where)
+    if hub is not None and hub.startswith((".", "/")):
+        keys.check_path("hub", hub)
     keys.check(("dev", "held_out"), ("hub", *_HUB_KEYS, "shots", "local", "where"))
     return DataSpec(
         hub=hub,
@@ -286,9 +312,11 @@ def _files(keys: Keys, variant: str, *, skip: tuple[str, ...]) -> dict[str, File
             continue
         if isinstance(value, dict):
             columns = keys.mapping(split)
-            files[split] = {field: _filled(columns, field, variant) or "" for field in columns.values}
+            files[split] = {
+                field: columns.check_path(field, _filled(columns, field, variant) or "") for field in columns.values
+            }
         else:
-            files[split] = _filled(keys, split, variant) or ""
+            files[split] = keys.check_path(split, _filled(keys, split, variant) or "")
     return files
 
 
@@ -310,49 +338,14 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses two things that do harm in a shared file."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # By aliases a short file can describe an endless one.
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        # YAML would silently take the last of two equal keys.
-        if len(mapping) < len(node.value):
-            names = [self.construct_object(key) for key, _ in node.value]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
-        return mapping
-
-
-def _read_yaml(path: Path) -> Keys:
+def _read_keys(path: Path) -> Keys:
     """Read a file that holds one mapping.
 
     Raises:
         InputError: The file cannot be read, is not YAML, or does not hold one mapping.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path} does not exist; give the path of a task file, or a name that `advisor tasks` lists"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}; give the path of a task file in UTF-8") from error
-    try:
-        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
-        values = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
-        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error
+    text = read_text(path, _LARGEST, "give the path of a task file, or a name that `advisor tasks` lists")
+    values = parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
     return Keys(values, str(path))
@@ -361,5 +354,8 @@ def _read_yaml(path: Path) -> Keys:
 def _shown(value: object) -> str:
     if value is None:
         return "nothing"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return f"{type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."
