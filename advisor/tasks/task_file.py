@@ -31,9 +31,10 @@ from pathlib import Path, PurePosixPath
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.metrics import metric_names
-from advisor.tasks.templates import Template, pattern_problem
+from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
+from ensemble.limits import LimitedProcess
 
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
 _OPTIONAL = (
@@ -125,13 +126,14 @@ class Keys:
     Args:
         values: The mapping.
         file: The file.
+        child: The process that compiles and renders what could waste time or memory.
         under: The keys above this mapping, each followed by a dot.
     """
 
-    __slots__ = ("file", "under", "values")
+    __slots__ = ("_child", "file", "under", "values")
 
-    def __init__(self, values: Mapping[str, object], file: str, under: str = "") -> None:
-        self.values, self.file, self.under = values, file, under
+    def __init__(self, values: Mapping[str, object], file: str, child: LimitedProcess, under: str = "") -> None:
+        self.values, self.file, self._child, self.under = values, file, child, under
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""
@@ -184,18 +186,34 @@ class Keys:
         value = self.values.get(key, {})
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise self.error(key, f"must hold keys of text with values, not {_shown(value)}")
-        return Keys(value, self.file, f"{self.under}{key}.")
+        return Keys(value, self.file, self._child, f"{self.under}{key}.")
 
     def template(self, key: str) -> Template | None:
         """The template under a key; None if the key is absent."""
         source = self.text(key)
-        return None if source is None else Template(source, file=self.file, key=f"{self.under}{key}")
+        return None if source is None else self.compiled(key, source)
 
     def templates(self, key: str) -> tuple[Template, ...]:
         """The template or the list of templates under a key; empty if the key is absent."""
         if key in self.values and not self.values[key]:
             raise self.error(key, "is empty; give a text or a list of texts")
-        return tuple(Template(source, file=self.file, key=f"{self.under}{key}") for source in self.texts(key))
+        return tuple(self.compiled(key, source) for source in self.texts(key))
+
+    def pattern(self, key: str) -> str | None:
+        """The regular expression under a key; None if the key is absent."""
+        pattern = self.text(key)
+        problem = None if pattern is None else check_pattern(pattern, self._child)
+        if problem is not None:
+            raise self.error(key, f"is not a regular expression that can be used: {problem}; correct it")
+        return pattern
+
+    def compiled(self, key: str, source: str) -> Template:
+        """The template of a text under a key."""
+        return Template(source, file=self.file, key=f"{self.under}{key}", child=self._child)
+
+    def all_templates(self) -> dict[str, Template]:
+        """The templates under all keys, by key."""
+        return {key: template for key in self.values if (template := self.template(key)) is not None}
 
     def check_path(self, key: str, path: str) -> str:
         """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path.
@@ -224,17 +242,18 @@ class Keys:
         return text
 
 
-def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
+def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> TaskDefinition:
     """Read a task file.
 
     Args:
         path: The file.
         variant: The text after the colon of the task's name; None takes the file's ``variant``.
+        child: The process that compiles and renders what could waste time or memory; the templates keep it.
 
     Raises:
         InputError: The file, one of its keys, or the variant cannot be used.
     """
-    keys = _read_keys(path)
+    keys = read_keys(path, child)
     keys.check(_REQUIRED, _OPTIONAL)
     name = keys.text("name") or ""
     default = keys.text("variant")
@@ -248,10 +267,6 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
         raise keys.error("metric", f"{_shown(metric)} is not known; choose among {', '.join(metric_names())}")
     if ("choices" in keys.values) != (metric == "choice"):
         raise keys.error("choices", "and `metric: choice` go together; give both or neither")
-    extract = keys.text("extract")
-    problem = pattern_problem(extract) if extract is not None else None
-    if problem is not None:
-        raise keys.error("extract", f"is not a regular expression: {problem}; correct it")
     return TaskDefinition(
         name=name,
         file=path,
@@ -259,14 +274,14 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
         variant=chosen,
         data=_data_spec(keys.mapping("data"), chosen or ""),
         # `check` has made sure that the prompt is there, and `text` that it is not blank.
-        prompt=Template(keys.text("prompt") or "", file=keys.file, key="prompt"),
+        prompt=keys.compiled("prompt", keys.text("prompt") or ""),
         reference=keys.templates("reference"),
         choices=keys.templates("choices"),
         metric=metric,
         instructions=keys.text("instructions") or "",
         group=keys.template("group"),
         source=keys.template("source"),
-        extract=extract,
+        extract=keys.pattern("extract"),
         stop=keys.texts("stop"),
         max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
         shots=keys.count("shots", least=0) or 0,
@@ -280,7 +295,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
 def _data_spec(keys: Keys, variant: str) -> DataSpec:
     """Check the mapping under ``data``; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
     hub, local = keys.text("hub"), _files(keys.mapping("local"), variant, skip=())
-    where = _template_mapping(keys.mapping("where"))
+    where = keys.mapping("where").all_templates()
     if hub is None and not local:
         stray = [key for key in _HUB_KEYS if key in keys.values]
         if stray:
@@ -297,7 +312,7 @@ def _data_spec(keys: Keys, variant: str) -> DataSpec:
         hub=hub,
         config=_filled(keys, "config", variant),
         revision=keys.text("revision"),
-        fields=_template_mapping(keys.mapping("fields")),
+        fields=keys.mapping("fields").all_templates(),
         roles={role: split for role in _ROLES if (split := _filled(keys, role, variant)) is not None},
         files={},
         local=local,
@@ -320,16 +335,11 @@ def _files(keys: Keys, variant: str, *, skip: tuple[str, ...]) -> dict[str, File
     return files
 
 
-def _template_mapping(keys: Keys) -> dict[str, Template]:
-    return {name: Template(keys.text(name) or "", file=keys.file, key=f"{keys.under}{name}") for name in keys.values}
-
-
 def _filled(keys: Keys, key: str, variant: str) -> str | None:
     source = keys.text(key)
     if source is None or "{" not in source:
         return source
-    record = Record({"variant": variant}, "the variant in the task's name")
-    return Template(source, file=keys.file, key=f"{keys.under}{key}").text(record)
+    return keys.compiled(key, source).text(Record({"variant": variant}, "the variant in the task's name"))
 
 
 def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str | None) -> str:
@@ -338,8 +348,8 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_keys(path: Path) -> Keys:
-    """Read a file that holds one mapping.
+def read_keys(path: Path, child: LimitedProcess) -> Keys:
+    """Read a file that holds one mapping, without checking the keys.
 
     Raises:
         InputError: The file cannot be read, is not YAML, or does not hold one mapping.
@@ -348,7 +358,7 @@ def _read_keys(path: Path) -> Keys:
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
-    return Keys(values, str(path))
+    return Keys(values, str(path), child)
 
 
 def _shown(value: object) -> str:
