@@ -180,7 +180,7 @@ def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
 
 def load_split(options: Mapping[str, Any], split: str) -> Task:
     """Load one split of the task that the options name; see :func:`advisor.tasks.load_task`."""
-    names = ("shots", "limit", "seed", "allow_code_execution")
+    names = ("shots", "limit", "seed", "allow_code_execution", "allow_weak_sandbox")
     return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
 
 

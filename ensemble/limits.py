@@ -114,9 +114,12 @@ class LimitedProcess:
         pipe = process.stdin
         if pipe is None:
             raise LimitExceededError("the process that checks untrusted input has ended")
-        # A large argument fills the pipe before the child reads it, so a thread writes while this one waits.
-        writer = threading.Thread(target=_write, args=(pipe, line), daemon=True)
-        writer.start()
+        # A large argument fills the pipe before the child reads it, so a thread writes while this one waits. A small
+        # one fits, since the child has read everything before; thousands of calls would notice a thread for each.
+        if len(line) <= select.PIPE_BUF:
+            _write(pipe, line)
+        else:
+            threading.Thread(target=_write, args=(pipe, line), daemon=True).start()
         data = self._read_line(process, seconds)
         if not data.endswith(b"\n"):
             code = process.poll()

@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_only_a_program_that_passes_all_tests_is_right(folder: Path) -> None:
-    task = load_task(folder / "double.yaml", allow_code_execution=True)
+    task = load_task(folder / "double.yaml", allow_code_execution=True, allow_weak_sandbox=True)
     responses = [CODE, "def f(x): return 4", "def f(x): return x * 2", "f = None"]
     scores = task.score_all([(task.examples[0], response) for response in responses])
     assert [score.value for score in scores] == [1, 0, 1, 0]
@@ -115,8 +115,27 @@ def test_other_tasks_need_no_permission_and_load_no_sandbox(folder: Path) -> Non
 
 def test_what_the_system_does_not_give_is_a_note_of_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "gaps", lambda: ("no namespaces",))
+    monkeypatch.setattr(sandbox, "check_strong", lambda: None)
     assert load_task(folder / "double.yaml", allow_code_execution=True).notes == ("no namespaces",)
     assert load_task(folder / "double.yaml").notes == ()
+
+
+WEAK = run_program.Isolation(unprivileged=False, namespaces=False, read_only=False)
+
+
+def test_a_weak_sandbox_needs_a_permission_with_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_program, "isolation", lambda: WEAK)
+    with pytest.raises(InputError, match=r"environment variables \(API keys\) .* give --allow-weak-sandbox"):
+        load_task(folder / "double.yaml", allow_code_execution=True)
+    task = load_task(folder / "double.yaml", allow_code_execution=True, allow_weak_sandbox=True)
+    assert any("can read your environment variables" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("test", ["x = " + "-" * 50_000 + "1", "x = " + "-" * 5_000 + "1"])
+def test_a_test_that_is_nested_too_deeply_is_refused_with_its_line(folder: Path, test: str) -> None:
+    (folder / "dev.jsonl").write_text(json.dumps({"ask": "x", "tests": [test]}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"dev\.jsonl:1: the test .* is nested too deeply"):
+        load_task(folder / "double.yaml")
 
 
 def test_a_test_that_is_not_python_is_refused_with_its_line(folder: Path) -> None:
@@ -126,7 +145,7 @@ def test_a_test_that_is_not_python_is_refused_with_its_line(folder: Path) -> Non
 
 
 def mbpp(split: str, **options: int) -> Task:
-    return load_task("mbpp", split=split, data_dir=DATA, allow_code_execution=True, **options)
+    return load_task("mbpp", split=split, data_dir=DATA, allow_code_execution=True, allow_weak_sandbox=True, **options)
 
 
 def records() -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from advisor import sandbox
 from advisor.sandbox import Isolation, SandboxLimits, run_program
 from ensemble.errors import UniteError
 
-WEAKEST = Isolation(nobody=False, namespaces=False, read_only=False)
+WEAKEST = Isolation(unprivileged=False, namespaces=False, read_only=False)
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs namespaces or /proc of Linux")
 
@@ -99,7 +100,7 @@ def test_all_files_together_are_bounded() -> None:
 
 @linux
 def test_a_fork_bomb_is_bounded(namespaces: None) -> None:
-    if os.getuid() == 0 and not sandbox.isolation().nobody:
+    if os.getuid() == 0 and not sandbox.isolation().unprivileged:
         pytest.skip("no limit on processes binds root")
     program = """
 import os, time
@@ -133,6 +134,52 @@ def test_the_environment_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> No
     assert reason("import os, sys", test) is None
 
 
+READ_ENVIRONMENTS = """
+import glob
+found = b""
+for path in glob.glob("/proc/*/environ"):
+    try: found += open(path, "rb").read()
+    except OSError: pass
+"""
+CALL = "from advisor import sandbox; print(sandbox.run({program!r}, [{test!r}]))"
+
+
+def elsewhere(code: str, **environment: str) -> str:
+    """What Python code prints in another process: its environment and its keyring are not those of the tests."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@linux
+def test_the_environment_of_the_callers_process_cannot_be_read() -> None:
+    if sandbox.isolation().weak:
+        pytest.skip("this system cannot isolate a program from its caller")
+    code = CALL.format(program=READ_ENVIRONMENTS, test="assert b'a-secret-of-mine' not in found")
+    assert elsewhere(code, MY_API_KEY="a-secret-of-mine") == "None"
+
+
+KEYCTL = """
+import ctypes, os
+number = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+libc = ctypes.CDLL(None)
+JOIN, SEARCH, SESSION = 1, 10, -3
+"""
+
+
+@linux
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="needs the number of a system call")
+def test_the_callers_keyring_cannot_be_read() -> None:
+    search = "libc.syscall(number, SEARCH, SESSION, b'user', b'my-key', 0)"
+    add = "libc.syscall(number - 2, b'user', b'my-key', b'secret', 6, SESSION)"
+    mine = f"{KEYCTL}\nlibc.syscall(number, JOIN, None)\n{add}\n"
+    if elsewhere(f"{mine}print({search} > 0)") != "True":
+        pytest.skip("this system has no keyrings")
+    call = CALL.format(program=KEYCTL, test=f"assert {search} < 0")
+    assert elsewhere(mine + call) == "None"
+
+
 def test_input_is_at_its_end() -> None:
     assert reason("input()") == "EOFError"
 
@@ -144,6 +191,33 @@ def test_its_folder_is_empty_and_its_own_and_gone_afterwards(tmp_path: Path, mon
     tests = ["assert os.listdir() == []", "open('file', 'w').close()", "os.mkdir('a'); os.chmod('a', 0)"]
     assert run_program._run("import os", tests, SandboxLimits(), WEAKEST) is None
     assert list(folder.iterdir()) == []
+
+
+DEEP = """
+import os
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+os.mkdir("closed")
+open("closed/file", "w").close()
+os.chmod("closed", 0)
+"""
+
+
+def test_a_tree_of_any_depth_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_program._run(DEEP, (), SandboxLimits(), WEAKEST) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_link_in_its_folder_leads_to_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o555)
+    program = f"import os\nos.mkdir('a')\nos.symlink({str(kept)!r}, 'a/link')\nos.symlink({str(kept)!r}, 'link')"
+    assert run_program._run(program, (), SandboxLimits(), WEAKEST) is None
+    assert list(tmp_path.iterdir()) == [kept]
+    assert kept.stat().st_mode & 0o777 == 0o555
 
 
 def test_a_program_may_delete_its_folder(tmp_path: Path) -> None:
@@ -195,8 +269,6 @@ def test_sets_have_the_same_order_in_every_run() -> None:
 
 def _orders() -> list[tuple[str, ...]]:
     """The two orders, of which one is what a fixed seed gives; a random seed would mostly give neither."""
-    import subprocess
-
     command = [sys.executable, "-c", "print(','.join({'a', 'b', 'c', 'd', 'e', 'f'}))"]
     seen = [
         subprocess.run(command, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout.strip()

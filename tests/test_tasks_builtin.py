@@ -76,13 +76,12 @@ def test_a_call_as_the_interface_shows_it() -> None:
 
 def test_word_problems_reads_the_demos_data_and_takes_the_stated_answer(tmp_path: Path) -> None:
     built_in = next(task.file for task in list_tasks() if task.name == "word_problems")
-    for folder in ("tasks", "demo/data"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "tasks" / "word_problems.yaml").write_bytes(built_in.read_bytes())
+    (tmp_path / "demo" / "data").mkdir(parents=True)
+    (tmp_path / "demo" / "word_problems.yaml").write_bytes(built_in.read_bytes())
     for number, split in enumerate(("dev", "held_out", "test")):
         record = {"id": f"{split}-a", "question": f"{number} + 1?", "terse": "", "steps": "", "answer": number + 1}
         (tmp_path / "demo" / "data" / f"{split}.jsonl").write_text(json.dumps(record), encoding="utf-8")
-        task = load_task(tmp_path / "tasks" / "word_problems.yaml", split=split)
+        task = load_task(tmp_path / "demo" / "word_problems.yaml", split=split)
         assert [(example.id, example.prompt) for example in task.examples] == [
             (f"{split}-a", f"Question: {number} + 1?\nAnswer:")
         ]

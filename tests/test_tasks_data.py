@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from advisor.tasks import Task, load_task
+from advisor.tasks import Task, data_files, load_task
 from ensemble.errors import InputError
 
 
@@ -33,7 +35,7 @@ def refusal(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | Non
     return str(caught.value)
 
 
-def files(name: str) -> dict[str, str]:
+def files(name: Any) -> dict[str, Any]:
     return {"dev": name, "held_out": "not read.jsonl"}
 
 
@@ -140,7 +142,7 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_in_place_of_a_data_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").mkdir()
-    assert "d.jsonl cannot be read: Is a directory" in refusal(tmp_path, files("d.jsonl"))
+    assert "d.jsonl cannot be read: it is not a regular file" in refusal(tmp_path, files("d.jsonl"))
 
 
 HUB = {
@@ -264,3 +266,151 @@ def test_a_condition_that_is_neither_true_nor_false_is_refused_with_its_record(t
     (tmp_path / "all.jsonl").write_text('{"question": "1", "answer": "1"}\n', encoding="utf-8")
     message = refusal(tmp_path, {"dev": "all.jsonl", "held_out": "all.jsonl", "where": {"dev": "question < 4"}})
     assert "all.jsonl:1: its condition under where gives 'question < 4'; make it true or false" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/etc/hostname", "data.dev must be a path within"),
+        ("/etc/*", "data.dev must be a path within"),
+        ("../other/d.jsonl", "data.dev must be a path within"),
+        ("a/../../d.jsonl", "data.dev must be a path within"),
+        ("a**b", "data.dev may have * in at most two names of the path, and no **"),
+        ("**/*.jsonl", "data.dev may have * in at most two names of the path, and no **"),
+        ("*/*/*.jsonl", "data.dev may have * in at most two names of the path, and no **"),
+        ("a" * 5000, "data.dev is longer than 1,000 characters"),
+        ("a" * 900, "cannot be read: File name too long"),
+        ("a\0b.jsonl", "data.dev must be a path within"),
+        ({"question": "/etc/hostname"}, "data.dev.question must be a path within"),
+    ],
+)
+def test_a_path_that_leads_out_of_the_tasks_folder_is_refused(tmp_path: Path, path: Any, message: str) -> None:
+    assert message in refusal(tmp_path, files(path))
+
+
+def test_a_variant_cannot_lead_out_of_the_tasks_folder(tmp_path: Path) -> None:
+    assert "data.dev must be a path within" in refusal(tmp_path, files("{{variant}}/d.jsonl"), variant="..")
+
+
+@pytest.mark.parametrize("path", ["link.jsonl", "folder/d.jsonl", "*.jsonl"])
+def test_a_link_that_leads_out_of_the_tasks_folder_is_refused(tmp_path: Path, path: str) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    (outside / "d.jsonl").write_text(LINES, encoding="utf-8")
+    (inside / "link.jsonl").symlink_to(outside / "d.jsonl")
+    (inside / "folder").symlink_to(outside)
+    assert "is a link that leads out of" in refusal(inside, files(path))
+
+
+def test_a_link_within_the_tasks_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text(LINES, encoding="utf-8")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "d.jsonl")
+    assert len(load(tmp_path, files("link.jsonl")).examples) == 2
+
+
+def test_a_path_of_a_data_folder_stays_within_it(exported: Path) -> None:
+    data = {**HUB, "local": {"train": "../secret.jsonl", "test": "s/test.jsonl"}}
+    assert "data.local.train must be a path within" in refusal(exported, data, options={"data_dir": exported})
+
+
+def test_a_pipe_in_place_of_a_data_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "d.jsonl")
+    assert "d.jsonl cannot be read: it is not a regular file" in refusal(tmp_path, files("d.jsonl"))
+
+
+def test_a_data_file_is_limited_in_size(tmp_path: Path) -> None:
+    with (tmp_path / "d.jsonl").open("wb") as file:
+        file.truncate(data_files.LARGEST + 1)  # takes no room on the disk
+    assert "d.jsonl is larger than 256 MB" in refusal(tmp_path, files("d.jsonl"))
+
+
+def test_the_files_of_a_split_are_limited_together(tmp_path: Path) -> None:
+    for n in range(3):
+        (tmp_path / f"{n}.txt").write_bytes(b"\n" + bytes(data_files.LARGEST // 3))
+    assert "2.txt" in refusal(tmp_path, files("*.txt"))
+
+
+def test_a_file_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"d\xff.jsonl")).write_text(LINES, encoding="utf-8")
+    assert "is not UTF-8; rename it" in refusal(tmp_path, files("d*.jsonl"))
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The addresses that are connected to; no connection is made."""
+    seen: list[str] = []
+
+    def connect(_socket: socket.socket, address: Any) -> None:
+        seen.append(str(address))
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    def resolve(host: Any, *_: object, **__: object) -> Any:
+        seen.append(str(host))
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    yield seen
+
+
+CARD = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {path}\n---\n# Data\n"
+
+
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize(
+    "path",
+    ["https://data.example/train.jsonl", "hf://datasets/nobody/nothing/train.jsonl", "/etc/hostname", "../d.jsonl"],
+)
+@pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
+def test_the_card_of_a_local_folder_cannot_name_data_elsewhere(
+    exported: Path, endpoint: list[str], monkeypatch: pytest.MonkeyPatch, path: str, card: str
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    text = CARD.format(path=path)
+    (exported / "s" / card).write_text(text if card == "README.md" else text.split("---\n")[1], encoding="utf-8")
+    message = refusal(exported, {**HUB, "hub": "./s"})
+    assert f"{card} names data outside of its folder: {path}" in message
+    assert endpoint == []
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_a_local_folder_with_a_card_is_read_without_a_request(
+    exported: Path, endpoint: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    (exported / "s" / "README.md").write_text(CARD.format(path="train.jsonl"), encoding="utf-8")
+    assert len(load(exported, {**HUB, "hub": "./s", "held_out": "train"}).examples) == 1
+    assert endpoint == []
+    assert datasets.config.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize(
+    ("hub", "message"),
+    [
+        ("/etc", "data.hub must be a path within"),
+        ("../s", "data.hub must be a path within"),
+        ("./s/../..", "data.hub must be a path within"),
+        ("json", "data.hub: json is not a data set of the hub"),
+        ("s", "data.hub: s is a folder here; write ./s for a folder beside the task file"),
+    ],
+)
+def test_only_a_folder_beside_the_task_file_is_read(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, hub: str, message: str
+) -> None:
+    monkeypatch.chdir(exported)
+    assert message in refusal(exported, {**HUB, "hub": hub})
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_a_local_folder_of_the_hub_has_only_regular_files(exported: Path) -> None:
+    os.mkfifo(exported / "s" / "more.jsonl")
+    assert "more.jsonl cannot be read: it is not a regular file" in refusal(exported, {**HUB, "hub": "./s"})
+    (exported / "s" / "more.jsonl").unlink()
+    (exported / "s" / "more.jsonl").symlink_to("/etc/hostname")
+    assert "more.jsonl is a link that leads out of" in refusal(exported, {**HUB, "hub": "./s"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from advisor.tasks import Task, list_tasks, load_task
+from advisor.tasks import Task, list_tasks, load_task, templates
 from ensemble.errors import InputError
 
 RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
@@ -163,14 +164,16 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"prompt": "{{question | shout}}"}, "the template under prompt is broken"),
         ({"prompt": "{{10 ** 5000}}"}, "the template under prompt is broken"),
         ({"reference": []}, "reference is empty"),
-        ({"metric": "accuracy"}, "metric accuracy is not known; choose among bleu, choice, chrf"),
+        ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
         ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
-        ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression: "),
+        ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
         ({"stop": [""]}, "stop must be a text or a list of texts"),
         ({"stop": {"x": 1}}, "stop must be a text or a list of texts"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1"),
         ({"shots": "four"}, "shots must be a whole number"),
+        ({"shots": 10**12}, "shots is larger than 1,000,000,000"),
+        ({"metric": "x" * 5000}, "metric 'xxx"),
         ({"shots": True}, "shots must be a whole number"),
         ({"dev_size": 0}, "dev_size must be a whole number of at least 1"),
     ],
@@ -190,6 +193,11 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
         ("", "must hold keys with values"),
         ("prompt: \x00", "not valid YAML"),
         ("a: " + "[" * 1200, "not valid YAML"),
+        ("name: !!int ''\n", "not valid YAML"),
+        ("name: !!bool x\n", "not valid YAML"),
+        ("name: !!timestamp x\n", "not valid YAML"),
+        (f"name: 0x{'F' * 6000}\n", "data is missing"),
+        ("#" * 300_000, "larger than 256 kB"),
         ('name: "\\ud800"\ndata: {}\nprompt: a\nreference: b\nmetric: number\n', "name holds half a surrogate pair"),
     ],
 )
@@ -249,6 +257,8 @@ def test_a_reference_that_the_metric_cannot_use_is_named_with_its_line(folder: P
         ("qqqqqq", "there is no task 'qqqqqq'; `advisor tasks` lists them"),
         ("nowhere/refunds.yaml", "there is no task file nowhere/refunds.yaml"),
         ("", "there is no task ''"),
+        ("a" * 5000, "there is no task 'aaa"),
+        ("a" * 5000 + ".yaml", "there is no task file aaa"),
         ("word_problems:easy", "variant is missing, so there is no word_problems:easy"),
     ],
 )
@@ -270,3 +280,76 @@ def test_an_unknown_task_is_answered_with_the_way_to_the_right_one(name: str, me
 )
 def test_arguments_out_of_range_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
     assert message in refusal(folder, options=options)
+
+
+BOMBS = [
+    "{{'a' * 3000000000}}",
+    "{{question * 1000000000}}",
+    "{{10 ** (10 ** 9)}}",
+    "{{lipsum(n=10**7)}}",
+    "{{question | center(3000000000)}}",
+    "{{question" + " | join('----------------')" * 12 + "}}",
+    "{{question" + " | replace('', '----------------')" * 12 + "}}",
+    "{{'%03000000000d' | format(1)}}",
+    "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3,
+    "{% set a = question %}" + "{% set a = a ~ a %}" * 40 + "{{a}}",
+    "{% macro m() %}{{m()}}{{m()}}{% endmacro %}{{m()}}",
+]
+
+
+@pytest.mark.parametrize("template", BOMBS)
+def test_a_template_that_wastes_time_or_memory_ends_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    assert re.search(
+        r"the template under prompt (is broken|fails on .*dev\.jsonl:1): ", refusal(folder, prompt=template)
+    )
+
+
+def test_a_template_that_is_slow_on_every_record_ends_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    write_records(folder / "dev.jsonl", RECORDS * 100)
+    loops = "{% for i in range(99999) %}{% for j in range(5) %}{% endfor %}{% endfor %}{{question}}"
+    assert "under prompt fails on" in refusal(folder, prompt=loops)
+
+
+def test_the_length_of_a_text_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "LONGEST", 1000)
+    assert "dev.jsonl:1: the text has more than 1,000 characters" in refusal(folder, prompt="{{question}}" * 100)
+
+
+def test_the_length_of_all_texts_together_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "LONGEST_TOGETHER", 100)
+    assert "all its texts together have more than 100 characters" in refusal(folder, prompt="{{question}}" * 3)
+
+
+@pytest.mark.parametrize("pattern", ["((((a{100}){100}){100}){100})", "(" * 5000, "a{4294967296}"])
+def test_a_pattern_that_wastes_time_or_memory_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 2.0)
+    assert "extract is not a regular expression that can be used: " in refusal(folder, extract=pattern)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{question}} {{extra.list[1]}} {{extra['a b']}}", "What is 1 + 1? 2 3.5"),
+        ("{% for n in extra.list %}{{loop.index}}:{{n}} {% endfor %}", "1:1 2:2 "),
+        ("{{question.split(' ')[0] | upper}}{{extra.none is none}}", "WHATTrue"),
+        ("{% set a = extra.list + [3] %}{{a | join('-')}}", "1-2-3"),
+        (
+            "{{extra.list | join('-')}} {{extra.missing | default('x')}} {{question | replace(' ', '')}}",
+            "1-2 x Whatis1+1?",
+        ),
+        ("{% raw %}{{x}}{% endraw %}\n", "{{x}}\n"),
+        ("{{extra.true}} {{extra.list}} {{extra.text}}", "True [1, 2] \u00e9\U0001f600"),
+    ],
+)
+def test_a_template_gives_the_same_text_in_either_process(folder: Path, template: str, text: str) -> None:
+    extra = {"list": [1, 2], "a b": 3.5, "none": None, "true": True, "text": "\u00e9\U0001f600"}
+    write_records(folder / "dev.jsonl", [{**RECORDS[0], "extra": extra}])
+    assert load(folder, prompt=template).examples[0].prompt == text

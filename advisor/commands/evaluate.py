@@ -38,6 +38,7 @@ def evaluate(
         typer.Option("--allow-server", metavar="URL", help="A server of the run's candidates that may be contacted."),
     ] = None,
     allow_key_env: opt.KeyNames = None,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "cpu",

@@ -32,6 +32,10 @@ Seed = Annotated[int, typer.Option("--seed", help="The seed of every draw.")]
 Code = Annotated[
     bool, typer.Option("--allow-code-execution", help="Run programs that models write, in a sandbox; mbpp needs it.")
 ]
+WeakSandbox = Annotated[
+    bool,
+    typer.Option("--allow-weak-sandbox", help="Run them also where the sandbox cannot protect your keys and files."),
+]
 Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be worse than the best model.")]
 Ratio = Annotated[
     float, typer.Option("--max-length-ratio", help="How many times longer or shorter a member's responses may be.")

@@ -19,6 +19,7 @@ def profile(
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",

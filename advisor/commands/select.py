@@ -22,6 +22,7 @@ def select(
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,
+    allow_weak_sandbox: opt.WeakSandbox = False,
     max_gap: opt.Gap = 10.0,
     max_length_ratio: opt.Ratio = 2.0,
     max_models: opt.Models = 3,

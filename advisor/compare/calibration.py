@@ -11,7 +11,7 @@ from scipy.special import softmax
 from advisor.records import Profile
 from advisor.tasks.task import Task
 
-BINS = 15  # as in Guo et al. (2017)
+BINS = 15  # as in Guo et al. (2017), so that figures can be compared with published ones
 
 
 def chance_of(task: Task) -> float | None:
@@ -67,10 +67,13 @@ def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
         if answer.options:
             example = examples[answer.id]
             lengths = [len(choice.encode()) for choice in example.choices]
+            # The lowest index wins a tie, as in lm-eval.
             best = int(np.argmax(_values(answer.options) / lengths))
             values.append(task.score(example, example.choices[best]).value)
+    # By all answers: a question without likelihoods counts as wrong, as it does in the accuracy beside this figure.
     return 100 * sum(values) / len(profile.answers)
 
 
 def _values(options: tuple[float | None, ...]) -> NDArray[np.float64]:
+    # JSON has no infinity, so the cache stores an impossible option as null.
     return np.array([-math.inf if value is None else value for value in options])

@@ -40,6 +40,7 @@ def same_wrong_answers(profiles: Sequence[Profile]) -> Floats:
     Returns:
         Models by models, 0 to 1.
     """
+    # Numbers instead of texts: numpy compares whole arrays of them, and a pool has thousands of pairs.
     numbers: dict[str, int] = {}
     wrong = np.array(
         [

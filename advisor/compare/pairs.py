@@ -140,6 +140,7 @@ def all_pairs(
     Raises:
         UniteError: Two candidates answered different questions; names both.
     """
+    # With the first is enough: to have the same questions is transitive.
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
     names = [profile.model for profile in profiles]
@@ -180,6 +181,7 @@ def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
     for table in (same_wrong, kappa):
         table[is_graded] = table[:, is_graded] = np.nan
     return {
+        # BLEU is not symmetric, and no model is the reference here.
         "bleu": (bleu + bleu.T) / 2,
         "style": style_distances(texts),
         "both_wrong_same": same_wrong,
@@ -237,6 +239,7 @@ class ModelMeasurer:
                 # transformers takes some tokenizers' parts from the model's type, whatever their files say.
                 what = {**self._tokenizer_key(name), "type": config.model_type, "rows": rows, "words": words}
                 key = key_of({**what, "tokenization": _FORM})
+                # Fine-tunes of one model have the same key: a pool of 100 has few tokenizers to read.
                 if key not in by_key:
                     by_key[key] = self._tokenization(key, checkpoint, rows, words)
             except Exception as error:
@@ -301,7 +304,7 @@ class ModelMeasurer:
             else:
                 for writer, by in texts.items():
                     counts[reader, writer] = sum((read[text] for text in by.values()), TokenAgreement(0, 0))
-            free_memory()
+            free_memory()  # before the next reader is loaded: two large models may not fit
         return counts
 
     def _texts(self, profile: Profile, numbers: Sequence[int]) -> dict[int, WrittenText]:
@@ -324,6 +327,7 @@ class ModelMeasurer:
             [member] = self._profiler.load([reader]).members
             for text, agreement in zip(missing, read_texts(member, missing), strict=True):
                 read[text] = agreement
+                # One by one, so that an interrupted run continues here.
                 self._cache.keep(keys[text], [agreement.agreed, agreement.positions])
                 advance(1)
         return read

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ensemble.models.spec import Sourced
     from ensemble.runtime.local_runner import LocalRunner
 
+# All logits of a long response would be larger than a small model: 4,000 places of 150,000 tokens are 2.4 GB.
 _LOGITS = 2**26
 """The most logits in memory at the same time: 256 MB in single precision."""
 
@@ -72,6 +73,7 @@ def count(written: Sequence[bytes], wanted: Sequence[bytes | None], *, cut: bool
     agreed = 0
     for own, token in zip(written, wanted, strict=True):
         if token:
+            # By bytes: the reader's token may be longer or shorter than the one that the text has here.
             agreed += rest.startswith(token) or (cut and token.startswith(rest))
         rest = rest[len(own) :]
     return TokenAgreement(agreed, len(written))
@@ -96,18 +98,21 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
     prompts: dict[str | Sourced, list[int]] = {}
     held: list[int] = []
     for text in texts:
+        # Each prompt comes once for each writer, and a chat template takes longer than its tokens.
         if text.prompt not in prompts:
             prompts[text.prompt] = member.encode_prompt(text.prompt)
         prompt = prompts[text.prompt]
         most = member.most_tokens(prompt)
         room = None if most is None else most - len(prompt)
         ids = vocabulary.continue_ids(text.text.encode())[:room]
+        # Nothing fits the context. The caller pairs texts and results, so this text needs a result, too.
         if not ids:
             yield TokenAgreement(0, 0)
             continue
         # The first position is after the prompt's last token. The token after the last id is not needed.
         context, first = [*prompt, *ids[:-1]], len(prompt) - 1
         keep = min(common_length(held, context), first)
+        # A runner cannot drop all of a row, so a prompt that shares nothing with the one before needs a new one.
         if not keep:
             runner = member.local.runner()
         wanted = _greedy(runner, keep, context, first, max(1, _LOGITS // vocabulary.size))

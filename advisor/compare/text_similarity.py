@@ -58,6 +58,7 @@ def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
     has = [_matrix(occurrences, models) for occurrences in by_order]
     matches = np.stack([(matrix @ matrix.T).toarray() for matrix in has])
     totals = np.stack([matrix.sum(axis=1) for matrix in has], axis=1)
+    # sacrebleu's own smoothing and brevity penalty: a second formula of BLEU would give other decimals.
     bleu = np.empty((models, models))
     for hypothesis, reference in np.ndindex(models, models):
         bleu[hypothesis, reference] = metric.compute_bleu(
@@ -137,6 +138,7 @@ def style_distances(responses: Sequence[Sequence[str]]) -> Floats:
     owner = np.repeat(np.arange(models), questions)
     mean = sparse.csr_array((np.full(len(owner), 1 / questions), (owner, np.arange(len(owner)))))
     shares = (mean @ contains).toarray()
+    # Before the distance: content has far more trigrams than habits, and would decide it together.
     shares = shares[:, shares.max(axis=0) >= _HABIT]
     distances: Floats = cosine_distances(shares)
     silent = ~shares.any(axis=1)

@@ -52,6 +52,7 @@ class Problem:
 
 def make_problem(rng: random.Random) -> Problem:
     """Draw one problem: a start, one to three gains or losses, a question."""
+    # Sorted, so that the order of the lines above does not change the published questions.
     pronoun = rng.choice(sorted(PEOPLE))
     hero = rng.choice(PEOPLE[pronoun])
     other = rng.choice([name for names in PEOPLE.values() for name in names if name != hero])
@@ -82,6 +83,7 @@ def _draw_step(rng: random.Random, total: int) -> tuple[str, int, str]:
 
 def make_splits(seed: int = 0) -> dict[str, list[Problem]]:
     """The three evaluation splits: disjoint, without repeats, and equal for equal seeds."""
+    # A text as the seed: its numbers differ from those of the training, whose seed may be the same number.
     rng = random.Random(f"word problems {seed}")
     seen: set[str] = set()
     splits: dict[str, list[Problem]] = {}

@@ -220,10 +220,11 @@ def main(
     """Generate the demo's questions and train its models, from their seeds."""
     write_data(out / "data")
     chosen = [recipe for recipe in RECIPES if not only or recipe.name in only]
+    # Spawned and not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         tasks = [pool.submit(make_model, recipe, out / "models" / recipe.name) for recipe in chosen]
         for task in tasks:
-            task.result()
+            task.result()  # raises what the process raised
 
 
 if __name__ == "__main__":

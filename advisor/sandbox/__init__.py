@@ -4,12 +4,12 @@
     >>> run("def double(x): return x", ["assert double(2) == 4"])
     'AssertionError'
 
-`run_program.py` starts the process and reads its report. `guard.py` is the script inside of the process.
-`docs/tasks.md` lists what the sandbox does not stop.
+`run_program.py` starts the process and reads its report. `guard.py` is the script inside of the process. `folder.py`
+removes what the program leaves. `docs/tasks.md` lists what the sandbox does not stop.
 """
 
 from __future__ import annotations
 
-from advisor.sandbox.run_program import Isolation, SandboxLimits, gaps, isolation, run
+from advisor.sandbox.run_program import Isolation, SandboxLimits, check_strong, gaps, isolation, run
 
-__all__ = ["Isolation", "SandboxLimits", "gaps", "isolation", "run"]
+__all__ = ["Isolation", "SandboxLimits", "check_strong", "gaps", "isolation", "run"]

@@ -4,19 +4,21 @@
     ready                                                                                    on standard output
     passed 9f86...
 
-The process becomes the user ``nobody`` (if it was root), enters new namespaces, and forks into a guard, process 1 of
-its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system ends every
-process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and kills each.
+The process becomes user 65534, who has no rights (if it was root), enters new namespaces, and forks into a guard,
+process 1 of its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system
+ends every process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and
+kills each.
 
 Not covered: Windows.
 """
 
 from __future__ import annotations
 
-# Only the standard library, since this file runs as a script; all of it at the start, since the user nobody may not be
+# Only the standard library, since this file runs as a script; all of it at the start, since user 65534 may not be
 # allowed to read it later.
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -30,12 +32,15 @@ from typing import Any, NoReturn
 
 TOO_LATE, KILLED, ENDED = 4, 3, 1  # exit statuses; 0 is a program that ended normally
 _LINUX = sys.platform.startswith("linux")
-NOBODY = 65534
+UNPRIVILEGED = 65534  # the user and group that own nothing, on every Linux and macOS
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _SET_DUMPABLE, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 36, 38  # of prctl
 _MOUNT_SETATTR, _HERE, _RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1  # 442 on every architecture since Linux 5.12
 _NO_SUID_NO_DEVICES, _BIND, _RECURSIVELY, _PRIVATE = 2 | 4, 0x1000, 0x4000, 0x40000  # of mount
 _CAPABILITIES_3 = 0x20080522
+# The C library has no function for this call, and its number depends on the processor.
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_JOIN_SESSION_KEYRING = 1
 
 
 class _TooLateError(Exception):
@@ -44,7 +49,7 @@ class _TooLateError(Exception):
 
 def main() -> NoReturn:
     """Read the job, give up rights, and run the program."""
-    os.umask(0o022)  # the user nobody must be able to enter the folders that are made below
+    os.umask(0o022)  # user 65534 must be able to enter the folders that are made below
     sys.path.pop(0)  # the program must not import the modules of this folder
     job = json.loads(sys.stdin.buffer.read())
     report = os.dup(1)
@@ -52,10 +57,12 @@ def main() -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     try:
-        if job["nobody"]:
+        if _LINUX:
+            _leave_keyring()
+        if job["unprivileged"]:
             if job["namespaces"]:
                 _show(job["library"])  # before the change of user, since only root may mount
-            _become_nobody()
+            _become_unprivileged()
         if job["namespaces"]:
             _enter_namespaces(job)
             # Only a child is in the new namespace of processes, and the first one is its process 1.
@@ -155,8 +162,18 @@ def _check(result: int, call: str) -> None:
         raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
+def _leave_keyring() -> None:
+    """Enter a new, empty session keyring: the caller's is inherited, with the keys of its file systems and tickets."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None or _libc().syscall(number, _JOIN_SESSION_KEYRING, None) != -1:
+        return
+    # What the kernel or a filter refuses to this process, it refuses to the program. Any other error ends the guard.
+    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        _check(-1, "keyctl")
+
+
 def _show(folders: Sequence[str]) -> None:
-    """Let the user nobody reach the interpreter in a folder that only root may enter, but nothing else in it."""
+    """Let user 65534 reach the interpreter in a folder that only root may enter, but nothing else in it."""
     hidden = {folder: closed for folder in folders if (closed := _closed(Path(folder))) is not None}
     if not hidden:
         return
@@ -181,11 +198,11 @@ def _closed(folder: Path) -> Path | None:
     return next((above for above in reversed(folder.parents) if not above.stat().st_mode & stat.S_IXOTH), None)
 
 
-def _become_nobody() -> None:
+def _become_unprivileged() -> None:
     # Root has no limit on processes, and may read and write every file.
     os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    os.setgid(UNPRIVILEGED)
+    os.setuid(UNPRIVILEGED)
     # A change of user gives /proc/self to root, but the next step writes its maps there.
     _libc().prctl(_SET_DUMPABLE, 1, 0, 0, 0)
 

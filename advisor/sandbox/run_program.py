@@ -9,7 +9,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from advisor.sandbox import guard
-from ensemble.errors import UniteError
+from advisor.sandbox.folder import own_folder
+from ensemble.errors import InputError, UniteError
 
 _GUARD = Path(guard.__file__)
 _GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
@@ -69,14 +69,20 @@ class Isolation:
     """How far a program is isolated, beyond its limits.
 
     Attributes:
-        nobody: Whether it runs as the user ``nobody``; only root can do that, and only root needs it.
+        unprivileged: Whether it runs as user 65534; only root can do that, and only root needs it.
         namespaces: Whether it has no network, and cannot see other processes.
         read_only: Whether it can write only in its folder, which is in memory.
     """
 
-    nobody: bool
+    unprivileged: bool
     namespaces: bool
     read_only: bool
+
+    @property
+    def weak(self) -> bool:
+        """Whether a program can read this process's environment, and end this process: it runs as the same user."""
+        # In /proc, and by signals. Namespaces of users and of processes refuse both, and so does the change of user.
+        return not (self.namespaces or self.unprivileged)
 
 
 _LIMITS = SandboxLimits()
@@ -122,24 +128,41 @@ def gaps() -> tuple[str, ...]:
     """The protections that the sandbox lacks on this system, one sentence each."""
     kind = isolation()
     notes = []
+    if kind.weak:
+        notes.append("the programs of models can read your environment variables and end your processes")
     if not kind.namespaces:
         notes.append("this system has no namespaces, so the programs of models run with network")
     if not kind.read_only:
         notes.append("the programs of models can write wherever the user can, since this system cannot prevent it")
-    if os.getuid() == 0 and not kind.nobody:
+    if os.getuid() == 0 and not kind.unprivileged:
         notes.append(
-            "the programs of models run as root without a limit on processes, because the user nobody cannot read "
+            "the programs of models run as root without a limit on processes, because user 65534 cannot read "
             f"{sys.prefix}"
         )
     return tuple(notes)
 
 
+def check_strong() -> None:
+    """Check that a program cannot reach this process, nor what it alone may know.
+
+    Raises:
+        InputError: The strictest isolation here is weak.
+        UniteError: Programs cannot run here at all.
+    """
+    if isolation().weak:
+        raise InputError(
+            "this system has no namespaces for the sandbox: a program that a model wrote could read your environment "
+            "variables (API keys) and files, send them over the network, change your files, and end your processes; "
+            "run the command in a virtual machine, or as root, or give --allow-weak-sandbox to take that risk"
+        )
+
+
 def _kinds() -> Iterator[Isolation]:
-    """From strict to weak. The protection from the network is given up before the user nobody."""
+    """From strict to weak. Namespaces are given up last, because they also hide processes and the network."""
     users = (True, False) if os.getuid() == 0 else (False,)
     if sys.platform.startswith("linux"):
-        yield from (Isolation(nobody, True, closed) for nobody in users for closed in (True, False))
-    yield from (Isolation(nobody, False, False) for nobody in users)
+        yield from (Isolation(unprivileged, True, closed) for unprivileged in users for closed in (True, False))
+    yield from (Isolation(unprivileged, False, False) for unprivileged in users)
 
 
 def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> str | None:
@@ -153,13 +176,11 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
         "disk": limits.disk,
         "limits": limits.rlimits(),
         "library": sorted({str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.prefix, sys.exec_prefix)}),
-        "nobody": kind.nobody,
+        "unprivileged": kind.unprivileged,
         "namespaces": kind.namespaces,
         "read_only": kind.read_only,
     }
-    with tempfile.TemporaryDirectory(prefix="unite-advisor-", ignore_cleanup_errors=True) as folder:
-        if kind.nobody:
-            os.chown(folder, guard.NOBODY, guard.NOBODY)
+    with own_folder(unprivileged=kind.unprivileged) as folder:
         report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
     ready, _, outcome = report.partition("\n")
     if ready != "ready":

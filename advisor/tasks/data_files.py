@@ -11,11 +11,16 @@ Not covered: CSV, Parquet, compressed files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ensemble.errors import InputError
+
+LARGEST = 2**28
+"""Bytes of the files of a split. As Python objects they are several times larger."""
+_WAY_OUT = "give a data file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def read_records(path: Path, part: str = "") -> list[Record]:
         raise InputError(f"{path} is not a .jsonl, .json or .txt file; convert it to one of them")
     return [
         Record({"_part": path.stem, **values}, place, part, index)
-        for index, (values, place) in enumerate(reader(path, _read_text(path)))
+        for index, (values, place) in enumerate(reader(path, read_text(path, LARGEST, _WAY_OUT)))
     ]
 
 
@@ -65,7 +70,7 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
     Raises:
         InputError: A file cannot be read, or the files differ in length.
     """
-    columns = {field: _split_lines(_read_text(path)) for field, path in paths.items()}
+    columns = {field: _split_lines(read_text(path, LARGEST, _WAY_OUT)) for field, path in paths.items()}
     lengths = {str(paths[field]): len(lines) for field, lines in columns.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{path} has {count}" for path, count in lengths.items())
@@ -78,17 +83,73 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
     ]
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path, most: int, way_out: str) -> str:
+    """The text of a file in UTF-8.
+
+    Args:
+        path: The file.
+        most: The most bytes that it may have.
+        way_out: What to do if it does not exist or cannot be read, for messages.
+
+    Raises:
+        InputError: It does not exist, is no regular file, is too large, or is not UTF-8.
+    """
     try:
+        # Before opening: opening a pipe waits for its writer, and a device may have no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path} cannot be read: it is not a regular file; {way_out}")
+        with path.open("rb") as file:
+            content = file.read(most + 1)  # not by its size, which is 0 for the files of /proc
+        if len(content) > most:
+            raise InputError(f"{path} is larger than {_size(most)}; {way_out}")
         # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n". Files that Windows programs
         # write may begin with a byte order mark, which utf-8-sig removes.
-        return path.read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist; correct the path, or put the data there") from error
+        raise InputError(f"{path} does not exist; {way_out}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a data file") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; {way_out}") from error
+
+
+def check_files(paths: Iterable[Path], folder: Path, hint: str, most: int | None = None) -> None:
+    """Check that files are regular files within a folder, also behind links.
+
+    Args:
+        paths: The files.
+        folder: The folder that a task may read.
+        hint: The way out if a file does not exist, for messages.
+        most: The most bytes of all files together; None for any number.
+
+    Raises:
+        InputError: A file is not one that the task may read; names it.
+    """
+    root, total = folder.resolve(), 0
+    for path in paths:
+        try:
+            str(path).encode()
+            inside, info = path.resolve().is_relative_to(root), path.stat()
+        except UnicodeEncodeError as error:
+            # The name would go into ids and prompts, which are written as UTF-8.
+            raise InputError(f"{folder}: the file name {path.name!a} is not UTF-8; rename it") from error
+        except FileNotFoundError as error:
+            raise InputError(f"{path} does not exist; {hint}") from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other, before Python 3.13
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path} cannot be read: {reason}; {hint}") from error
+        if not inside:
+            raise InputError(f"{path} is a link that leads out of {folder}; copy the data into the folder")
+        if not stat.S_ISREG(info.st_mode):
+            raise InputError(f"{path} cannot be read: it is not a regular file; {hint}")
+        total += info.st_size
+        if most is not None and total > most:
+            together = "" if total == info.st_size else ", with the files before it"
+            raise InputError(f"{path} is larger than {_size(most)}{together}; give fewer records")
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MB" if count >> 20 else f"{count >> 10} kB"
 
 
 def _split_lines(text: str) -> list[str]:

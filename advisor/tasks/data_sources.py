@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from advisor.tasks.data_files import Record, read_parallel, read_records
+from advisor.tasks.data_files import LARGEST, Record, check_files, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
+from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
 
 # The file of a split, or several parallel text files, one for each field.
 Files: TypeAlias = str | Mapping[str, str]
+_LARGEST_CARD = 2**20  # bytes; the cards of data sets with hundreds of configurations have some 100 kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +119,16 @@ class FileSource(DataSource):
                 f"{self._file}: there is no split '{split}'; choose among {', '.join(sorted(self._splits))}"
             )
         if not isinstance(files, str):
-            return read_parallel({field: self._existing(path) for field, path in files.items()})
-        if "*" not in files:
-            return read_records(self._existing(files))
+            columns = {field: self._base / path for field, path in files.items()}
+            check_files(columns.values(), self._base, self._hint, LARGEST)
+            return read_parallel(columns)
         # Sorted, since the order of a folder's files differs between file systems.
-        paths = sorted(self._base.glob(files))
+        paths = sorted(self._base.glob(files)) if "*" in files else [self._base / files]
         if not paths:
             raise InputError(f"{self._base / files} matches no file; {self._hint}")
-        return [record for path in paths for record in read_records(path, path.stem)]
-
-    def _existing(self, relative: str) -> Path:
-        path = self._base / relative
-        if not path.exists():
-            raise InputError(f"{path} does not exist; {self._hint}")
-        return path
+        # All before the first is read, so that a refusal comes at once.
+        check_files(paths, self._base, self._hint, LARGEST)
+        return [record for path in paths for record in read_records(path, path.stem if "*" in files else "")]
 
 
 class HubSource(DataSource):
@@ -149,21 +147,57 @@ class HubSource(DataSource):
 
     def __init__(self, spec: DataSpec, file: Path, hub: str) -> None:
         super().__init__(spec, file, {})
-        # An id never begins with a dot or a slash, so a name that does is always a folder.
-        self._hub = str((file.parent / hub).resolve()) if hub.startswith((".", "/")) else hub
+        # An id never begins with a dot, so a name that does is always a folder.
+        self._folder = (file.parent / hub).resolve() if hub.startswith(".") else None
+        self._hub = hub if self._folder is None else str(self._folder)
 
     def _read(self, split: str) -> list[Record]:
         import datasets
 
         from ensemble.models.hub import reach_data
 
-        if not Path(self._hub).is_dir():
-            reach_data(self._hub, self._spec.revision)
-        if self._spec.config != "*":
-            return self._load(self._spec.config, split, "")
-        with self._one_line_errors():
-            names = datasets.get_dataset_config_names(self._hub, revision=self._spec.revision)
-        return [record for name in names for record in self._load(name, split, name)]
+        with self._offline():
+            if self._folder is None:
+                self._check_id()
+                reach_data(self._hub, self._spec.revision)
+            elif self._folder.is_dir():
+                _check_folder(self._folder, self._file)
+            if self._spec.config != "*":
+                return self._load(self._spec.config, split, "")
+            with self._one_line_errors():
+                names = datasets.get_dataset_config_names(self._hub, revision=self._spec.revision)
+            return [record for name in names for record in self._load(name, split, name)]
+
+    def _check_id(self) -> None:
+        """Check that `datasets` takes the id for a data set of the hub: it prefers folders and its own loaders."""
+        from datasets import packaged_modules
+
+        # `json` would read the JSON files of the working folder, `pandas` its pickles.
+        if self._hub in packaged_modules._PACKAGED_DATASETS_MODULES:
+            raise InputError(
+                f"{self._file}: data.hub: {self._hub} is not a data set of the hub; give its id as ORG/NAME"
+            )
+        with suppress(OSError):  # a name that no folder can have
+            if Path(self._hub).is_dir():
+                raise InputError(
+                    f"{self._file}: data.hub: {self._hub} is a folder here; write ./{self._hub} for a folder beside "
+                    "the task file, or run the command in another folder"
+                )
+
+    @contextmanager
+    def _offline(self) -> Iterator[None]:
+        """Let the libraries of the hub make no request for a local folder, whatever its files name."""
+        import datasets
+        from huggingface_hub import constants
+
+        before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+        if self._folder is not None:
+            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            if self._folder is not None:  # else `reach_data` may have found that the hub does not answer
+                datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
     def _load(self, config: str | None, split: str, part: str) -> list[Record]:
         import datasets
@@ -228,10 +262,42 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
     return HubSource(spec, file, spec.hub)
 
 
+def _check_folder(folder: Path, file: Path) -> None:
+    """Check that a local folder, which `datasets` reads, names no data elsewhere, neither by links nor in its card."""
+    # Folders too: the library looks into those behind a link.
+    inner = sorted(folder.rglob("*"))
+    check_files((path for path in inner if not path.is_dir() or path.is_symlink()), folder, f"correct {file}")
+    for name in ("README.md", ".huggingface.yaml"):
+        card = folder / name
+        if not card.exists():
+            continue
+        text = read_text(card, _LARGEST_CARD, "remove it")
+        if card.suffix == ".md":
+            from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+            # The same expression as the library's, so that both read the same block.
+            block = REGEX_YAML_BLOCK.search(text)
+            text = block[2] if block else ""
+        content = parse_yaml(text, str(card))
+        configs = content.get("configs") if isinstance(content, dict) else None
+        for path in _texts_within(configs):
+            # The library would make a request for an address, and read any file of this machine.
+            if "://" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
+                raise InputError(f"{card} names data outside of its folder: {path}; remove it, or copy the data")
+
+
+def _texts_within(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts_within(inner)
+
+
 def _holds(condition: Template, record: Record) -> bool:
     value = condition.value(record)
     if not isinstance(value, bool):
-        raise InputError(f"{record.place}: its condition under where gives {value!r}; make it true or false")
+        raise InputError(f"{record.place}: its condition under where gives {str(value)[:60]!r}; make it true or false")
     return value
 
 

@@ -14,6 +14,7 @@ from advisor.tasks.questions import Question, QuestionBank
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition
 from ensemble.errors import InputError
+from ensemble.limits import LimitedProcess
 
 
 def load_task(
@@ -25,6 +26,7 @@ def load_task(
     seed: int = 0,
     *,
     allow_code_execution: bool = False,
+    allow_weak_sandbox: bool = False,
 ) -> Task:
     """Load one split of a task.
 
@@ -40,6 +42,8 @@ def load_task(
         seed: Seed of every draw: the shots, the dev sample, the limit.
         allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
             gives no scores.
+        allow_weak_sandbox: Whether they may run where they can read this process's environment variables: without
+            namespaces, unless root runs this process.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
@@ -53,22 +57,27 @@ def load_task(
     if str(name_or_path).startswith(PREFIX):
         return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
-    definition = read_definition(path, variant)
-    source = open_source(definition.data, path, folder)
-    count = definition.shots if shots is None else shots
-    bank = QuestionBank(definition, source)
-    demonstrations = _shots(source, bank, count, seed)
-    questions = _questions(definition, source, bank, split, demonstrations, seed)
-    if limit is not None and limit > len(questions):
-        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
-    if allow_code_execution and runs_code(definition.metric):
-        from advisor import sandbox  # here, since few tasks need it
+    # All templates are rendered here, so the process ends here, too.
+    with LimitedProcess() as child:
+        definition = read_definition(path, variant, child)
+        source = open_source(definition.data, path, folder)
+        count = definition.shots if shots is None else shots
+        bank = QuestionBank(definition, source)
+        # Before the questions: a demonstration must be in no split.
+        demonstrations = _shots(source, bank, count, seed)
+        questions = _questions(definition, source, bank, split, demonstrations, seed)
+        if limit is not None and limit > len(questions):
+            bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+        if allow_code_execution and runs_code(definition.metric):
+            from advisor import sandbox  # here, since few tasks need it
 
-        # Before any model runs: a system that cannot run programs is refused at once, and not after hours of decoding.
-        bank.notes.extend(sandbox.gaps())
-    parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
-    prefix = "".join(f"{part}\n\n" for part in parts if part)
-    examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
+            # Before any model runs: a system that cannot run programs is refused at once, not after hours of decoding.
+            if not allow_weak_sandbox:
+                sandbox.check_strong()
+            bank.notes.extend(sandbox.gaps())
+        parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
+        prefix = "".join(f"{part}\n\n" for part in parts if part)
+        examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
     return Task(
         name=definition.name,
         metric=definition.metric,

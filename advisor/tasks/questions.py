@@ -55,6 +55,7 @@ class QuestionBank:
         Raises:
             InputError: The data cannot be read, or a record of it cannot be rendered.
         """
+        # Kept, since dev, held_out and the shots often share a split.
         if name not in self._splits:
             self._splits[name] = self._read(name)
         return self._splits[name]
@@ -145,6 +146,7 @@ class QuestionBank:
         accepted: list[str] = []
         for texts in rendered:
             accepted.extend([texts] if isinstance(texts, str) else texts)
+        # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
         if not accepted:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
@@ -155,6 +157,7 @@ def _id(split: str, record: Record) -> str:
     value = record.values.get("id")
     if value is None or value == "":
         return "-".join(part for part in (split, record.part, str(record.index)) if part)
+    # Ids of other types would be equal as text and different as values, or change with the version of a library.
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise InputError(f"{record.place}: the id must be text or a whole number, not {value!r}; correct it")
     return str(value)

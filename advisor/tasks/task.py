@@ -183,6 +183,7 @@ class Task:
         if self.scorer is not None:
             return self.scorer(example, text)
         self.check_allowed()
+        # A pattern that finds no answer is wrong, and not the whole response as the answer.
         answer = text if self.extract is None else find_answer(self.extract, text)
         if answer is None:
             return Score(0.0, None)
@@ -198,13 +199,14 @@ class Task:
         """
         if not self.runs_code:
             return [self.score(example, response) for example, response in responses]
-        # Threads are enough: each program runs in a process of its own, and its thread only waits.
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # Threads are enough: each program has a separate process, and its thread only waits.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # `map` keeps the order
             return list(pool.map(lambda pair: self.score(*pair), responses))
 
 
 def sha256(*parts: object) -> str:
     """SHA-256 of values that JSON can hold, in hexadecimal digits."""
+    # In ASCII, since some responses hold half a surrogate pair, which UTF-8 cannot encode.
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 

@@ -23,18 +23,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-import yaml
-
-from advisor.tasks.data_files import Record
+from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.metrics import metric_names
-from advisor.tasks.templates import Template, pattern_problem
+from advisor.tasks.templates import Template, check_pattern
+from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
+from ensemble.limits import LimitedProcess
 
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
 _OPTIONAL = (
@@ -66,6 +66,9 @@ _PROMPT_KEYS = (
 _HUB_KEYS = ("config", "revision", "fields")
 _ROLES = ("dev", "held_out", "shots")
 _MAX_NEW_TOKENS = 256
+_LARGEST = 2**18  # bytes of a task file: a hundred times the largest built-in one, and YAML is read in seconds
+_LONGEST_PATH = 1000  # characters; a file system has names of 255 bytes, and errors that differ
+_MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,14 @@ class Keys:
     Args:
         values: The mapping.
         file: The file.
+        child: The process that compiles and renders what could waste time or memory.
         under: The keys above this mapping, each followed by a dot.
     """
 
-    __slots__ = ("file", "under", "values")
+    __slots__ = ("_child", "file", "under", "values")
 
-    def __init__(self, values: Mapping[str, object], file: str, under: str = "") -> None:
-        self.values, self.file, self.under = values, file, under
+    def __init__(self, values: Mapping[str, object], file: str, child: LimitedProcess, under: str = "") -> None:
+        self.values, self.file, self._child, self.under = values, file, child, under
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""
@@ -173,6 +177,8 @@ class Keys:
         # Python counts True as 1; in a task file it is a mistake.
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.error(key, f"must be a whole number of at least {least}, not {_shown(value)}")
+        if value > _MOST:
+            raise self.error(key, f"is larger than {_MOST:,}; give a smaller number")
         return value
 
     def mapping(self, key: str) -> Keys:
@@ -180,18 +186,54 @@ class Keys:
         value = self.values.get(key, {})
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise self.error(key, f"must hold keys of text with values, not {_shown(value)}")
-        return Keys(value, self.file, f"{self.under}{key}.")
+        return Keys(value, self.file, self._child, f"{self.under}{key}.")
 
     def template(self, key: str) -> Template | None:
         """The template under a key; None if the key is absent."""
         source = self.text(key)
-        return None if source is None else Template(source, file=self.file, key=f"{self.under}{key}")
+        return None if source is None else self.compiled(key, source)
 
     def templates(self, key: str) -> tuple[Template, ...]:
         """The template or the list of templates under a key; empty if the key is absent."""
         if key in self.values and not self.values[key]:
             raise self.error(key, "is empty; give a text or a list of texts")
-        return tuple(Template(source, file=self.file, key=f"{self.under}{key}") for source in self.texts(key))
+        return tuple(self.compiled(key, source) for source in self.texts(key))
+
+    def pattern(self, key: str) -> str | None:
+        """The regular expression under a key; None if the key is absent."""
+        pattern = self.text(key)
+        problem = None if pattern is None else check_pattern(pattern, self._child)
+        if problem is not None:
+            raise self.error(key, f"is not a regular expression that can be used: {problem}; correct it")
+        return pattern
+
+    def compiled(self, key: str, source: str) -> Template:
+        """The template of a text under a key."""
+        return Template(source, file=self.file, key=f"{self.under}{key}", child=self._child)
+
+    def all_templates(self) -> dict[str, Template]:
+        """The templates under all keys, by key."""
+        return {key: template for key in self.values if (template := self.template(key)) is not None}
+
+    def check_path(self, key: str, path: str) -> str:
+        """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path.
+
+        Task files are shared. One that names a file elsewhere could put private files into prompts and reports.
+        """
+        if len(path) > _LONGEST_PATH:
+            raise self.error(key, f"is longer than {_LONGEST_PATH:,} characters; give a shorter path")
+        parts = PurePosixPath(path).parts
+        # By its text, so that the message can name the key. The names may be links, so `check_files` looks again.
+        parent = os.path.normpath(Path(self.file).absolute().parent)
+        if not Path(os.path.normpath(Path(parent, path))).is_relative_to(parent) or "\0" in path:
+            raise self.error(
+                key,
+                f"must be a path within the folder of the task file or of --data, not {_shown(path)}; move the data",
+            )
+        # Each level of * multiplies the folders that are listed, and ** lists all of them.
+        if sum("*" in part for part in parts) > 2 or "**" in path:
+            raise self.error(key, f"may have * in at most two names of the path, and no **, not {_shown(path)}")
+        return path
 
     def _valid(self, key: str, text: str) -> str:
         # "\\ud800" in YAML is half a surrogate pair, which no tokenizer and no UTF-8 file can hold.
@@ -200,17 +242,18 @@ class Keys:
         return text
 
 
-def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
+def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> TaskDefinition:
     """Read a task file.
 
     Args:
         path: The file.
         variant: The text after the colon of the task's name; None takes the file's ``variant``.
+        child: The process that compiles and renders what could waste time or memory; the templates keep it.
 
     Raises:
         InputError: The file, one of its keys, or the variant cannot be used.
     """
-    keys = _read_yaml(path)
+    keys = read_keys(path, child)
     keys.check(_REQUIRED, _OPTIONAL)
     name = keys.text("name") or ""
     default = keys.text("variant")
@@ -221,13 +264,9 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
     chosen = variant or default
     metric = keys.text("metric") or ""
     if metric not in metric_names():
-        raise keys.error("metric", f"{metric} is not known; choose among {', '.join(metric_names())}")
+        raise keys.error("metric", f"{_shown(metric)} is not known; choose among {', '.join(metric_names())}")
     if ("choices" in keys.values) != (metric == "choice"):
         raise keys.error("choices", "and `metric: choice` go together; give both or neither")
-    extract = keys.text("extract")
-    problem = pattern_problem(extract) if extract is not None else None
-    if problem is not None:
-        raise keys.error("extract", f"is not a regular expression: {problem}; correct it")
     return TaskDefinition(
         name=name,
         file=path,
@@ -235,14 +274,14 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
         variant=chosen,
         data=_data_spec(keys.mapping("data"), chosen or ""),
         # `check` has made sure that the prompt is there, and `text` that it is not blank.
-        prompt=Template(keys.text("prompt") or "", file=keys.file, key="prompt"),
+        prompt=keys.compiled("prompt", keys.text("prompt") or ""),
         reference=keys.templates("reference"),
         choices=keys.templates("choices"),
         metric=metric,
         instructions=keys.text("instructions") or "",
         group=keys.template("group"),
         source=keys.template("source"),
-        extract=extract,
+        extract=keys.pattern("extract"),
         stop=keys.texts("stop"),
         max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
         shots=keys.count("shots", least=0) or 0,
@@ -256,7 +295,7 @@ def read_definition(path: Path, variant: str | None = None) -> TaskDefinition:
 def _data_spec(keys: Keys, variant: str) -> DataSpec:
     """Check the mapping under ``data``; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
     hub, local = keys.text("hub"), _files(keys.mapping("local"), variant, skip=())
-    where = _template_mapping(keys.mapping("where"))
+    where = keys.mapping("where").all_templates()
     if hub is None and not local:
         stray = [key for key in _HUB_KEYS if key in keys.values]
         if stray:
@@ -266,12 +305,14 @@ def _data_spec(keys: Keys, variant: str) -> DataSpec:
                 raise keys.error(role, "is missing; give its file, or `hub` and a split of its data")
         files = _files(keys, variant, skip=("local", "where"))
         return DataSpec(None, None, None, {}, {split: split for split in files}, files, {}, where)
+    if hub is not None and hub.startswith((".", "/")):
+        keys.check_path("hub", hub)
     keys.check(("dev", "held_out"), ("hub", *_HUB_KEYS, "shots", "local", "where"))
     return DataSpec(
         hub=hub,
         config=_filled(keys, "config", variant),
         revision=keys.text("revision"),
-        fields=_template_mapping(keys.mapping("fields")),
+        fields=keys.mapping("fields").all_templates(),
         roles={role: split for role in _ROLES if (split := _filled(keys, role, variant)) is not None},
         files={},
         local=local,
@@ -286,22 +327,19 @@ def _files(keys: Keys, variant: str, *, skip: tuple[str, ...]) -> dict[str, File
             continue
         if isinstance(value, dict):
             columns = keys.mapping(split)
-            files[split] = {field: _filled(columns, field, variant) or "" for field in columns.values}
+            files[split] = {
+                field: columns.check_path(field, _filled(columns, field, variant) or "") for field in columns.values
+            }
         else:
-            files[split] = _filled(keys, split, variant) or ""
+            files[split] = keys.check_path(split, _filled(keys, split, variant) or "")
     return files
-
-
-def _template_mapping(keys: Keys) -> dict[str, Template]:
-    return {name: Template(keys.text(name) or "", file=keys.file, key=f"{keys.under}{name}") for name in keys.values}
 
 
 def _filled(keys: Keys, key: str, variant: str) -> str | None:
     source = keys.text(key)
     if source is None or "{" not in source:
         return source
-    record = Record({"variant": variant}, "the variant in the task's name")
-    return Template(source, file=keys.file, key=f"{keys.under}{key}").text(record)
+    return keys.compiled(key, source).text(Record({"variant": variant}, "the variant in the task's name"))
 
 
 def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str | None) -> str:
@@ -310,56 +348,24 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses two things that do harm in a shared file."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # By aliases a short file can describe an endless one.
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        # YAML would silently take the last of two equal keys.
-        if len(mapping) < len(node.value):
-            names = [self.construct_object(key) for key, _ in node.value]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
-        return mapping
-
-
-def _read_yaml(path: Path) -> Keys:
-    """Read a file that holds one mapping.
+def read_keys(path: Path, child: LimitedProcess) -> Keys:
+    """Read a file that holds one mapping, without checking the keys.
 
     Raises:
         InputError: The file cannot be read, is not YAML, or does not hold one mapping.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path} does not exist; give the path of a task file, or a name that `advisor tasks` lists"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}; give the path of a task file in UTF-8") from error
-    try:
-        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
-        values = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
-        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error
+    text = read_text(path, _LARGEST, "give the path of a task file, or a name that `advisor tasks` lists")
+    values = parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
-    return Keys(values, str(path))
+    return Keys(values, str(path), child)
 
 
 def _shown(value: object) -> str:
     if value is None:
         return "nothing"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return f"{type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."

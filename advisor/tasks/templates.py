@@ -8,21 +8,35 @@ r"""The templates and the regular expression of a task file.
     '5'
 
 Templates are Jinja2 over one record. Task files are shared, so a template runs in a sandbox: it can neither reach
-Python's internals nor change a record. Not covered: a template that wastes time or memory.
+Python's internals nor change a record. What could waste time or memory runs in a child process that has limits.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
 import jinja2
 import regex  # type: ignore[import-untyped]
-from jinja2 import meta
+from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from advisor.tasks.data_files import Record
 from ensemble.errors import InputError
+from ensemble.limits import SECONDS, LimitedProcess, LimitExceededError
 
 PATTERN_SECONDS = 1.0
 """Processor time of a regular expression on one response; a normal pattern needs microseconds."""
+LONGEST = 10_000_000
+"""Characters of one text: more than any context, and little memory."""
+LONGEST_TOGETHER = 2**28
+"""Characters of all texts of a template; those of a task are in memory together."""
+_HONEST_SECONDS = 0.002
+"""Processor time of one record that does not count; a normal template needs a twentieth of it."""
 
 # What the expressions of a template can raise. The cause is always the template or the record, so all are InputErrors.
 _FAILURES = (
@@ -52,32 +66,51 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 )
 
 
+# Nodes that read fields and no more: no loop, no call, no variable, no operator but comparisons.
+_PATH = (nodes.Name, nodes.Getattr, nodes.Getitem)
+_READING = (nodes.Template, nodes.Output, nodes.TemplateData, *_PATH, nodes.Const, nodes.Compare, nodes.Operand)
+# Filters whose text is at most so many times longer than the field as their arguments have characters.
+_FILTERS = ("default", "int", "join", "length", "lower", "replace", "trim", "upper")
+_LONGEST_ARGUMENT = 16
+_MOST_NODES = 1000
+"""Nodes of a template that is compiled in this process; 50,000 take seconds, and more memory than the texts."""
+
+
 class Template:
-    """A compiled template.
+    """A template that is ready to be rendered.
+
+    What a template costs cannot be told from its text, and neither Jinja nor Python can stop a multiplication of texts.
+    So this process renders only templates that read fields, as most prompts and references do: their texts are little
+    longer than the fields. All others are compiled and rendered in the child process, which adds about 0.1 ms for each
+    record. That is nothing beside decoding, but the 14,000 prompts of MMLU would take seconds.
 
     Args:
         source: Text with ``{{ }}`` and ``{% %}``.
         file: The task file, for messages.
         key: The template's key in the task file, for messages.
+        child: The process for templates that do more than read fields.
 
     Raises:
         InputError: The source is not a valid template.
     """
 
-    __slots__ = ("_evaluate", "_field", "_file", "_key", "_named", "_render")
+    __slots__ = ("_characters", "_child", "_field", "_file", "_key", "_named", "_seconds", "_source")
 
-    def __init__(self, source: str, *, file: str, key: str) -> None:
-        self._file, self._key = file, key
+    def __init__(self, source: str, *, file: str, key: str, child: LimitedProcess) -> None:
+        self._file, self._key, self._source = file, key, source
+        self._seconds, self._characters = 0.0, 0
         try:
+            tree = list(itertools.islice(_ENVIRONMENT.parse(source).find_all(nodes.Node), _MOST_NODES))
+            # Compiling computes constants, so it is as risky as rendering.
+            reads = len(tree) < _MOST_NODES and all(map(_only_reads, tree))
+            self._child = None if reads else child
+            names = field_names(source) if reads else child.call(f"{__name__}:field_names", source, seconds=SECONDS)
             expression = _lone_expression(source)
-            self._evaluate = expression and _ENVIRONMENT.compile_expression(expression, undefined_to_none=False)
-            self._named = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
-            # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
-            self._field = expression.strip() if expression and expression.strip() in self._named else None
-            self._render = _ENVIRONMENT.from_string(source).render
-        except _FAILURES as error:
-            message = str(error).partition("\n")[0] or type(error).__name__
-            raise InputError(f"{file}: the template under {key} is broken: {message}; correct it") from error
+        except (*_FAILURES, InputError) as error:
+            raise InputError(f"{file}: the template under {key} is broken: {_first_line(error)}; correct it") from error
+        self._named = frozenset(names)
+        # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
+        self._field = expression.strip() if expression and expression.strip() in self._named else None
 
     def text(self, record: Record) -> str:
         """Render to text.
@@ -85,10 +118,7 @@ class Template:
         Raises:
             InputError: The record lacks a field of the template, or the template fails on the record.
         """
-        try:
-            return self._render(record.values)
-        except _FAILURES as error:
-            raise self._failure(record, error) from error
+        return str(self._rendered(record, as_text=True))
 
     def value(self, record: Record) -> object:
         """Evaluate: a template that is one ``{{ expression }}`` gives the expression's value, any other gives text.
@@ -96,15 +126,27 @@ class Template:
         Raises:
             InputError: As for ``text``.
         """
-        if not self._evaluate:
-            return self.text(record)
         if self._field is not None and self._field in record.values:
             return record.values[self._field]
+        return self._rendered(record, as_text=False)
+
+    def _rendered(self, record: Record, *, as_text: bool) -> object:
         try:
-            value = self._evaluate(record.values)
-            if isinstance(value, jinja2.Undefined):
-                str(value)  # raises, with the name in the message
-        except _FAILURES as error:
+            if self._child is None:
+                value = render(self._source, record.values, as_text=as_text)
+            else:
+                # Only the fields that it names. Dates and other values that JSON does not have are rendered as text.
+                fields = {name: record.values[name] for name in self._named & record.values.keys()}
+                arguments = (self._source, json.dumps(fields, default=str), as_text, LONGEST)
+                value, seconds = self._child.call(f"{__name__}:render_timed", *arguments, seconds=SECONDS)
+                # Each call has its own limit, but a slow template has a call for each of 10,000 records.
+                self._seconds += max(0.0, seconds - _HONEST_SECONDS)
+                if self._seconds > SECONDS:
+                    raise ValueError(f"it takes more than {SECONDS:g} s of processor time")
+            self._characters += len(value) if isinstance(value, str) else 0
+            if self._characters > LONGEST_TOGETHER:
+                raise ValueError(f"all its texts together have more than {LONGEST_TOGETHER:,} characters")
+        except (*_FAILURES, InputError) as error:
             raise self._failure(record, error) from error
         return value
 
@@ -125,14 +167,83 @@ class Template:
         missing = sorted(self._named - record.values.keys())
         null = sorted(name for name in self._named & record.values.keys() if record.values[name] is None)
         fields = ", ".join(key for key in record.values if not key.startswith("_"))
-        if missing and isinstance(error, jinja2.UndefinedError):
+        # The child process gives the message alone; a missing field is then by far the most likely reason.
+        undefined = isinstance(error, (jinja2.UndefinedError, InputError)) and not isinstance(error, LimitExceededError)
+        if missing and undefined:
             return InputError(
                 f"{where} names the field '{missing[0]}', but {record.place} has only {fields}; correct one"
             )
         if null:
             return InputError(f"{where} needs the field '{null[0]}', which is null in {record.place}; fill it in")
-        message = str(error).partition("\n")[0] or type(error).__name__
-        return InputError(f"{where} fails on {record.place}: {message}; correct one of them")
+        return InputError(f"{where} fails on {record.place}: {_first_line(error)}; correct one of them")
+
+
+def _only_reads(node: nodes.Node) -> bool:
+    if not isinstance(node, nodes.Filter):
+        return isinstance(node, _READING)
+    # On a field and not on another filter, since ten filters in a row multiply a text by 16 to the power of 10.
+    arguments = (isinstance(item, nodes.Const) and len(str(item.value)) <= _LONGEST_ARGUMENT for item in node.args)
+    others = node.kwargs or node.dyn_args or node.dyn_kwargs
+    return node.name in _FILTERS and isinstance(node.node, _PATH) and not others and all(arguments)
+
+
+@lru_cache(maxsize=64)  # a task has some ten templates
+def _compiled(source: str) -> tuple[Callable[..., Any] | None, jinja2.Template]:
+    expression = _lone_expression(source)
+    evaluate = _ENVIRONMENT.compile_expression(expression, undefined_to_none=False) if expression else None
+    return evaluate, _ENVIRONMENT.from_string(source)
+
+
+def field_names(source: str) -> list[str]:
+    """Compile a template; the fields that it names, in order."""
+    _compiled(source)
+    return sorted(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
+
+
+def render(source: str, values: Mapping[str, object], longest: int | None = None, *, as_text: bool) -> object:
+    """Render a template in this process.
+
+    Args:
+        source: The template.
+        values: The fields of the record.
+        longest: The most characters of the text; None for LONGEST.
+        as_text: Whether a lone ``{{ expression }}`` gives text, too, and not its value.
+    """
+    evaluate, template = _compiled(source)
+    if evaluate is not None and not as_text:
+        value = evaluate(values)
+        if isinstance(value, jinja2.Undefined):
+            str(value)  # raises, with the name in the message
+        return value
+    parts, left = [], LONGEST if longest is None else longest
+    # Part by part: a field of a megabyte may be named a thousand times.
+    for part in template.generate(values):
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise ValueError(f"the text has more than {longest or LONGEST:,} characters")
+    return "".join(parts)
+
+
+def render_timed(source: str, values: str, as_text: bool, longest: int) -> tuple[object, float]:
+    """Render a template in the child process.
+
+    Args:
+        source: The template.
+        values: The fields of the record, in JSON.
+        as_text: As for ``render``.
+        longest: As for ``render``.
+
+    Returns:
+        The value, and the processor time in seconds. It does not depend on how busy the machine is.
+    """
+    start = time.process_time()
+    value = render(source, json.loads(values), longest, as_text=as_text)
+    return value, time.process_time() - start
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _plain(value: object) -> str:
@@ -152,20 +263,30 @@ def _lone_expression(source: str) -> str | None:
     return None
 
 
-def pattern_problem(pattern: str) -> str | None:
-    """Why a text is not a regular expression, in one line; None if it is one."""
+def check_pattern(pattern: str, child: LimitedProcess) -> str | None:
+    """Why a text is not a usable regular expression, in one line; None if it is one.
+
+    Args:
+        pattern: The text.
+        child: Compiles it first: 30 characters with counts in counts can take all memory.
+    """
     try:
-        regex.compile(pattern)
-    except (regex.error, OverflowError, RecursionError) as error:
-        return str(error).partition("\n")[0]
+        child.call(f"{__name__}:compile_pattern", pattern, seconds=SECONDS)
+    except InputError as error:
+        return str(error)
     return None
+
+
+def compile_pattern(pattern: str) -> None:
+    """Compile a regular expression; any error is that of the library."""
+    regex.compile(pattern)
 
 
 def find_answer(pattern: str, text: str) -> str | None:
     """The first group that took part in the first match, or the whole match of a pattern without groups.
 
     Args:
-        pattern: A pattern for which ``pattern_problem`` is None.
+        pattern: A pattern for which ``check_pattern`` gives None.
         text: Any text.
 
     Returns:

@@ -46,7 +46,7 @@ def check_installed(feature: str) -> None:
         installed = version("lm_eval")
     except PackageNotFoundError:
         raise InputError(f"{feature} needs lm-eval, which is not installed; {_INSTALL}") from None
-    from packaging.version import Version
+    from packaging.version import Version  # here, since few commands need lm-eval
 
     if Version(installed) < Version(OLDEST):
         raise InputError(f"{feature} needs lm-eval {OLDEST} or newer; {installed} is installed; {_INSTALL}")

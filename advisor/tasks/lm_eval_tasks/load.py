@@ -42,6 +42,7 @@ def load_lm_eval_task(
     by_likelihood = task.OUTPUT_TYPE == "multiple_choice"
     metric = "choice" if by_likelihood else f"{measure},{filter_name}"
     config = json.dumps(task.dump_config(), sort_keys=True, default=_qualified_name)
+    # Nothing is generated for options, but a task needs at least one token.
     stop, tokens = ((), 1) if by_likelihood else _ends(task)
     versions = [(package, version(package)) for package in ("unite-advisor", "lm_eval", "datasets")]
     return Task(

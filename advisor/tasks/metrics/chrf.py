@@ -22,6 +22,7 @@ class Chrf:
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole response, without the white space around it."""
+        # Models write a space before the first word, which the reference does not have.
         response = text.strip()
         return min(1.0, CHRF().sentence_score(response, list(accepted)).score / 100), response or None
 

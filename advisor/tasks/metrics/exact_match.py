@@ -24,6 +24,7 @@ class ExactMatch:
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole text; the answer is its normal form."""
         answer = normal(text)
+        # An empty answer is wrong even if a reference has an empty normal form.
         return float(bool(answer) and answer in {normal(reference) for reference in accepted}), answer or None
 
 

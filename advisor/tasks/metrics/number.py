@@ -50,6 +50,7 @@ def _canonical(match: re.Match[str]) -> str:
     digits = (match["whole"] or "").replace(",", "") + (match["part"] or match["only"] or "")
     # Decimal turns digits of any script into ASCII; "f" never rounds and writes no exponents.
     plain = format(Decimal(digits), "f")
+    # Only after a point: 100 must not become 1.
     if "." in plain:
         plain = plain.rstrip("0").rstrip(".")
     return f"-{plain}" if match["minus"] and plain != "0" else plain

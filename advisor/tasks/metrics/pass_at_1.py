@@ -44,6 +44,8 @@ class PassAt1:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # about style, such as an invalid escape
                     compile(test, "<test>", "exec", dont_inherit=True)
+            except (RecursionError, MemoryError):
+                return f"the test {test[:60]!r} is nested too deeply"
             except (SyntaxError, ValueError) as error:
                 return f"the test {test!r} is not Python ({error})"
         return None
