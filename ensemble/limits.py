@@ -6,6 +6,7 @@ a tokenizer whose normalizer explodes. In a child process such an input costs a 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
@@ -94,7 +96,7 @@ class LimitedProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             # The variables that a library needs to run, and no secrets: the child reads untrusted input.
-            kept = ("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+            kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
             environment = {name: os.environ[name] for name in kept if name in os.environ}
             environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONIOENCODING": "utf-8"}
             self._process = subprocess.Popen(
@@ -143,6 +145,14 @@ class LimitedProcess:
             if data.endswith(b"\n") or len(data) > self._memory // 4:
                 break
         return bytes(data)
+
+
+@cache
+def limited_process() -> LimitedProcess:
+    """The child process that this program uses for all its untrusted input; it ends with the program."""
+    process = LimitedProcess()
+    atexit.register(process.close)
+    return process
 
 
 def _write(pipe: Any, line: bytes) -> None:

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
+from ensemble.models.model_files import check_files, check_size, stored_weights
+from ensemble.models.spec import Checkpoint, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -104,15 +106,24 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     if options.reward_model is None:
         raise InputError("method rerank: it needs a reward model; name one with reward_model=FOLDER_OR_ID")
     place = options.reward_model
+    checkpoint = Checkpoint(place)
+    check_files(checkpoint)
     try:
-        labels = AutoConfig.from_pretrained(place).num_labels
+        config = AutoConfig.from_pretrained(place)
+        if (weights := stored_weights(checkpoint)) is not None:
+            check_size(place, config, AutoModelForSequenceClassification, weights[0], trust_remote_code=False)
+        labels = config.num_labels
         tokenizer = AutoTokenizer.from_pretrained(place)
         # Only safetensors, because reading a pickle can run code.
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             place, use_safetensors=True, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
-        raise InputError(f"method rerank: {place} cannot be loaded as a sequence classifier ({error})") from error
+    except UniteError:
+        raise
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise InputError(
+            f"method rerank: {place} cannot be loaded as a sequence classifier ({first_line(error)})"
+        ) from error
     # A base model loads with a random classifier; its rewards would mean nothing.
     if missing := sorted(loaded["missing_keys"]):
         raise InputError(f"method rerank: {place} has no trained {missing[0]}; name a sequence classifier")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError
 from ensemble.models import gguf
+from ensemble.models.model_files import check_files, file_of
 from ensemble.models.spec import Checkpoint, first_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     Raises:
         InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
             only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model, a GGUF
-            file that cannot be read.
+            file that cannot be read, files that are not safe to load.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -30,8 +31,11 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
         gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
     elif checkpoint.is_local:
         _check_folder(Path(checkpoint.location))
-    # A damaged GGUF file surfaces as errors of many kinds, a damaged config.json as one of two.
-    unusable = (OSError, ValueError) if checkpoint.gguf is None else Exception
+    elif checkpoint.gguf is not None and (file := file_of(checkpoint, checkpoint.gguf)) is not None:
+        gguf.check_file(file)
+    check_files(checkpoint)
+    # A damaged file is reported by errors of many kinds. Code that came with the model has its own.
+    unusable = (OSError, ValueError) if checkpoint.trust_remote_code else Exception
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
     except unusable as error:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ensemble.errors import InputError
+from ensemble.models.model_files import BESIDE_GGUF, DECIDING, TEMPLATE
 from ensemble.models.spec import Checkpoint
 
-# Python files are included, because trust_remote_code runs them.
-_DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
 _CHUNK = 2**20
 
 
@@ -19,9 +18,12 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
     if not checkpoint.is_local:
         return []
     folder = Path(checkpoint.location)
+    patterns = DECIDING if checkpoint.gguf is None else BESIDE_GGUF
+    # By name, because hashes are kept by name. The one file of a folder below goes before another of its name.
+    files = {path.name: path for pattern in (*patterns, str(TEMPLATE)) for path in folder.glob(pattern)}
     if checkpoint.gguf is not None:
-        return [folder / checkpoint.gguf]
-    return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
+        files[checkpoint.gguf] = folder / checkpoint.gguf
+    return sorted(files.values())
 
 
 def sha256(path: Path) -> str:
