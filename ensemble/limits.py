@@ -70,11 +70,13 @@ class LimitedProcess:
             InputError: The function raised an error; its message is the function's.
             LimitExceededError: The time or memory limit was reached, or the process ended.
         """
+        # Answers have no number, so a second call must wait for the first one's answer.
         with self._lock:
             process = self._started()
             line = json.dumps([function, *arguments]).encode() + b"\n"
             try:
                 answer = self._exchange(process, line, seconds)
+            # An answer that comes too late would be taken for the next call's.
             except BaseException:
                 self.close()
                 raise
@@ -86,6 +88,7 @@ class LimitedProcess:
         """End the child process."""
         process, self._process = self._process, None
         if process is not None:
+            # Not terminate(): the code in the child may be inside of a library that handles no signals.
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
@@ -166,8 +169,10 @@ def _serve() -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
+        # Set here and not by Popen's preexec_fn, which is not safe in a program with threads.
         memory = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        # An abort would write the child's memory to the user's folder.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # What a library prints must not be taken for a result.
     output = os.fdopen(os.dup(1), "wb")

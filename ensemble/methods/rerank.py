@@ -68,6 +68,7 @@ class Reranker:
 
     def _pairwise_rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         # Several members often write the same text; the model reads it once.
+        # dict.fromkeys keeps the order, so that ties go to the earlier member.
         different = list(dict.fromkeys(texts))
         pairs = list(permutations(different, 2))
         if not pairs:
@@ -107,6 +108,7 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
         raise InputError("method rerank: it needs a reward model; name one with reward_model=FOLDER_OR_ID")
     place = options.reward_model
     checkpoint = Checkpoint(place)
+    # The same checks as for members: a reward model's files come from strangers, too.
     check_files(checkpoint)
     try:
         config = AutoConfig.from_pretrained(place)

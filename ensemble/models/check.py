@@ -40,6 +40,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
     except unusable as error:
         raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+    # Asked first: some types, as BART, are in both lists, and their encoder is what a member needs.
     if is_encoder_decoder(config):
         return config
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
@@ -49,6 +50,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
             f"{checkpoint.path_or_id}: a model of type {config.model_type} is neither a causal language model nor an "
             "encoder-decoder one, and only those can be members"
         )
+    # An option that has no effect is more likely a mistake in the pool file than a wish.
     if said := checkpoint.sides.key():
         raise InputError(
             f"{checkpoint.path_or_id}: a model of type {config.model_type} has no encoder; leave "
@@ -61,6 +63,7 @@ def is_encoder_decoder(config: PreTrainedConfig) -> bool:
     """Whether a configuration is that of a text-to-text model of transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
+    # The type is not enough: a decoder that was saved alone (BartForCausalLM) has the same type.
     both_sides = getattr(config, "is_encoder_decoder", False)
     return bool(both_sides) and config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
@@ -71,6 +74,7 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
+    # Checked here, because the message of transformers does not tell how to make them safe.
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         if pickles:
@@ -99,6 +103,7 @@ def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
         )
     if checkpoint.is_local:
         return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
+    # The hub's file was read, so its content is wrong; only an OSError is about the way there.
     if isinstance(error, ValueError):
         return first_line(error)
     return (

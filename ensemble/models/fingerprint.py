@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from ensemble.errors import InputError
+from ensemble.files import sha256
 from ensemble.models.model_files import BESIDE_GGUF, DECIDING, TEMPLATE
 from ensemble.models.spec import Checkpoint
-
-_CHUNK = 2**20
 
 
 def files_of(checkpoint: Checkpoint) -> list[Path]:
@@ -24,16 +22,6 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
     if checkpoint.gguf is not None:
         files[checkpoint.gguf] = folder / checkpoint.gguf
     return sorted(files.values())
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        # In chunks, because a file can be larger than the memory.
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
@@ -64,6 +52,7 @@ def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str
     if different := sorted(names ^ set(saved)):
         what = "is missing" if different[0] in saved else "is new"
         raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({different[0]} {what})")
+    # After the names, so that every name is in both.
     for name, digest in hashes_of(checkpoint).items():
         if digest != saved[name]:
             raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({name} differs)")

@@ -152,7 +152,7 @@ def member_of(
 def _window(model: PreTrainedModel) -> int | None:
     """Tokens that a model attends to, in those of its layers that do not attend to all."""
     # The second name is GPT-Neo's.
-    config = model.config.get_text_config()  # a model that also reads images keeps these in a part of its own
+    config = model.config.get_text_config()  # a model that also reads images keeps these values in a separate part
     values = (getattr(config, name, None) for name in ("sliding_window", "window_size"))
     return next((window for window in values if isinstance(window, int)), None)
 

@@ -110,6 +110,7 @@ class Member(ABC):
             InputError: The prompt has no ids, or one without an embedding, or the chat template rejects the
                 conversation.
         """
+        # First, because only here it is known whether the model has an encoder.
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
         if self.uses_chat_template or not isinstance(prompt, str):
@@ -121,6 +122,7 @@ class Member(ABC):
             ids = list(self.tokenizer(self._encodable(prompt))["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+        # On a GPU such an id ends the whole process, and on a CPU it is an IndexError without a name.
         if (largest := max(ids)) >= self.vocabulary.size:
             token = self.tokenizer.convert_ids_to_tokens(largest)
             raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
@@ -164,6 +166,7 @@ class Member(ABC):
             InputError: The tokenizer has neither.
         """
         index = self.tokenizer.bos_token_id
+        # In many models EOS separates the documents of the training, so a text may follow it.
         index = self.tokenizer.eos_token_id if index is None else index
         if index is None:
             raise InputError(
@@ -180,12 +183,13 @@ class Member(ABC):
         if self.context is None:
             return prompt
         encoded = encoder_length(prompt)
-        # The decoder writes in a context of its own, so the encoder's may be full.
+        # The decoder has a separate context, so the encoder's may be full.
         most = self.context + len(prompt) - encoded if encoded else self.context - room
         if most < 1:
             raise InputError(
                 f"{self.name}: {room} tokens leave no room for a prompt in its context of {self.context}; ask for fewer"
             )
+        # The end stays: it is what the model continues.
         return prompt[-most:]
 
     def most_tokens(self, prompt: Sequence[int]) -> int | None:
@@ -212,6 +216,7 @@ class LocalMember(Member):
         """See :meth:`Member.runner`."""
         if self.seq2seq is not None:
             return EncoderDecoderRunner(self.model)
+        # A wrong cache gives wrong texts without an error, so a doubtful one is not used.
         return RecomputingRunner(self.model) if self.recompute_reason else CachedRunner(self.model, self.window)
 
     def free_memory(self) -> int | None:

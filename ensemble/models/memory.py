@@ -46,6 +46,7 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that are free on a device; None if this is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    # Other devices (MPS, XPU) have no common way to ask.
     if device.type != "cpu":
         return None
     try:

@@ -125,6 +125,7 @@ def _check_places(checkpoint: Checkpoint) -> None:
     patterns = (*DECIDING, str(TEMPLATE)) if checkpoint.gguf is None else (*BESIDE_GGUF, str(TEMPLATE))
     root = Path(os.path.realpath(folder))
     if root.parent.name == "snapshots" and root.parents[1].name.startswith("models--"):
+        # Links may lead to the blobs of this model, and to no other model's.
         root = root.parents[1]  # the hub's cache: the files of a snapshot are links to blobs beside it
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         real = Path(os.path.realpath(path))

@@ -145,7 +145,7 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        # A block of its own, as in transformers: what is set in it is not known after it.
+        # A separate block, as in transformers: variables that are set in it do not exist after it.
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
     def _body(self, caller: Any) -> Any:
