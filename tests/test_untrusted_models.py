@@ -23,6 +23,7 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 from ensemble import Ensemble
 from ensemble.errors import InputError, UniteError
 from ensemble.limits import LimitedProcess, limited_process
+from ensemble.methods import rerank
 from ensemble.models.check import check
 from ensemble.models.fingerprint import check_unchanged, files_of, hashes_of
 from ensemble.models.load import load_member
@@ -155,6 +156,12 @@ def test_every_file_that_loading_opens_is_in_the_hash(copy: Path, form: str) -> 
     assert opened <= set(files_of(Checkpoint(str(path))))
 
 
+def test_a_reward_models_files_are_checked_too(copy: Path) -> None:
+    index(copy, "a.bin")
+    with pytest.raises(InputError, match="names 'a.bin', which is not a safetensors file"):
+        rerank.make([], [], rerank.Options(str(copy)))
+
+
 def test_a_changed_template_in_a_folder_below_is_a_change(copy: Path) -> None:
     (copy / "additional_chat_templates").mkdir()
     template = copy / "additional_chat_templates" / "default.jinja"
@@ -197,6 +204,16 @@ def test_a_configuration_far_larger_than_the_weights_is_refused(copy: Path, monk
     monkeypatch.setattr("ensemble.models.load.check_memory", lambda *_, **__: None)
     change(copy / "config.json", hidden_size=2**14, intermediate_size=2**16)
     assert "copy: its configuration declares a model that is far larger than its files" in refusal(copy)
+
+
+def test_a_configuration_on_the_hub_is_compared_with_the_weights(
+    models: Path, tmp_path: Path, serve: Callable[[Path], None]
+) -> None:
+    folder = shutil.copytree(models / "alpha", tmp_path / "shelf" / "alpha")
+    change(folder / "config.json", hidden_size=2**14, intermediate_size=2**16)
+    serve(tmp_path / "shelf")
+    with pytest.raises(InputError, match=r"^alpha: its configuration declares a model that is far larger"):
+        load_member(ModelSpec(Checkpoint("org/alpha"), "alpha", dtype="float32"))
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "num_labels"])
@@ -287,6 +304,11 @@ def test_a_tokenizer_without_tokens_is_refused(copy: Path) -> None:
 def test_a_token_with_an_id_beyond_all_vocabularies_is_refused(copy: Path) -> None:
     _retokenize(copy, lambda content: content["model"]["vocab"].update(zebra=2**32 - 1))
     assert "its tokenizer.json cannot be used (it has a token with the id 4,294,967,295)" in refusal(copy)
+
+
+@pytest.mark.parametrize("name", real_tokenizers())
+def test_a_real_tokenizer_passes_the_trial(name: str) -> None:
+    limited_process().call("ensemble.models.trial:try_tokenizer", str(TOKENIZERS / name / "tokenizer.json"), seconds=60)
 
 
 def test_half_a_character_in_a_prompt_is_refused(models: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -89,7 +88,7 @@ def _try_tokenizer(path: Path, size: int, _changed: int) -> None:
 
 
 def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
-    """A small file of a model, downloaded if it is on the hub; None if the model does not have it."""
+    """A file of a model, downloaded if it is on the hub; None if the model does not have it."""
     if checkpoint.is_local:
         path = Path(checkpoint.location, name)
         return path if path.is_file() else None
@@ -145,15 +144,15 @@ def _check_counts(checkpoint: Checkpoint, node: object) -> None:
         _check_counts(checkpoint, value)
 
 
-def weight_names(checkpoint: Checkpoint) -> list[str]:
-    """The names of the weight files that loading reads.
+def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
+    """The names of a model's weight files: sets of which loading reads the first one that is there.
 
     Raises:
         InputError: One of them is not a safetensors file in the model's folder.
     """
     # The configuration may name another file than the usual one.
     named = json_of(checkpoint, "config.json").get("transformers_weights") or _WEIGHTS
-    index = named if str(named).endswith(".index.json") else None if named != _WEIGHTS else _INDEX
+    index = named if str(named).endswith(".index.json") else _INDEX if named == _WEIGHTS else None
     if not isinstance(named, str) or Path(named).name != named or not (index or _SHARD.fullmatch(named)):
         raise InputError(
             f"{checkpoint.path_or_id}: config.json: transformers_weights {str(named)[:60]!r} is not a safetensors file "
@@ -169,9 +168,8 @@ def weight_names(checkpoint: Checkpoint) -> list[str]:
                 f"{checkpoint.path_or_id}: {index} names {str(shard)[:60]!r}, which is not a safetensors file of the "
                 "model; only those are loaded"
             )
-    # A file with all weights goes before an index.
-    is_whole = named != index and checkpoint.is_local and Path(checkpoint.location, named).is_file()
-    return [named] if is_whole or not shards else sorted(set(shards.values()))
+    # A file with all weights goes before the usual index.
+    return [*([] if named == index else [[named]]), sorted(set(shards.values()))]
 
 
 def stored_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
@@ -183,39 +181,25 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
     Raises:
         MemberError: The header of a file is damaged.
     """
-    if not checkpoint.is_local:
-        return _downloaded_weights(checkpoint)
-    folder = Path(checkpoint.location)
     if checkpoint.gguf is not None:
-        return gguf.weight_count(folder / checkpoint.gguf), 0
+        file = file_of(checkpoint, checkpoint.gguf)
+        return None if file is None else (gguf.weight_count(file), 0)
+    for names in weight_names(checkpoint):
+        paths = [path for name in names if (path := file_of(checkpoint, name)) is not None]
+        if paths and len(paths) == len(names):
+            return sum(map(_weights_in, paths)), sum(path.stat().st_size for path in paths)
+    return None
+
+
+def _weights_in(path: Path) -> int:
     from safetensors import safe_open
 
-    weights, size = 0, 0
-    for name in weight_names(checkpoint):
-        try:
-            # The library checks the header: shapes, types, and places within the file.
-            with safe_open(folder / name, "np") as file:
-                weights += sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
-            size += (folder / name).stat().st_size
-        except Exception as error:  # the library has its own error, which is derived from Exception only
-            raise MemberError(
-                f"{folder / name}: its header cannot be read ({first_line(error)}); download it again"
-            ) from error
-    return weights, size
-
-
-def _downloaded_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    from huggingface_hub import snapshot_download
-
-    # Most models have one file; with an index, that file is asked for first because transformers prefers it.
-    for names in ([_WEIGHTS], weight_names(checkpoint)) if checkpoint.gguf is None else ([checkpoint.gguf],):
-        try:
-            folder = snapshot_download(checkpoint.path_or_id, revision=checkpoint.revision, allow_patterns=names)
-        except Exception:  # noqa: BLE001  # many libraries raise
-            return None
-        if all(Path(folder, name).is_file() for name in names):
-            return stored_weights(replace(checkpoint, path_or_id=folder, revision=None, gguf_file=checkpoint.gguf))
-    return None
+    try:
+        # The library checks the header: shapes, types, and places within the file.
+        with safe_open(path, "np") as file:
+            return sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+    except Exception as error:  # the library has its own error, which is derived from Exception only
+        raise MemberError(f"{path}: its header cannot be read ({first_line(error)}); download it again") from error
 
 
 def check_size(name: str, config: PreTrainedConfig, auto_class: Any, weights: int, *, trust_remote_code: bool) -> None:
