@@ -17,7 +17,7 @@ import pytest
 from gguf import GGUFWriter
 from ggufs import write_gguf
 from jinja2 import TemplateError
-from tiny import byte_tokenizer, load_tokenizer, real_tokenizers, save_member, tiny_model
+from tiny import TOKENIZERS, byte_tokenizer, load_tokenizer, real_tokenizers, save_member, tiny_model
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from ensemble import Ensemble
@@ -158,7 +158,7 @@ def test_every_file_that_loading_opens_is_in_the_hash(copy: Path, form: str) -> 
 
 def test_a_reward_models_files_are_checked_too(copy: Path) -> None:
     index(copy, "a.bin")
-    with pytest.raises(InputError, match="names 'a.bin', which is not a safetensors file"):
+    with pytest.raises(InputError, match=r"names 'a\.bin', which is not a safetensors file"):
         rerank.make([], [], rerank.Options(str(copy)))
 
 
