@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from advisor.records import FinishReason
 from ensemble.errors import InputError, UniteError
-from ensemble.models.fingerprint import sha256
+from ensemble.files import sha256
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

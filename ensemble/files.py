@@ -1,7 +1,8 @@
-"""The user's cache folder, and files that are written whole or not at all."""
+"""The user's cache folder, the hash of a file, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,16 @@ from pathlib import Path
 def default_cache_dir() -> Path:
     """``unite-advisor`` in the user's cache folder (``XDG_CACHE_HOME``, or else ``~/.cache``)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unite-advisor"
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        # In chunks, because a file can be larger than the memory.
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

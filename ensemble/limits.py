@@ -6,6 +6,7 @@ a tokenizer whose normalizer explodes. In a child process such an input costs a 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
@@ -68,11 +70,13 @@ class LimitedProcess:
             InputError: The function raised an error; its message is the function's.
             LimitExceededError: The time or memory limit was reached, or the process ended.
         """
+        # Answers have no number, so a second call must wait for the first one's answer.
         with self._lock:
             process = self._started()
             line = json.dumps([function, *arguments]).encode() + b"\n"
             try:
                 answer = self._exchange(process, line, seconds)
+            # An answer that comes too late would be taken for the next call's.
             except BaseException:
                 self.close()
                 raise
@@ -84,6 +88,7 @@ class LimitedProcess:
         """End the child process."""
         process, self._process = self._process, None
         if process is not None:
+            # Not terminate(): the code in the child may be inside of a library that handles no signals.
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
@@ -94,7 +99,7 @@ class LimitedProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             # The variables that a library needs to run, and no secrets: the child reads untrusted input.
-            kept = ("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+            kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
             environment = {name: os.environ[name] for name in kept if name in os.environ}
             environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONIOENCODING": "utf-8"}
             self._process = subprocess.Popen(
@@ -148,6 +153,14 @@ class LimitedProcess:
         return bytes(data)
 
 
+@cache
+def limited_process() -> LimitedProcess:
+    """The child process that this program uses for all its untrusted input; it ends with the program."""
+    process = LimitedProcess()
+    atexit.register(process.close)
+    return process
+
+
 def _write(pipe: Any, line: bytes) -> None:
     with contextlib.suppress(OSError, ValueError):  # the child has ended; the reader reports it
         pipe.write(line)
@@ -159,8 +172,10 @@ def _serve() -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
+        # Set here and not by Popen's preexec_fn, which is not safe in a program with threads.
         memory = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        # An abort would write the child's memory to the user's folder.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # What a library prints must not be taken for a result.
     output = os.fdopen(os.dup(1), "wb")

@@ -36,9 +36,11 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
         InputError: A device, a folder or an id cannot be used.
     """
     for spec in specs:
+        # Asked first: without network, transformers would retry for half a minute for each file.
         if not spec.checkpoint.is_local:
             check_on_hub(spec.checkpoint)
         check(spec.checkpoint)
+        # The devices of a cluster are on other machines.
         if engine == "local":
             parse_device(spec.device)
 

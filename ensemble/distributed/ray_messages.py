@@ -40,6 +40,7 @@ def unpack_tensor(sent: Packed) -> Tensor:
     """The tensor that was sent; whole numbers in 64 bits."""
     name, shape, data = sent
     dtype: torch.dtype = getattr(torch, name)
+    # A copy, because torch warns of a tensor on bytes that cannot be written. It refuses an empty buffer.
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
     tensor = flat.reshape(shape)
     return tensor if dtype.is_floating_point else tensor.long()

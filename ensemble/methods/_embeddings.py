@@ -90,5 +90,6 @@ def _weight(member: Member, side: Side) -> Tensor | None:
         layer = model.get_input_embeddings() if side == "input" else model.get_output_embeddings()
     except NotImplementedError:
         return None
+    # Layers of adapters and quantisers may keep their weights under another name.
     weight = getattr(layer, "weight", None)
     return weight if isinstance(weight, Tensor) else None

@@ -110,6 +110,7 @@ def average_mapped(
         members = torch.stack([own[0], *(p.to(own[0].dtype) for p in mapped)]).index_select(2, candidates)
         shares = weights if reweigh is None else reweigh(members, weights)
         mean = (members * shares.to(members.dtype)[:, :, None]).sum(dim=0)
+        # expand() makes no copy: every row has the same entries.
         rows = entries.expand(len(mean), -1)
         present = torch.ones_like(rows, dtype=torch.bool)
         return Distribution(rows, present, candidates.expand(len(mean), -1), members, mean)

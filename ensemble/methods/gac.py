@@ -1,7 +1,7 @@
 """GaC, generation as classification: "Breaking the Ceiling of the LLM Community" (Yu et al., EMNLP 2024), Eq. 1 to 4.
 
-The vocabularies are joined (Eq. 1). Each member's probabilities go to the entries of its own tokens (the matrices of
-Eq. 3, stored as tables), and the weighted mean decides. Weights are equal unless given (section 4.3).
+The vocabularies are joined (Eq. 1). Each member's probabilities go to the entries of that member's tokens (the matrices
+of Eq. 3, stored as tables), and the weighted mean decides. Weights are equal unless given (section 4.3).
 
 Choices where the paper is silent, and differences from it:
 

@@ -42,6 +42,7 @@ def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
     first = setup.members[0].vocabulary
     mappings = []
     for n, member in enumerate(setup.members[1:], start=1):
+        # Fingerprints and not names, because a tokenizer can change under its name.
         key = f"mined {first.fingerprint} {member.vocabulary.fingerprint}"
         mappings.append(load_or_make(key, partial(_by_spelling, setup, n)))
     return TokenRule(average_mapped(setup, mappings))

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
+from ensemble.models.model_files import check_files, check_size, stored_weights
+from ensemble.models.spec import Checkpoint, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,6 +68,7 @@ class Reranker:
 
     def _pairwise_rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         # Several members often write the same text; the model reads it once.
+        # dict.fromkeys keeps the order, so that ties go to the earlier member.
         different = list(dict.fromkeys(texts))
         pairs = list(permutations(different, 2))
         if not pairs:
@@ -104,15 +107,25 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     if options.reward_model is None:
         raise InputError("method rerank: it needs a reward model; name one with reward_model=FOLDER_OR_ID")
     place = options.reward_model
+    checkpoint = Checkpoint(place)
+    # The same checks as for members: a reward model's files come from strangers, too.
+    check_files(checkpoint)
     try:
-        labels = AutoConfig.from_pretrained(place).num_labels
+        config = AutoConfig.from_pretrained(place)
+        if (weights := stored_weights(checkpoint)) is not None:
+            check_size(place, config, AutoModelForSequenceClassification, weights[0], trust_remote_code=False)
+        labels = config.num_labels
         tokenizer = AutoTokenizer.from_pretrained(place)
         # Only safetensors, because reading a pickle can run code.
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             place, use_safetensors=True, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
-        raise InputError(f"method rerank: {place} cannot be loaded as a sequence classifier ({error})") from error
+    except UniteError:
+        raise
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise InputError(
+            f"method rerank: {place} cannot be loaded as a sequence classifier ({first_line(error)})"
+        ) from error
     # A base model loads with a random classifier; its rewards would mean nothing.
     if missing := sorted(loaded["missing_keys"]):
         raise InputError(f"method rerank: {place} has no trained {missing[0]}; name a sequence classifier")

@@ -46,6 +46,7 @@ class Router:
     """
 
     def __init__(self, prompts: Sequence[str], scores: Sequence[Sequence[float]], neighbours: int) -> None:
+        # Here, because scikit-learn takes a second to import, and few runs use a router.
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.neighbors import KNeighborsRegressor
         from sklearn.pipeline import make_pipeline

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError
 from ensemble.models import gguf
+from ensemble.models.model_files import check_files, file_of
 from ensemble.models.spec import Checkpoint, first_line
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     Raises:
         InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
             only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model, a GGUF
-            file that cannot be read.
+            file that cannot be read, files that are not safe to load.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -30,12 +31,16 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
         gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
     elif checkpoint.is_local:
         _check_folder(Path(checkpoint.location))
-    # A damaged GGUF file surfaces as errors of many kinds, a damaged config.json as one of two.
-    unusable = (OSError, ValueError) if checkpoint.gguf is None else Exception
+    elif checkpoint.gguf is not None and (file := file_of(checkpoint, checkpoint.gguf)) is not None:
+        gguf.check_file(file)
+    check_files(checkpoint)
+    # A damaged file is reported by errors of many kinds. Code that came with the model has its own.
+    unusable = (OSError, ValueError) if checkpoint.trust_remote_code else Exception
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
     except unusable as error:
         raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+    # Asked first: some types, as BART, are in both lists, and their encoder is what a member needs.
     if is_encoder_decoder(config):
         return config
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
@@ -45,6 +50,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
             f"{checkpoint.path_or_id}: a model of type {config.model_type} is neither a causal language model nor an "
             "encoder-decoder one, and only those can be members"
         )
+    # An option that has no effect is more likely a mistake in the pool file than a wish.
     if said := checkpoint.sides.key():
         raise InputError(
             f"{checkpoint.path_or_id}: a model of type {config.model_type} has no encoder; leave "
@@ -57,6 +63,7 @@ def is_encoder_decoder(config: PreTrainedConfig) -> bool:
     """Whether a configuration is that of a text-to-text model of transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
+    # The type is not enough: a decoder that was saved alone (BartForCausalLM) has the same type.
     both_sides = getattr(config, "is_encoder_decoder", False)
     return bool(both_sides) and config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
@@ -67,6 +74,7 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
+    # Checked here, because the message of transformers does not tell how to make them safe.
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         if pickles:
@@ -95,6 +103,7 @@ def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
         )
     if checkpoint.is_local:
         return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
+    # The hub's file was read, so its content is wrong; only an OSError is about the way there.
     if isinstance(error, ValueError):
         return first_line(error)
     return (

@@ -48,6 +48,7 @@ class EncoderDecoder:
 
     def row(self, source: Ids) -> list[int]:
         """The row to begin with, for a source with these ids."""
+        # A complement, because the negative of id 0 would be 0 again.
         return [*(~index for index in source), *self.start]
 
 
@@ -75,6 +76,7 @@ def encoder_decoder_of(
     """
     reads = sides.reads or "source"
     if sides.source is not None:
+        # Setting an unknown language raises nothing; the tokenizer would write the unknown token.
         _language(name, tokenizer, "source", sides.source)
         tokenizer.src_lang = sides.source
     start = _configured(model, "decoder_start_token_id")
@@ -89,6 +91,7 @@ def encoder_decoder_of(
         first = _language(name, tokenizer, "target", sides.target)
         # mBART of 25 languages begins with the language itself.
         return EncoderDecoder((start, first) if is_plain_start else (first,), reads)
+    # Without a language such a model writes any of its languages, and no error tells.
     if first is None and is_plain_start and hasattr(tokenizer, "src_lang"):
         raise InputError(f"{name}: it writes many languages; say which one, as target=deu_Latn does")
     return EncoderDecoder((start,) if first is None else (start, first), reads)
@@ -96,6 +99,7 @@ def encoder_decoder_of(
 
 def _configured(model: PreTrainedModel, key: str) -> int | None:
     """An id of the generation configuration, or of the model's configuration."""
+    # In this order, as generate() of transformers: the generation configuration goes first.
     values = (getattr(config, key, None) for config in (model.generation_config, model.config))
     return next((index for index in values if isinstance(index, int)), None)
 
@@ -136,6 +140,7 @@ class EncoderDecoderRunner(LocalRunner):
         """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
         rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
         # A row can be cut as far back as into its source, which makes it another source.
+        # The encoder's pass is the expensive one, so unchanged sources are not read again.
         changed = [n for n, row in enumerate(rows) if _source(row) != _source(self._rows[n])]
         if changed:
             for n, encoded in zip(changed, self._encode([_source(rows[n]) for n in changed]), strict=True):

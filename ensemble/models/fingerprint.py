@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from ensemble.errors import InputError
+from ensemble.files import sha256
+from ensemble.models.model_files import BESIDE_GGUF, DECIDING, TEMPLATE
 from ensemble.models.spec import Checkpoint
-
-# Python files are included, because trust_remote_code runs them.
-_DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
-_CHUNK = 2**20
 
 
 def files_of(checkpoint: Checkpoint) -> list[Path]:
@@ -19,19 +16,12 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
     if not checkpoint.is_local:
         return []
     folder = Path(checkpoint.location)
+    patterns = DECIDING if checkpoint.gguf is None else BESIDE_GGUF
+    # By name, because hashes are kept by name. The one file of a folder below goes before another of its name.
+    files = {path.name: path for pattern in (*patterns, str(TEMPLATE)) for path in folder.glob(pattern)}
     if checkpoint.gguf is not None:
-        return [folder / checkpoint.gguf]
-    return sorted({path for pattern in _DECIDING for path in folder.glob(pattern)})
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        # In chunks, because a file can be larger than the memory.
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        files[checkpoint.gguf] = folder / checkpoint.gguf
+    return sorted(files.values())
 
 
 def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
@@ -62,6 +52,7 @@ def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str
     if different := sorted(names ^ set(saved)):
         what = "is missing" if different[0] in saved else "is new"
         raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({different[0]} {what})")
+    # After the names, so that every name is in both.
     for name, digest in hashes_of(checkpoint).items():
         if digest != saved[name]:
             raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({name} differs)")

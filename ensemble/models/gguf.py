@@ -2,42 +2,51 @@
 
 transformers reads GGUF files and converts their quantised weights to ``dtype`` (``auto`` is float32). So a file with 4
 bits a weight needs as much memory as the unquantised model.
+
+The header is read here first. The library that transformers uses makes several Python objects for every number of an
+array, so a file of 8 MB can take minutes and gigabytes there.
 """
 
 from __future__ import annotations
 
+import mmap
 import re
+import struct
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    import torch
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _NEEDED = ("gguf", "accelerate")
 """Libraries that transformers needs to read a GGUF file."""
+COUNT = re.compile(r"layer|block|depth|expert|head|label", re.IGNORECASE)
+"""Keys of a configuration whose numbers count parts of the model."""
+MOST_PARTS = 10**6
+"""The largest such number. Configurations make a list entry for each part before any weights are read."""
+_TEXT, _ARRAY = 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""The types of values, as struct writes them."""
+# A vocabulary has a text, a score (32 bits) and a type (32 bits) for each token, and one or two merges. Arrays of other
+# numbers have one for each layer.
+_MOST_ENTRIES = {_TEXT: 2**21, 4: 2**20, 5: 2**20, 6: 2**20}
+_MOST_OTHERS = 2**16
+_MOST_DIMENSIONS = 8
 
 
 def check_file(path: Path) -> None:
-    """Check that a file exists and begins like a GGUF file.
+    """Check that a file exists and has a GGUF header that can be read in a short time.
 
     Raises:
-        InputError: The file does not exist, cannot be read, or has another format.
+        InputError: The file does not exist, cannot be read, has another format, or has a damaged or very large header.
     """
     if not path.is_file():
         raise InputError(f"{path}: this file does not exist; give a .gguf file, a model's folder, or a hub id")
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    if head != _MAGIC:
-        raise InputError(f"{path}: not a GGUF file, because it does not begin with GGUF; is the download complete?")
+    weight_count(path)
 
 
 def check_name(name: str) -> None:
@@ -59,13 +68,99 @@ def check_name(name: str) -> None:
         )
 
 
-def dense_size(path: Path, dtype: torch.dtype) -> int:
-    """Bytes of a file's weights after conversion to a dtype; 0 if the file's table of tensors is damaged."""
-    from gguf import GGUFReader
+def weight_count(path: Path) -> int:
+    """The number of weights in a file, from its header.
 
+    Raises:
+        InputError: The file cannot be read, is not a GGUF file, or its header is damaged or very large.
+    """
     try:
-        reader = GGUFReader(path)
-    except Exception:  # noqa: BLE001  # a damaged file raises many kinds of errors; loading it reports them
-        return 0
-    # The file's own size does not help, because its weights are quantised.
-    return sum(int(tensor.n_elements) for tensor in reader.tensors) * dtype.itemsize
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise InputError(
+                    f"{path}: not a GGUF file, because it does not begin with GGUF; is the download complete?"
+                )
+            # Mapped, because the header's length is unknown and the file may be larger than the memory.
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Header(data).weights()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, struct.error) as error:
+        raise InputError(
+            f"{path}: its GGUF file {path.name} cannot be used ({error}); it may be damaged: download it again, or "
+            "take the model's safetensors"
+        ) from error
+
+
+class _Header:
+    """The header of a GGUF file, read from front to back."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = len(_MAGIC)
+        # The version is a small number; in the other byte order its low half is 0.
+        self._order = "<" if struct.unpack_from("<I", data, self._at)[0] & 0xFFFF else ">"
+        self._entries = dict.fromkeys((_TEXT, *_NUMBERS), 0)
+
+    def weights(self) -> int:
+        self._take("I")
+        tensors, keys = self._take("Q"), self._take("Q")
+        if max(tensors, keys) > _MOST_OTHERS:
+            raise ValueError(f"{max(tensors, keys):,} entries in its header")
+        for _ in range(keys):
+            key = self._text().decode(errors="replace")
+            kind = self._take("I")
+            if kind == _ARRAY:
+                self._array()
+                continue
+            value = self._text() if kind == _TEXT else self._take(_form(kind))
+            if isinstance(value, int) and value > MOST_PARTS and COUNT.search(key):
+                raise ValueError(f"{key[:60]} is {value:,}")
+        return sum(self._tensor() for _ in range(tensors))
+
+    def _tensor(self) -> int:
+        """The number of weights of a tensor."""
+        self._text()
+        dimensions = self._take("I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"a tensor of {dimensions:,} dimensions")
+        weights: int = prod(self._take("Q") for _ in range(dimensions))
+        self._take("I")  # its type
+        self._take("Q")  # its place in the file
+        return weights
+
+    def _array(self) -> None:
+        kind, length = self._take("I"), self._take("Q")
+        if kind == _ARRAY:
+            raise ValueError("arrays within arrays")
+        form = "" if kind == _TEXT else _form(kind)
+        self._entries[kind] += length
+        if self._entries[kind] > _MOST_ENTRIES.get(kind, _MOST_OTHERS):
+            raise ValueError(f"an array of {length:,} entries")
+        if form:
+            self._skip(length * struct.calcsize(form))
+            return
+        for _ in range(length):
+            self._text()
+
+    def _text(self) -> bytes:
+        length = self._take("Q")
+        begin = self._at
+        self._skip(length)
+        return self._data[begin : self._at]
+
+    def _take(self, form: str) -> Any:
+        value = struct.unpack_from(self._order + form, self._data, self._at)[0]
+        self._at += struct.calcsize(form)
+        return value
+
+    def _skip(self, size: int) -> None:
+        if size > len(self._data) - self._at:
+            raise ValueError("its header is longer than the file")
+        self._at += size
+
+
+def _form(kind: int) -> str:
+    if kind not in _NUMBERS:
+        raise ValueError(f"a value of the unknown type {kind}")
+    return _NUMBERS[kind]

@@ -37,6 +37,7 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
         raise _unreachable(name, error) from error
     names = sorted(sibling.rfilename for sibling in info.siblings or ())
     gguf_files = [file for file in names if file.endswith(gguf.SUFFIX)]
+    # Before the safetensors: a repository may have both, and the user named the file.
     if checkpoint.gguf is not None:
         if checkpoint.gguf not in names:
             raise InputError(f"{name}: it has no file {checkpoint.gguf}, but {', '.join(gguf_files) or 'no GGUF file'}")
@@ -45,6 +46,7 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
         return
     if gguf_files:
         raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(gguf_files)}")
+    # Only for the message; pickles are never loaded.
     pickles = [file for file in names if file.endswith((".bin", ".pt", ".pth"))]
     what = f"it has weights only as pickle ({pickles[0]}), which can run code when read" if pickles else "no weights"
     raise InputError(f"{name}: {what}; choose a revision or a model with *.safetensors")
@@ -116,6 +118,7 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
 
     api = HfApi()
     try:
+        # exist_ok, because a saved ensemble is updated by pushing it again.
         api.create_repo(name, private=private, exist_ok=True)
         # The hub adds .gitattributes to every new repository.
         existing = {sibling.rfilename for sibling in api.model_info(name).siblings or ()} - {".gitattributes"}

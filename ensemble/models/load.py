@@ -13,6 +13,7 @@ from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.member import LocalMember
 from ensemble.models.memory import check_memory, free_memory, token_size
+from ensemble.models.model_files import check_size, stored_weights
 from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, first_line
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner
@@ -35,7 +36,8 @@ def load_member(spec: ModelSpec) -> LocalMember:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     checkpoint, name, dtype, quantization = spec.checkpoint, spec.name, spec.dtype, quantization_of(spec)
-    auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(check(checkpoint)) else AutoModelForCausalLM
+    config = check(checkpoint)
+    auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
     device = parse_device(spec.device)
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
@@ -45,9 +47,11 @@ def load_member(spec: ModelSpec) -> LocalMember:
             raise InputError(f"{name}: a GGUF file defines its own quantization; leave quantization out")
         # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
-    if quantization is None:
-        check_memory(name, checkpoint, dtype, device)
-    else:
+    if (weights := stored_weights(checkpoint)) is not None:
+        check_size(name, config, auto_class, weights[0], trust_remote_code=checkpoint.trust_remote_code)
+        if quantization is None:
+            check_memory(name, weights, dtype, device, is_gguf=checkpoint.gguf is not None)
+    if quantization is not None:
         # Quantised weights cannot be moved, so they are created on their device.
         options |= {"quantization_config": quantization, "device_map": {"": device}}
     try:
@@ -117,25 +121,28 @@ def member_of(
         raise InputError(f"{name}: its tokenizer has no chat template; use chat_template=auto or never")
     model = model.eval()
     eos = getattr(model.generation_config, "eos_token_id", None)
-    eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
+    eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    if not all(isinstance(index, int) and index >= 0 for index in eos_ids):
+        raise InputError(f"{name}: eos_token_id is {str(eos)[:60]!r}; give the id of a token in generation_config.json")
+    config = model.config.get_text_config()
     head = model.get_output_embeddings()
     seq2seq = None
     if is_encoder_decoder(model.config):
         seq2seq = encoder_decoder_of(name, model, tokenizer, sides or Sides())
     # Many models have more rows of logits than the tokenizer has ids.
-    size = model.config.vocab_size if head is None else head.weight.shape[0]
+    size = config.vocab_size if head is None else head.weight.shape[0]
     reason = why_recompute(model)
     return LocalMember(
         name=name,
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer, eos_ids, size),
-        context=getattr(model.config, "max_position_embeddings", None),
+        context=getattr(config, "max_position_embeddings", None),
         chat_template=chat_template,
         seq2seq=seq2seq,
         device=model.device,
         place=str(model.device),
         # Without a cache, the logits of every token take the memory, once more in float32.
-        token_size=2 * 4 * size if reason else token_size(model.config.get_text_config(), model.dtype),
+        token_size=2 * 4 * size if reason else token_size(config, model.dtype),
         model=model,
         window=_window(model),
         recompute_reason=reason,
@@ -145,7 +152,8 @@ def member_of(
 def _window(model: PreTrainedModel) -> int | None:
     """Tokens that a model attends to, in those of its layers that do not attend to all."""
     # The second name is GPT-Neo's.
-    values = (getattr(model.config, name, None) for name in ("sliding_window", "window_size"))
+    config = model.config.get_text_config()  # a model that also reads images keeps these values in a separate part
+    values = (getattr(config, name, None) for name in ("sliding_window", "window_size"))
     return next((window for window in values if isinstance(window, int)), None)
 
 
@@ -159,10 +167,11 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     """
     if getattr(model.config, "is_encoder_decoder", False):
         return "its decoder is run anew at each step, as it is no decoder-only model"
-    if getattr(model.config, "attention_chunk_size", None):
+    config = model.config.get_text_config()
+    if getattr(config, "attention_chunk_size", None):
         # Chunks are longer than the trial, and would begin at slots instead of tokens.
         return "it attends in chunks"
-    size = model.config.vocab_size
+    size = config.vocab_size
     long, short = ([(7 * n + start) % size for n in range(1, length)] for start, length in ((3, 10), (5, 6)))
     try:
         plain = RecomputingRunner(model).admit([long, short])

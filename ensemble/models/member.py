@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ensemble.errors import InputError, PromptTooLongError
+from ensemble.limits import limited_process
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
 from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced, first_line
@@ -109,35 +110,49 @@ class Member(ABC):
             InputError: The prompt has no ids, or one without an embedding, or the chat template rejects the
                 conversation.
         """
+        # First, because only here it is known whether the model has an encoder.
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
         if self.uses_chat_template or not isinstance(prompt, str):
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-            ids = list(self.tokenizer(self._templated(messages), add_special_tokens=False)["input_ids"])
+            ids = list(
+                self.tokenizer(self._encodable(self._templated(messages)), add_special_tokens=False)["input_ids"]
+            )
         else:
-            ids = list(self.tokenizer(prompt)["input_ids"])
+            ids = list(self.tokenizer(self._encodable(prompt))["input_ids"])
         if not ids:
             raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+        # On a GPU such an id ends the whole process, and on a CPU it is an IndexError without a name.
         if (largest := max(ids)) >= self.vocabulary.size:
             token = self.tokenizer.convert_ids_to_tokens(largest)
             raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
 
+    def _encodable(self, text: str) -> str:
+        """The same text, if it can be written as UTF-8, which tokenizers read."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{self.name}: character {error.start + 1} of the prompt is U+{ord(text[error.start]):04X}, half of a "
+                "character; remove it"
+            ) from None
+        return text
+
     def _templated(self, messages: list[dict[str, str]]) -> str:
         """A conversation as the text that the chat template makes of it."""
-        from jinja2 import TemplateError
-
         if not self.tokenizer.chat_template:
             raise InputError(
                 f"{self.name}: its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
                 "request send one message, the user's"
             )
-        continues = bool(messages) and messages[-1]["role"] == "assistant"
         try:
-            text = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=not continues, continue_final_message=continues, tokenize=False
+            template = self.tokenizer.get_chat_template()
+            # A template is a program of a stranger, so it runs in another process, under limits.
+            text = limited_process().call(
+                "ensemble.models.trial:render", template, messages, dict(self.tokenizer.special_tokens_map)
             )
-        except TemplateError as error:
+        except (InputError, ValueError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise InputError(
                 f"{self.name}: its chat template does not take a conversation of {roles}: {first_line(error)}"
@@ -151,6 +166,7 @@ class Member(ABC):
             InputError: The tokenizer has neither.
         """
         index = self.tokenizer.bos_token_id
+        # In many models EOS separates the documents of the training, so a text may follow it.
         index = self.tokenizer.eos_token_id if index is None else index
         if index is None:
             raise InputError(
@@ -167,12 +183,13 @@ class Member(ABC):
         if self.context is None:
             return prompt
         encoded = encoder_length(prompt)
-        # The decoder writes in a context of its own, so the encoder's may be full.
+        # The decoder has a separate context, so the encoder's may be full.
         most = self.context + len(prompt) - encoded if encoded else self.context - room
         if most < 1:
             raise InputError(
                 f"{self.name}: {room} tokens leave no room for a prompt in its context of {self.context}; ask for fewer"
             )
+        # The end stays: it is what the model continues.
         return prompt[-most:]
 
     def most_tokens(self, prompt: Sequence[int]) -> int | None:
@@ -199,6 +216,7 @@ class LocalMember(Member):
         """See :meth:`Member.runner`."""
         if self.seq2seq is not None:
             return EncoderDecoderRunner(self.model)
+        # A wrong cache gives wrong texts without an error, so a doubtful one is not used.
         return RecomputingRunner(self.model) if self.recompute_reason else CachedRunner(self.model, self.window)
 
     def free_memory(self) -> int | None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ensemble.errors import MemberError
-from ensemble.models import gguf
-from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -21,19 +16,24 @@ if TYPE_CHECKING:
 _GIB = 2**30
 
 
-def check_memory(name: str, checkpoint: Checkpoint, dtype: str, device: torch.device) -> None:
-    """Check that the weights of a local model fit on a device.
+def check_memory(
+    name: str, weights: tuple[int, int], dtype: str, device: torch.device, *, is_gguf: bool = False
+) -> None:
+    """Check that the weights of a model fit on a device.
+
+    Args:
+        name: The model's name.
+        weights: The number of weights in its files, and the files' bytes.
+        dtype: The type to load them in; ``auto`` is the stored one.
+        device: The device.
+        is_gguf: Whether they are in the format GGUF.
 
     Raises:
         MemberError: They do not; the message has the bytes that they need and the bytes that are free.
     """
-    # The size of a model on the hub is not known before its download, so it is not checked.
-    needed, how = 0, ""
-    if checkpoint.is_local and checkpoint.gguf is not None:
-        needed = gguf.dense_size(Path(checkpoint.location, checkpoint.gguf), getattr(torch, dtype))
-        how = " (GGUF weights are loaded unquantised)"
-    elif checkpoint.is_local:
-        needed = weights_size(Path(checkpoint.location), dtype)
+    count, stored = weights
+    needed = stored if dtype == "auto" else count * getattr(torch, dtype).itemsize
+    how = " (GGUF weights are loaded unquantised)" if is_gguf else ""
     free = free_memory(device)
     if free is not None and needed > free:
         raise MemberError(
@@ -42,28 +42,11 @@ def check_memory(name: str, checkpoint: Checkpoint, dtype: str, device: torch.de
         )
 
 
-def weights_size(folder: Path, dtype: str) -> int:
-    """Bytes of a folder's weights in a dtype (``auto``: the stored one), from the headers of its safetensors files."""
-    stored, weights = 0, 0
-    for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            # A safetensors file begins with the length of its JSON header, in 8 bytes.
-            head = file.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            try:
-                header = json.loads(file.read(min(length, path.stat().st_size)))
-            except ValueError:
-                continue  # the library that loads the file reports the damage
-        tensors = [entry for key, entry in header.items() if key != "__metadata__"]
-        stored += sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors)
-        weights += sum(prod(entry["shape"]) for entry in tensors)
-    return stored if dtype == "auto" else weights * getattr(torch, dtype).itemsize
-
-
 def free_memory(device: torch.device) -> int | None:
     """Bytes that are free on a device; None if this is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    # Other devices (MPS, XPU) have no common way to ask.
     if device.type != "cpu":
         return None
     try:

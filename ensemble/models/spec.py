@@ -79,6 +79,7 @@ class Checkpoint:
     @property
     def is_local(self) -> bool:
         """Whether it is a path on this machine."""
+        # A path that does not exist is local too, so that a wrong path is not looked for on the hub.
         return self.path_or_id.startswith((".", "/", "~")) or Path(self.path_or_id).expanduser().exists()
 
     @property
@@ -94,6 +95,7 @@ class Checkpoint:
         if not self.is_local:
             return self.path_or_id
         path = Path(self.path_or_id).expanduser()
+        # transformers takes a GGUF file as a folder and a name.
         return str(path.parent if self._is_gguf_path else path)
 
     @property
@@ -115,6 +117,7 @@ class Checkpoint:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of ``from_pretrained`` of transformers."""
+        # Both always, because transformers asks on the terminal where trust_remote_code is missing.
         options = {"revision": self.revision or "main", "trust_remote_code": self.trust_remote_code}
         return options if self.gguf is None else {**options, "gguf_file": self.gguf}
 
@@ -201,6 +204,7 @@ class EnsembleSpec:
         if weights is not None:
             # Numbers and ``consistency`` are two ways to weigh the members; the one that is given replaces the other.
             kept.pop("consistency", None)
+        # With consistency the weights change at each step, so those of the ensemble do not count.
         own_weights = None if new.get("consistency") else self.weights
         return replace(
             self,

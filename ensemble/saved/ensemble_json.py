@@ -65,6 +65,7 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
         "members": [_member_json(member, folder) for member in spec.members],
     }
     try:
+        # NaN is no JSON: other readers would refuse the file.
         return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"the ensemble cannot be written as JSON ({error}); leave that option out") from error
@@ -93,6 +94,7 @@ def _member_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
 def _path_from(folder: Path, model: str) -> str:
     """A model's path: relative if it is in the folder or beside it, so that both can be moved together."""
     path, base = absolute(Path(model)), absolute(folder)
+    # Not for the root folder, below which every path would be "beside".
     beside = path.is_relative_to(base.parent) and base.parent != Path(base.anchor)
     return Path(os.path.relpath(path, base)).as_posix() if beside else str(path)
 
@@ -160,6 +162,7 @@ def _checkpoint(keys: _Keys, folder: Path | None, sides: Sides) -> Checkpoint:
     trust, file = keys.get("trust_remote_code", bool, False), keys.text("gguf_file")
     if (hub_id is None) == (path is None):
         keys.refuse("id", "give either a hub id or a path")
+    # The file may be a stranger's, and must not lead out of the model's folder.
     if file is not None and (not file.lower().endswith(SUFFIX) or ".." in file or file.startswith("/")):
         keys.refuse("gguf_file", f"give the name of a file of the model that ends in {SUFFIX}")
     if path is not None:
@@ -170,9 +173,11 @@ def _checkpoint(keys: _Keys, folder: Path | None, sides: Sides) -> Checkpoint:
         return Checkpoint(str(absolute(folder / path)), None, trust, sides, file)
     if hub_id is None or not HUB_ID.fullmatch(hub_id):
         keys.refuse("id", "give an id like org/name")
+    # A branch or tag can move to other weights after the ensemble was measured.
     if revision is None or not COMMIT.fullmatch(revision):
         keys.refuse("revision", "give the commit with all 40 digits")
     checkpoint = Checkpoint(hub_id, revision, trust, sides, file)
+    # A folder of this name would be loaded in place of the model whose commit is written here.
     if checkpoint.is_local:
         keys.refuse("id", f"the current directory has a folder {hub_id} that would be used instead; work elsewhere")
     return checkpoint
@@ -182,6 +187,7 @@ def _files(keys: _Keys) -> dict[str, str]:
     files: dict[str, Any] = keys.get("files", dict, {})
     if not all(isinstance(digest, str) and _SHA256.fullmatch(digest) for digest in files.values()):
         keys.refuse("files", "give a SHA-256 for each file")
+    # Without hashes a changed local model would be loaded, and nothing would tell.
     if ("path" in keys.values) != bool(files):
         keys.refuse("files", "give the SHA-256 of each file of a local member; a hub member has none")
     return files
@@ -204,6 +210,7 @@ def _weights(keys: _Keys, members: int) -> tuple[float, ...] | None:
     # JSON has no infinity, but Python reads a number with many digits as one.
     if not len(numbers) == len(weights) == members or any(not 0 <= number <= 1e300 for number in numbers):
         keys.refuse("weights", f"give {members} numbers that are 0 or more, or null")
+    # They are normalised by their sum.
     if sum(weights) <= 0:
         keys.refuse("weights", "at least one weight must be above 0")
     return tuple(map(float, weights))
@@ -253,6 +260,7 @@ class _Keys:
 
     def positive_integer(self, key: str, default: Any) -> Any:
         value = self.get(key, int, default)
+        # In Python, true is the whole number 1.
         if value is not None and (isinstance(value, bool) or not 1 <= value < 2**31):
             self.refuse(key, "give a whole number of at least 1")
         return value

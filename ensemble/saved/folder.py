@@ -47,6 +47,7 @@ def spec_of(ensemble: Ensemble) -> EnsembleSpec:
             )
         checkpoint, files = _pinned(member.spec.checkpoint)
         members.append(replace(member.spec, checkpoint=checkpoint, files=files))
+    # Equal weights are written as null, so that a member added by hand needs no new weights.
     weights = None if len(set(ensemble.weights)) == 1 else ensemble.weights
     return EnsembleSpec(_distinct_names(members), ensemble.method, ensemble.k, weights, ensemble.options)
 
@@ -79,6 +80,7 @@ def save(
         del content[CARD]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside it first, so that a full disk leaves the old folder as it was.
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
             new = Path(temporary, "new")
             new.mkdir()
@@ -145,6 +147,7 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
         InputError: There is no saved ensemble, it cannot be used, a member needs consent to run code, or a member has
             changed.
     """
+    # The options belong to the method, so only the method's module can check them.
     spec, file = _read(source)
     try:
         _check_options(spec)
@@ -175,6 +178,7 @@ def _read(source: str | Path) -> tuple[EnsembleSpec, str]:
     """The spec in a file, and the file's name for messages."""
     text = str(source)
     path = Path(text).expanduser()
+    # What looks like a path is never looked for on the hub: a typing error must not download a model.
     if not (path.exists() or isinstance(source, Path) or text.startswith((".", "/", "~"))):
         name, _, revision = text.partition("@")
         file = f"{text}: {FILE}"
@@ -191,6 +195,7 @@ def _read(source: str | Path) -> tuple[EnsembleSpec, str]:
 
 def _content(path: Path, file: str) -> str:
     try:
+        # Before it is read: a file from the hub may be of any size.
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{file}: has {path.stat().st_size:,} bytes; the limit is {_MAX_BYTES:,}")
         return path.read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ _NO_EVIDENCE = (
 
 def escaped(text: str) -> str:
     """An untrusted text for a line of Markdown or a cell of a table, without markup."""
+    # White space too, because a line break would end the cell of a table.
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -95,6 +95,7 @@ def entries(vocabularies: Sequence[Vocabulary]) -> dict[bytes, int]:
     numbers: dict[bytes, int] = {}
     for vocabulary in vocabularies:
         for data in vocabulary.representatives:
+            # From 1 on, because entry 0 is EOS.
             numbers.setdefault(data, len(numbers) + 1)
     return numbers
 
@@ -140,6 +141,7 @@ def load_or_build(vocabularies: Sequence[Vocabulary], cache_dir: Path) -> JointV
 
 
 def _unpack(tensors: dict[str, Tensor]) -> JointVocabulary:
+    # A file with fewer tables fails here, within the caller's try, and is made again.
     count = len(tensors) // len(_SAVED)
     members = tuple(MemberTables(*(tensors[f"{n}.{name}"].long() for name in _SAVED)) for n in range(count))
     return JointVocabulary(len(members[0].id_of), members)

@@ -36,6 +36,7 @@ class Continuation:
         self._tail += data
         old, new = self.ids, self.ids[: self._settled] + self._vocabulary.continue_ids(self._tail)
         same = self._settled
+        # A member's cache keeps the ids that did not change, so only the others are run again.
         while same < min(len(old), len(new)) and old[same] == new[same]:
             same += 1
         self.ids = new

@@ -49,6 +49,7 @@ def last_cut(data: bytes, cuts: re.Pattern[str] | None) -> int:
     if cuts is None:
         return 0
     text = data.decode(errors="surrogateescape")
+    # The last match only; a list of all would grow with the text.
     last = deque(cuts.finditer(text), maxlen=1)
     return len(text[: last[0].start()].encode(errors="surrogateescape")) if last else 0
 
@@ -56,5 +57,6 @@ def last_cut(data: bytes, cuts: re.Pattern[str] | None) -> int:
 def _crossing(end: str, separator: str) -> re.Pattern[str]:
     """A pattern of a letter's end before a separator, or before the first bytes of a separator at a token's end."""
     raw = separator.encode()
+    # A byte-level token may end within a separator's bytes.
     beginnings = [raw[:n].decode(errors="surrogateescape") + "$" for n in range(1, len(raw))]
     return re.compile(f"{end}(?:{'|'.join([separator, *beginnings])})")

@@ -87,6 +87,8 @@ class Vocabulary:
         self._tokens: dict[int, str] = {
             index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
         }
+        if not self._tokens:
+            raise InputError(f"{name}: its tokenizer has no tokens; take it from the model's publisher")
         added = backend.get_added_tokens_decoder()
         self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
         # Some models end a generation by other ids than their tokenizer's EOS, for example at the end of a chat turn.

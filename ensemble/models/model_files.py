@@ -1,0 +1,258 @@
+"""The files that loading a model reads: where they may be, which of them are weights, and how large the model may be.
+
+A model may come from a stranger. transformers loads any file that the index of the weights names, pickles included, and
+allocates any size that the configuration declares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble.errors import InputError, MemberError
+from ensemble.limits import limited_process
+from ensemble.models import gguf
+from ensemble.models.spec import Checkpoint, first_line
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
+
+# Python files are included, because trust_remote_code runs them.
+DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
+"""The files of a folder that decide what a model writes."""
+BESIDE_GGUF = ("tokenizer.json", "tokenizer_config.json")
+"""Files in the folder of a GGUF file that transformers reads, too."""
+TEMPLATE = Path("additional_chat_templates", "default.jinja")
+"""The file that goes before a tokenizer's other chat templates."""
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARD = re.compile(r"[^/\\\0]+\.safetensors")
+_MOST_BYTES = 2**27
+"""The size limit of a file of JSON or a template. The largest tokenizers have 40 MB."""
+_TIES = 5
+"""How many times a model may have the parameters of its files: tied embeddings are up to four parameters, and stored
+once."""
+_SMALL = 2**24
+"""Parameters and buffers that every model may have, whatever its files have: tables of positions are not stored."""
+
+
+def check_files(checkpoint: Checkpoint) -> None:
+    """Check the files of a model other than the weights.
+
+    Raises:
+        InputError: A file is outside the model's folder, weights are in another format than safetensors, the
+            configuration is out of all proportion, or the tokenizer fails in a trial.
+    """
+    if checkpoint.is_local:
+        _check_places(checkpoint)
+    if checkpoint.gguf is None:
+        if file_of(checkpoint, "adapter_config.json") is not None:
+            raise InputError(
+                f"{checkpoint.path_or_id}: is an adapter of another model (adapter_config.json); merge the two "
+                "(merge_and_unload() of peft), and save the result"
+            )
+        _check_counts(checkpoint, json_of(checkpoint, "config.json"))
+        # transformers goes on without a damaged one, and so without its end tokens.
+        json_of(checkpoint, "generation_config.json")
+        weight_names(checkpoint)
+    names = json_of(checkpoint, "tokenizer_config.json").get("fast_tokenizer_files")
+    # transformers reads the newest of these in place of tokenizer.json, and other files where it is missing.
+    for name in ["tokenizer.json", *(names if isinstance(names, list) else [])]:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"{checkpoint.path_or_id}: tokenizer_config.json: {name!r} is not the name of a file")
+        path = file_of(checkpoint, name)
+        if path is None and name != "tokenizer.json":
+            raise InputError(f"{checkpoint.path_or_id}: tokenizer_config.json names {name}, which is missing")
+        if path is not None:
+            status = path.stat()
+            try:
+                _try_tokenizer(path, status.st_size, status.st_mtime_ns)
+            except InputError as error:
+                raise InputError(
+                    f"{checkpoint.path_or_id}: its {name} cannot be used ({error}); take the tokenizer from the "
+                    "model's publisher"
+                ) from error
+
+
+@lru_cache(maxsize=256)
+def _try_tokenizer(path: Path, size: int, _changed: int) -> None:
+    """Try a tokenizer once for each state of its file: a run checks a model at several places."""
+    # The largest real one takes 2 s; a busy machine takes longer.
+    limited_process().call("ensemble.models.trial:try_tokenizer", str(path.absolute()), seconds=10 + size / 10**6)
+
+
+def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
+    """A file of a model, downloaded if it is on the hub; None if the model does not have it."""
+    if checkpoint.is_local:
+        path = Path(checkpoint.location, name)
+        return path if path.is_file() else None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(checkpoint.path_or_id, name, revision=checkpoint.revision))
+    except (OSError, ValueError):  # the library that loads the model reports a hub that does not answer
+        return None
+
+
+def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a model; empty if the model does not have the file.
+
+    Raises:
+        InputError: The file has something else.
+    """
+    path = file_of(checkpoint, name)
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{checkpoint.path_or_id}: its {name} cannot be used ({first_line(error)})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{checkpoint.path_or_id}: its {name} cannot be used (not a JSON object)")
+    return content
+
+
+def _check_places(checkpoint: Checkpoint) -> None:
+    """Check that no file of a local model is a link out of its folder, a device, or too large."""
+    folder = Path(checkpoint.location)
+    patterns = (*DECIDING, str(TEMPLATE)) if checkpoint.gguf is None else (*BESIDE_GGUF, str(TEMPLATE))
+    root = Path(os.path.realpath(folder))
+    if root.parent.name == "snapshots" and root.parents[1].name.startswith("models--"):
+        # Links may lead to the blobs of this model, and to no other model's.
+        root = root.parents[1]  # the hub's cache: the files of a snapshot are links to blobs beside it
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(root):
+            raise InputError(f"{path}: is a link to {real}, outside the model's folder; copy the file there")
+        if not real.is_file():
+            raise InputError(f"{path}: cannot be read as a file; check that the download is complete")
+        if path.suffix != ".safetensors" and real.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path}: has {real.stat().st_size:,} bytes; the limit is {_MOST_BYTES:,}")
+
+
+def _check_counts(checkpoint: Checkpoint, node: object) -> None:
+    """Check that a configuration does not count millions of layers: it makes lists as long when it is read."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        if isinstance(value, int) and value > gguf.MOST_PARTS and gguf.COUNT.search(str(key)):
+            raise InputError(f"{checkpoint.path_or_id}: config.json: {key} is {value}; no model has so many")
+        _check_counts(checkpoint, value)
+
+
+def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
+    """The names of a model's weight files: sets of which loading reads the first one that is there.
+
+    Raises:
+        InputError: One of them is not a safetensors file in the model's folder.
+    """
+    # The configuration may name another file than the usual one.
+    named = json_of(checkpoint, "config.json").get("transformers_weights") or _WEIGHTS
+    index = named if str(named).endswith(".index.json") else _INDEX if named == _WEIGHTS else None
+    if not isinstance(named, str) or Path(named).name != named or not (index or _SHARD.fullmatch(named)):
+        raise InputError(
+            f"{checkpoint.path_or_id}: config.json: transformers_weights {str(named)[:60]!r} is not a safetensors file "
+            "of the model; only those are loaded"
+        )
+    shards = json_of(checkpoint, index).get("weight_map", {}) if index else {}
+    if not isinstance(shards, dict):
+        raise InputError(f"{checkpoint.path_or_id}: {index}: weight_map is not a JSON object")
+    for shard in shards.values():
+        # transformers reads any other file as a pickle, which can run code.
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise InputError(
+                f"{checkpoint.path_or_id}: {index} names {str(shard)[:60]!r}, which is not a safetensors file of the "
+                "model; only those are loaded"
+            )
+    # A file with all weights goes before the usual index.
+    return [*([] if named == index else [[named]]), sorted(set(shards.values()))]
+
+
+def stored_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """The number of weights in a model's files, and the files' bytes; weights on the hub are downloaded.
+
+    Returns:
+        None if the weights are not there. The library that loads the model reports this.
+
+    Raises:
+        MemberError: The header of a file is damaged.
+    """
+    if checkpoint.gguf is not None:
+        file = file_of(checkpoint, checkpoint.gguf)
+        return None if file is None else (gguf.weight_count(file), 0)
+    for names in weight_names(checkpoint):
+        paths = [path for name in names if (path := file_of(checkpoint, name)) is not None]
+        if paths and len(paths) == len(names):
+            return sum(map(_weights_in, paths)), sum(path.stat().st_size for path in paths)
+    return None
+
+
+def _weights_in(path: Path) -> int:
+    from safetensors import safe_open
+
+    try:
+        # The library checks the header: shapes, types, and places within the file.
+        with safe_open(path, "np") as file:
+            return sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+    except Exception as error:  # the library has its own error, which is derived from Exception only
+        raise MemberError(f"{path}: its header cannot be read ({first_line(error)}); download it again") from error
+
+
+def check_size(name: str, config: PreTrainedConfig, auto_class: Any, weights: int, *, trust_remote_code: bool) -> None:
+    """Check that a configuration does not declare a model far larger than its files, before memory is allocated.
+
+    Args:
+        name: The model's name.
+        config: Its configuration.
+        auto_class: The class of transformers that loads it.
+        trust_remote_code: Whether code that came with the model may run.
+        weights: The number of weights in its files.
+
+    Raises:
+        InputError: It does.
+    """
+    import torch
+    from torch.nn.modules import module as hooks
+
+    # Quantised weights are packed: up to 32 of them are one number of 32 bits.
+    packed = 32 if getattr(config, "quantization_config", None) else 1
+    most, thread = _TIES * packed * weights + _SMALL, threading.get_ident()
+    counts = {"parameters": 0, "parts": 0}
+
+    def count(kind: str, number: int) -> None:
+        if threading.get_ident() != thread:
+            return  # the hooks see the modules of all threads
+        counts[kind] += number
+        if counts[kind] > most:
+            raise _TooLargeError
+
+    def count_numbers(_module: Any, _name: str, tensor: torch.Tensor | None) -> None:
+        count("parameters", 0 if tensor is None else tensor.numel())
+
+    # A model on the device meta has no memory; the hooks stop it early, because its modules alone can be too many.
+    handles = [
+        hooks.register_module_parameter_registration_hook(count_numbers),
+        hooks.register_module_buffer_registration_hook(count_numbers),
+        hooks.register_module_module_registration_hook(lambda *_: count("parts", 2**10)),
+    ]
+    try:
+        with torch.device("meta"):
+            auto_class.from_config(config, trust_remote_code=trust_remote_code)
+    except _TooLargeError:
+        raise InputError(
+            f"{name}: its configuration declares a model that is far larger than its files ({weights:,} weights); is "
+            "the download complete, and config.json the model's own?"
+        ) from None
+    except Exception:  # noqa: BLE001  # a model that cannot be made on this device; loading it reports what is wrong
+        return
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _TooLargeError(Exception):
+    """A model has more parameters than its files can hold."""
