@@ -195,7 +195,7 @@ def test_its_folder_is_empty_and_its_own_and_gone_afterwards(tmp_path: Path, mon
 
 DEEP = """
 import os
-for _ in range(3000):
+for _ in range(1200):
     os.mkdir("d")
     os.chdir("d")
 os.mkdir("closed")
