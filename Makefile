@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # How many processes the tests run in, with one thread each: make test PROCESSES=4.
 PROCESSES ?= 2
+# How long `make fuzz` takes.
+SECONDS ?= 300
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +14,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format docs bench lock clean
+.PHONY: help venv demo test fuzz check format docs bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -36,6 +38,9 @@ format: venv  ## put the code into the form that `make check` wants
 
 docs: venv  ## build the site into build/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+fuzz: venv  ## change real files and messages for SECONDS (300), and read them; what fails is kept in build/fuzz
+	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
 bench: venv  ## run every benchmark, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")

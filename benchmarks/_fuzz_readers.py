@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import struct
@@ -361,11 +362,21 @@ def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None
     environment.setdefault("OMP_NUM_THREADS", "1")
 
 
+_IMPORTS = {
+    "numbers": ("advisor.pipeline", "advisor.output.terminal"),
+    "task": ("advisor.tasks", "datasets"),
+    "request": ("advisor.serving.app",),
+    "reply": ("openai", "advisor.servers.identity", "advisor.tasks.task"),
+    **dict.fromkeys(
+        ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
+    ),
+    **dict.fromkeys(("result", "ensemble"), ("advisor.evaluation", "advisor.output.export", "ensemble.models.load")),
+    **dict.fromkeys(("report", "samples", "evaluation"), ("matplotlib.backends.backend_svg", "reports.page")),
+}
+
+
 def warm(names: Sequence[str]) -> None:
     """Import what the readers need, so that each child process need not."""
-    import matplotlib.backends.backend_svg  # noqa: F401
-
-    import reports.page  # noqa: F401
-
-    if not {"config", "tokenizer", "safetensors", "gguf", "result", "ensemble"}.isdisjoint(names):
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+    for name in names:
+        for module in _IMPORTS.get(name, ()):
+            importlib.import_module(module)

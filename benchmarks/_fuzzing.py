@@ -177,7 +177,8 @@ def _serve(kind: Kind, given: Sequence[bytes], folder: Path, send: int) -> NoRet
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     outside: list[str] = []
     try:
-        _outcome(kind, kind.seeds[0], folder, 0)  # libraries load their parts at the first use, and write caches
+        if kind.cost > 1:
+            _outcome(kind, kind.seeds[0], folder, 0)  # libraries load their parts at the first use, and write caches
         _limit_memory()
         sys.addaudithook(_watch(folder, outside))
         for n, data in enumerate(given, start=1):

@@ -1,0 +1,158 @@
+"""Changed files and messages: each gives a result or a line, within limits; a short part of ``make fuzz``.
+
+``tests/fuzz/cases`` keeps inputs that once failed. Those that still fail are in ``KNOWN``, with what happens: a repair
+makes their test fail, and the line is then removed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from benchmarks import _fuzzing as fuzzing
+from benchmarks import fuzz
+from benchmarks._fuzz_readers import offline, warm
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the limits need Linux"),
+    # Python warns of every fork of a process with threads; the children use none of them.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+SEED = 20
+SHORT = {"samples": 30, "evaluation": 20, "store": 60, "numbers": 60, "pool": 60, "ensemble": 20, "request": 40}
+"""Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
+KNOWN = {
+    "reply/infinity-created.json": "ValueError: a number that is no JSON is kept as the server's words",
+    "reply/nan-in-meta.json": "ValueError: a number that is no JSON is kept as the server's words",
+    "safetensors/deep.json": "RecursionError in ensemble/models/memory.py:weights_size",
+    "safetensors/list.json": "AttributeError in ensemble/models/memory.py:weights_size",
+    "safetensors/no-shape.json": "KeyError in ensemble/models/memory.py:weights_size",
+    "safetensors/number.json": "TypeError in ensemble/models/memory.py:weights_size",
+    "safetensors/one-offset.json": "IndexError in ensemble/models/memory.py:weights_size",
+    "safetensors/shape-text.json": "TypeError in ensemble/models/memory.py:weights_size",
+    "task/absolute-glob.yaml": "NotImplementedError in advisor/tasks/data_sources.py:_read",
+    "task/glob.yaml": "ValueError in advisor/tasks/data_sources.py:_read",
+    "task/long-path.yaml": "OSError in advisor/tasks/data_sources.py:_existing",
+    "task/pattern-bomb.yaml": "MemoryError in advisor/tasks/templates.py:pattern_problem",
+}
+"""Kept cases that still fail, and what happens."""
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kinds() -> dict[str, fuzzing.Kind]:
+    offline()
+    made = fuzzing.kinds()
+    warm(list(made))
+    return made
+
+
+def reasons(name: str, inputs: list[bytes]) -> list[str]:
+    """What went wrong with inputs."""
+    _, failures = fuzzing.run(name, fuzzing.kinds()[name], inputs)
+    return [failure.reason for failure in failures]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_changed_input_gives_a_result_or_a_line(name: str, kinds: dict[str, fuzzing.Kind]) -> None:
+    assert reasons(name, fuzzing.inputs(kinds[name], name, SEED, SHORT[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        pytest.param(
+            name,
+            path,
+            id=f"{name}/{path.name}",
+            marks=[pytest.mark.xfail(reason=KNOWN[key], strict=True)]
+            if (key := f"{name}/{path.name}") in KNOWN
+            else [],
+        )
+        for name, path in fuzzing.cases()
+    ],
+)
+def test_an_input_that_once_failed_passes(name: str, path: Path) -> None:
+    assert path.read_bytes() not in failing_cases(name)
+
+
+@cache
+def failing_cases(name: str) -> list[bytes]:
+    """The kept cases of a kind that fail; read together, because a process for each takes long to start."""
+    given = [path.read_bytes() for kind, path in fuzzing.cases() if kind == name]
+    return [failure.data for failure in fuzzing.run(name, fuzzing.kinds()[name], given)[1]]
+
+
+def test_known_failures_are_kept_cases() -> None:
+    assert set(KNOWN) <= {f"{name}/{path.name}" for name, path in fuzzing.cases()}
+
+
+@settings(
+    max_examples=1, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(values=st.lists(JSON, min_size=40, max_size=40))
+@pytest.mark.parametrize("name", ["store", "numbers", "request", "reply"])
+def test_any_json_gives_a_result_or_a_line(name: str, values: list[Any]) -> None:
+    assert reasons(name, [json.dumps(value).encode() for value in values]) == []
+
+
+# What the fuzzing itself finds
+
+
+def kind_of(read: Any) -> fuzzing.Kind:
+    return fuzzing.Kind((b"seed",), lambda seed, _: seed, read)
+
+
+def outcome_of(read: Any) -> str:
+    counts, _ = fuzzing.run("x", kind_of(read), [b"x"])
+    return next(name for name in ("accepted", "refused", "tracebacks", "outside", "slow") if counts[name])
+
+
+def test_a_fault_is_a_traceback() -> None:
+    assert outcome_of(lambda *_: 1 / 0) == "tracebacks"
+
+
+def test_too_much_memory_is_a_traceback() -> None:
+    assert outcome_of(lambda *_: len(b"x" * 2**31)) == "tracebacks"
+
+
+def test_a_process_that_ends_is_a_traceback() -> None:
+    import os
+
+    assert outcome_of(lambda *_: os._exit(3)) == "tracebacks"
+
+
+def test_too_much_time_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzing, "SECONDS", 0.05)
+    assert outcome_of(lambda *_: sum(range(10**7))) == "slow"
+
+
+def test_a_file_elsewhere_is_outside(tmp_path: Path) -> None:
+    assert outcome_of(lambda *_: (tmp_path / "x").write_text("x", encoding="utf-8")) == "outside"
+
+
+def test_a_file_in_its_folder_is_accepted() -> None:
+    assert outcome_of(lambda folder, _: (folder / "x").write_text("x", encoding="utf-8")) == "accepted"
+
+
+def test_the_same_seed_gives_the_same_inputs(kinds: dict[str, fuzzing.Kind]) -> None:
+    for name, kind in kinds.items():
+        assert fuzzing.inputs(kind, name, 3, 5) == fuzzing.inputs(kind, name, 3, 5)
+
+
+def test_the_benchmark_counts_every_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--inputs", "40", "--seed", "3", "--kinds", "numbers,pool", "--save", str(tmp_path / "f")]) == 0
+    saved = json.loads((tmp_path / "f").read_text(encoding="utf-8"))
+    assert saved["all"]["inputs"] == saved["all"]["accepted"] + saved["all"]["refused"] >= 40
+    assert capsys.readouterr().out.startswith("seed 3\n")
