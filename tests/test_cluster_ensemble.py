@@ -154,8 +154,10 @@ def test_a_worker_without_the_memory_says_so_in_a_line(pair: Pair, tmp_path: Pat
     for path in pair.folders[0].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     # More than any machine has, in a file that is all holes.
-    header = b'{"a":{"dtype":"F32","shape":[70368744177664],"data_offsets":[0,281474976710656]}}'
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    header = b'{"a":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(file.tell() + 2**42)
     with pytest.raises(MemberError, match=r"^big: its weights need .* GiB in float32, and cpu has .* GiB free"):
         start_members([ModelSpec(Checkpoint(str(tmp_path)), "big", dtype="float32")])
 

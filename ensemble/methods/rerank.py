@@ -112,7 +112,7 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     check_files(checkpoint)
     try:
         config = AutoConfig.from_pretrained(place)
-        if (weights := stored_weights(checkpoint)) is not None:
+        if (weights := stored_weights(place, checkpoint)) is not None:
             check_size(place, config, AutoModelForSequenceClassification, weights[0], trust_remote_code=False)
         labels = config.num_labels
         tokenizer = AutoTokenizer.from_pretrained(place)

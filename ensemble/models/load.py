@@ -47,7 +47,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
             raise InputError(f"{name}: a GGUF file defines its own quantization; leave quantization out")
         # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
-    if (weights := stored_weights(checkpoint)) is not None:
+    if (weights := stored_weights(name, checkpoint)) is not None:
         check_size(name, config, auto_class, weights[0], trust_remote_code=checkpoint.trust_remote_code)
         if quantization is None:
             check_memory(name, weights, dtype, device, is_gguf=checkpoint.gguf is not None)

@@ -172,8 +172,12 @@ def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
     return [*([] if named == index else [[named]]), sorted(set(shards.values()))]
 
 
-def stored_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
+def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
     """The number of weights in a model's files, and the files' bytes; weights on the hub are downloaded.
+
+    Args:
+        name: The model's name, for the message.
+        checkpoint: The model.
 
     Returns:
         None if the weights are not there. The library that loads the model reports this.
@@ -185,13 +189,13 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[int, int] | None:
         file = file_of(checkpoint, checkpoint.gguf)
         return None if file is None else (gguf.weight_count(file), 0)
     for names in weight_names(checkpoint):
-        paths = [path for name in names if (path := file_of(checkpoint, name)) is not None]
+        paths = [path for each in names if (path := file_of(checkpoint, each)) is not None]
         if paths and len(paths) == len(names):
-            return sum(map(_weights_in, paths)), sum(path.stat().st_size for path in paths)
+            return sum(_weights_in(name, path) for path in paths), sum(path.stat().st_size for path in paths)
     return None
 
 
-def _weights_in(path: Path) -> int:
+def _weights_in(name: str, path: Path) -> int:
     from safetensors import safe_open
 
     try:
@@ -199,7 +203,9 @@ def _weights_in(path: Path) -> int:
         with safe_open(path, "np") as file:
             return sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
     except Exception as error:  # the library has its own error, which is derived from Exception only
-        raise MemberError(f"{path}: its header cannot be read ({first_line(error)}); download it again") from error
+        raise MemberError(
+            f"{name}: it cannot be loaded: the header of {path} cannot be read ({first_line(error)}); download it again"
+        ) from error
 
 
 def check_size(name: str, config: PreTrainedConfig, auto_class: Any, weights: int, *, trust_remote_code: bool) -> None:
