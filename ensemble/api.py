@@ -56,6 +56,7 @@ class Ensemble:
         **options: object,
     ) -> None:
         _check_shape(len(members), method, k)
+        # Options are checked before the tables are built, which takes seconds for large vocabularies.
         settings = make_options(method, with_consistency(weights, options))
         self.members = tuple(members)
         self.method = method
@@ -126,6 +127,7 @@ class Ensemble:
         make_options(spec.method, spec.options)
         check_engine(engine, spec.method)
         specs = _on_devices(spec.members, device)
+        # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs, engine)
         members = load_members(specs, engine)
         return cls(members, method=spec.method, k=spec.k, weights=spec.weights, cache_dir=cache_dir, **spec.options)
@@ -344,6 +346,7 @@ def _pieces(decoder: PromptDecoder, pieces: Pieces) -> Iterator[str]:
     """The text of the only prompt, piece by piece."""
     while not decoder.done:
         finished = decoder.step()
+        # The last piece comes from the text, which is cut before a stop string.
         piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoder.running[0])
         if piece:
             yield piece

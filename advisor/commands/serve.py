@@ -64,6 +64,7 @@ def serve(
     from advisor.serving import starting
 
     check_source(context.params)
+    # Before the heavy imports, so that a missing library is one line and not an ImportError.
     starting.check_extra()
 
     from advisor.serving.middleware import read_key_digest
@@ -77,6 +78,7 @@ def serve(
     usual_tokens = chosen.max_new_tokens or 256
     limits = RequestLimits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
+    # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
         app, engine = starting.make_app_of(chosen, name, limits, key_digest, inference.batch_size)
 

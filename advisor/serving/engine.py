@@ -296,6 +296,7 @@ class ServingEngine:
                 raise PromptTooLongError(f"a prompt has {longest} tokens; this server allows {limit}")
             stops = [stop.encode() for stop in request.settings.stop]
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
+            # The texts were counted when the request was accepted, before its prompts were read.
             self._count_out(len(stream.numbers))
             return _prompt_error(error)
         for index, number in enumerate(stream.numbers):
@@ -326,6 +327,7 @@ class ServingEngine:
         for number, data in running.items():
             text = self._texts[number]
             self._observe_first_token(text)
+            # A response without a stream needs no pieces; its whole text comes with the last one.
             if text.stream.request.stream and (new := text.pieces.grow(data)):
                 steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
                 events.append((text.stream, Piece(text.index, new, steps)))
@@ -351,6 +353,7 @@ class ServingEngine:
             RequestError(500, reason, kind="server_error", code="model_error"),
         )
         self._decoder = self._ensemble.decoder(self._batch)
+        # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
             self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)
 

@@ -24,6 +24,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # Not the library's global registry: several servers in one process would register the same names.
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("advisor_requests", "Requests.", ["path", "status"], registry=registry)
         self.seconds = Histogram(

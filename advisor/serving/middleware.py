@@ -51,6 +51,7 @@ def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes 
             raise InputError(f"{place}: cannot be read ({reason})") from None
     if key is None:
         return None
+    # Editors and `echo` end a file with a line break, which is not part of the key.
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(f"{place}: a key is one word of ASCII characters, and must not be empty")

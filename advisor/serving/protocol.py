@@ -135,6 +135,7 @@ def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     Args:
         errors: Pydantic's errors; the client sees the first one.
     """
+    # One error is enough to correct a request, and a message is one line.
     first = errors[0]
     if first["type"] == "json_invalid":
         return RequestError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
@@ -279,6 +280,7 @@ def _generation_request(
     seed: int,
 ) -> GenerationRequest:
     _refuse_unsupported(body.model_extra)
+    # Greedy by default, unlike OpenAI: a set is verified with greedy decoding.
     copies, temperature = body.n or 1, body.temperature or 0.0
     texts = copies * len(prompts)
     if max_tokens is not None and max_tokens > limits.new_tokens:
@@ -299,6 +301,7 @@ def _generation_request(
     if not all(stop):
         raise RequestError(400, "stop: a stop string must not be empty; leave it out", param="stop")
     settings = Settings(
+        # The run's usual limit may be above what this server allows.
         max_new_tokens=max_tokens or min(limits.default_tokens, limits.new_tokens),
         stop=stop,
         temperature=temperature,

@@ -40,6 +40,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InputError(f"--host {host}: cannot be found ({error.strerror or error})") from None
     try:
+        # Else a server that is started again fails for a minute, while old connections are being closed.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -103,6 +104,7 @@ class GracefulServer(uvicorn.Server):
             UniteError: The decoder's thread ended by an error.
             KeyboardInterrupt: A second signal came.
         """
+        # The socket is given, not the address: it was bound before the models were loaded.
         self.run([self._bound])
         if self.force_exit:
             self._engine.stop()

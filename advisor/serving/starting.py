@@ -60,6 +60,7 @@ def fingerprint(chosen: EnsembleSpec) -> str:
         [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
         for model in chosen.members
     ]
+    # The version counts too: a new release may decode differently.
     parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
@@ -97,6 +98,7 @@ def make_app_of(
 
     ensemble, metrics = load_chosen(chosen), Metrics()
     if batch_size is None:
+        # After loading: what is free then is free for the texts.
         room = ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens)
         batch_size = min(limits.texts, _MAX_ROWS if room is None else max(1, min(room, _MAX_ROWS)))
     engine = ServingEngine(ensemble, Batch(batch_size), limits, metrics)

@@ -85,6 +85,7 @@ class Decoder:
             for row, token in enumerate(sampled):
                 self._check(token, row, sequences[row])
                 self._emit(sequences[row], token)
+        # The rows of a batch run together, so it is not known which row took how much of a step.
         share = (time.perf_counter() - start) / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
             sequence.counts.seconds += share
@@ -120,15 +121,19 @@ class Decoder:
         if self._batch.draft == 0 or self._others_wait or len(self._members) == 1:
             return False
         unfinished = [*self._contexts.sequences, *self._waiting]
+        # Several rows fill the device already, and their drafts would differ in length.
         if len(unfinished) > 1 and self._batch.size > 1:
             return False
+        # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
         return unfinished[0].settings.temperature == 0
 
     def _draft_and_check(self) -> None:
         """Emit tokens at the end of the text and along the primary's draft, until the ensemble chooses another one."""
         sequence = self._contexts.sequences[0] if self._contexts.sequences else self._waiting.popleft()
+        # The step emits one more token than it drafts.
         room = sequence.settings.max_new_tokens - len(sequence.tokens) - 1
         draft = self._contexts.draft(sequence, self._drafter, min(self._drafter.max_tokens, room))
+        # One draw serves all places: drafted texts are greedy, and greedy draws take no random number.
         draws = [sequence.draw()] * (len(draft) + 1)
         appends_only = self._appends_only([sequence.readers, *(readers for _, readers in draft)])
         for place, token in enumerate(self._sample(self._contexts.logits, draws, appends_only)):
@@ -137,6 +142,7 @@ class Decoder:
             self._emit(sequence, token, readers if token.token == drafted else None)
             if sequence.finish_reason or token.token != drafted:
                 break
+        # The end of a text says nothing about how often the others agree.
         if draft and not sequence.finish_reason:
             self._drafter.adapt(len(draft), place)
 

@@ -95,6 +95,7 @@ class Sequence:
         self.prompts = list(prompts)
         self.settings = settings
         self.stops = [stop.encode() for stop in settings.stop]
+        # The primary needs no reader: the emitted tokens are its own ids.
         self.readers = [Continuation(member.vocabulary) for member in members[1:]]
         self.fed: list[list[int]] = [[] for _ in prompts]
         self.tokens: list[int] = []
@@ -106,6 +107,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         # The draws depend on nothing else: not on the batch, and not on what was decoded before.
         self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
+        # Counted apart from `fed`: tokens that were rolled back and read again count twice.
         self._fed_counts = [0] * len(self.prompts)
 
     def draw(self) -> Draw:
@@ -159,6 +161,7 @@ class Sequence:
             The tokens of the row that stay, and those to feed, at least one.
         """
         prompt = self.prompts[member]
+        # New text can change the last ids of the old text, so a row is compared and not only extended.
         same = common_length(self.fed[member], ids)
         length = len(prompt) + len(ids)
         # Where the new bytes changed no id (a member cannot express them), the last token is read again for its logits.
@@ -185,6 +188,7 @@ class Sequence:
             readers: The text with these bytes, as the other members read it; None if they have not read it yet.
         """
         searched = len(self.data)
+        # Whole tokens are kept even where a stop string cuts the text: they are what the models have read.
         self.tokens += tokens
         self.data += data
         self.readers = read_on(self.readers, data) if readers is None else readers
@@ -209,6 +213,7 @@ class Sequence:
 
 def read_on(readers: abc.Sequence[Continuation], data: bytes) -> list[Continuation]:
     """Copies of the readers that have read more bytes."""
+    # Copies, because a draft that is rejected must leave the readers of the text as they were.
     forks = [reader.fork() for reader in readers]
     for fork in forks:
         fork.extend(data)

@@ -33,6 +33,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        # An empty stop string is found at every place and would end each text before its first token.
         if not all(self.stop):
             raise InputError(f"stop is {self.stop!r}; give a list of strings, none of them empty")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

@@ -109,6 +109,7 @@ class PassageScorer:
         widest = max(member.vocabulary.size for member in self._members)
         rows = _ROWS_OF_PIECE if len(self._members) > 1 else 1
         size = max(1, min(batch_size, MAX_LOGITS // (widest * self._size * rows)))
+        # The longest first: if memory runs out, then at once and not after hours.
         order = sorted(range(len(passages)), key=lambda n: -len(passages[n].tokens))
         for first in range(0, len(order), size):
             batch = order[first : first + size]
@@ -121,6 +122,7 @@ class PassageScorer:
         running: list[tuple[int, Iterator[ChoiceQuestion], ChoiceQuestion]] = []
         for n, passage in enumerate(passages):
             entries = entries_of(self._members[0].vocabulary, self._joint, passage.tokens)
+            # A token that no step can emit makes the whole text impossible, so its pieces are not run.
             if NONE in entries:
                 totals[n] = -math.inf
                 continue
@@ -138,6 +140,7 @@ class PassageScorer:
             values, _ = self._scorer.token_scores(questions, logits)
             for n, _, question in running:
                 totals[n] += sum(values[: len(question.tokens)])
+                # The values of all questions are in one list, in the order of the questions.
                 del values[: len(question.tokens)]
             following = [next(pieces, None) for _, pieces, _ in running]
             for member, runner in enumerate(runners):

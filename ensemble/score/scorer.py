@@ -104,6 +104,7 @@ class Scorer:
         Returns:
             The log-probabilities, and the choices; no choices unless they were requested.
         """
+        # On the device once, since the parts below are slices of it.
         entries = torch.tensor([[entry] for question in questions for entry in question.entries], device=self._device)
         places = [(question, place) for question in questions for place in range(len(question.entries))]
         values: list[float] = []
@@ -155,6 +156,7 @@ class Scorer:
             if list(tokens[place : place + len(ids)]) != ids[: len(tokens) - place]:
                 return False
             place += len(ids)
+        # An option that cannot be written has no tokens; greedy decoding does not write it.
         return bool(tokens)
 
 

@@ -55,6 +55,7 @@ def greedy(step: Distribution) -> Tensor:
 
     Ties go to the larger probability of the primary, then to its lower id.
     """
+    # Minus one is below every probability, so a row whose probabilities are all 0 still has a winner.
     mean = step.mean.masked_fill(step.ids == NONE, -1)
     best = mean == mean.amax(dim=1, keepdim=True)
     own = step.members[0].masked_fill(~best, -1)
@@ -73,6 +74,7 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
     tempered = (mean.log() / temperature.to(mean)[:, None]).softmax(dim=1)
+    # A stable sort: equal probabilities would else come in another order on another device.
     ordered, index = tempered.sort(dim=1, descending=True, stable=True)
     before = ordered.cumsum(dim=1) - ordered
     kept = ordered.masked_fill(before >= top_p.to(mean)[:, None], 0)
@@ -97,7 +99,9 @@ def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor)
         weights: [members], summing to 1.
         can_win: [B, U] the entries that the primary can express.
     """
+    # In float32 the sums below round away what a small entry adds, and the bounds would not be bounds.
     high = highest.double()
+    # Logits may be beyond 700, where their exponential is infinite; the ratios below do not change.
     above = (high - high.amax(dim=2, keepdim=True)).exp_()
     below = above * exact
     shares = weights.double()[:, None, None]
