@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, unavailable
 from ensemble.decode.stream import Pieces
-from ensemble.errors import InputError, PromptTooLongError
+from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
@@ -319,11 +319,16 @@ class ServingEngine:
         self._metrics.rows.observe(len(running) + len(finished))
         self._metrics.running.set(len(running))
         events: list[tuple[RequestStream, Event]] = []
-        for number, generation in finished:
+        for number, result in finished:
             text = self._texts[number]
+            if isinstance(result, MemberError):
+                # The other texts of the step are as they would be without this one, so they go on.
+                self._metrics.failed_texts.inc()
+                events.append((text.stream, _model_error(result)))
+                continue
             self._observe_first_token(text)
-            self._metrics.new_tokens.inc(len(generation.tokens))
-            events.append((text.stream, text.last_piece(generation)))
+            self._metrics.new_tokens.inc(len(result.tokens))
+            events.append((text.stream, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]
             self._observe_first_token(text)
@@ -347,11 +352,7 @@ class ServingEngine:
         self._metrics.failures.inc()
         # Only the texts of the failed step are lost; texts that waited had no part in it.
         waiting = set(self._decoder.waiting)
-        reason = f"the models failed: {first_line(error)}"
-        self._fail(
-            [number for number in self._texts if number not in waiting],
-            RequestError(500, reason, kind="server_error", code="model_error"),
-        )
+        self._fail([number for number in self._texts if number not in waiting], _model_error(error))
         self._decoder = self._ensemble.decoder(self._batch)
         # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
@@ -370,6 +371,10 @@ class ServingEngine:
     def _count_out(self, texts: int) -> None:
         with self._lock:
             self._accepted -= texts
+
+
+def _model_error(error: Exception) -> RequestError:
+    return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
 
 
 def _prompt_error(error: Exception) -> RequestError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble.decode.settings import Settings
+from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
@@ -81,6 +82,7 @@ class Sequence:
         counts: What it took so far.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
+        failure: Why no token could be chosen; None unless that happened.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Sequence:
         self.counts = Counts()
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
+        self.failure: MemberError | None = None
         # The draws depend on nothing else: not on the batch, and not on what was decoded before.
         self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
         # Counted apart from `fed`: tokens that were rolled back and read again count twice.
@@ -198,13 +201,15 @@ class Sequence:
             self.end = min(found)
             self.finish_reason = "stop"
 
-    def generation(self) -> Generation:
-        """The result of a finished sequence."""
+    def outcome(self) -> Generation | MemberError | None:
+        """The result of a finished sequence: its generation or its failure; None while it runs."""
+        if self.finish_reason is None:
+            return self.failure
         self.counts.fed = tuple(self._fed_counts)
         return Generation(
             self.data[: self.end].decode(errors="replace"),
             tuple(self.tokens),
-            self.finish_reason or "length",
+            self.finish_reason,
             tuple(self.trace),
             tuple(self.likelihoods),
             self.counts,

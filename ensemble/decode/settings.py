@@ -9,6 +9,25 @@ from ensemble.errors import InputError
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 
+def check_text(what: str, text: str) -> None:
+    """Check that a text can be encoded.
+
+    Args:
+        what: Its name, for the message.
+        text: The text.
+
+    Raises:
+        InputError: It has half of a surrogate pair, as JSON and arguments that are not UTF-8 can have.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what}: it is not Unicode text: character {error.start + 1} is half of a surrogate pair; write the whole "
+            "character"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to decode a text.
@@ -36,6 +55,8 @@ class Settings:
         # An empty stop string is found at every place and would end each text before its first token.
         if not all(self.stop):
             raise InputError(f"stop is {self.stop!r}; give a list of strings, none of them empty")
+        for stop in self.stop:
+            check_text("stop", stop)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature is {self.temperature}; it must be 0 (greedy) or above")
         if not 0 < self.top_p <= 1:

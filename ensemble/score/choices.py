@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ensemble.decode.settings import check_text
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.vocabulary.joint import NONE, JointVocabulary
@@ -142,10 +143,12 @@ def choice_question(
             longest option.
 
     Raises:
-        InputError: There is no option, one is empty, or a member's context cannot hold one.
+        InputError: There is no option, one is empty or not Unicode text, or a member's context cannot hold one.
     """
     if not options or not all(options):
         raise InputError("score needs at least one option, and none of them empty")
+    for option in options:
+        check_text("an option", option)
     vocabularies = [member.vocabulary for member in members]
     known = [0.0] * len(options)
     owners: list[int] = []

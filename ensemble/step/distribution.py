@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ensemble.vocabulary.joint import NONE, MemberTables
 
+_TEMPERATURES = (1e-36, 1e36)
+"""The temperatures that float32 can divide a log-probability by; beyond them the result no longer changes."""
 _MARGIN = 1e-5
 """Probability by which a certain winner is ahead: more than the rounding of a softmax in float32."""
 
@@ -71,18 +73,26 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
         temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
         top_p: [B] in (0, 1]; the draw is among the most likely entries that together reach it.
         uniform: [B] numbers in [0, 1), which decide the draws.
+
+    Returns:
+        The index; that of :func:`greedy` in rows without a probability above 0.
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
-    tempered = (mean.log() / temperature.to(mean)[:, None]).softmax(dim=1)
+    tempered = (mean.log() / temperature.clamp(*_TEMPERATURES).to(mean)[:, None]).softmax(dim=1)
     # A stable sort: equal probabilities would else come in another order on another device.
     ordered, index = tempered.sort(dim=1, descending=True, stable=True)
     before = ordered.cumsum(dim=1) - ordered
-    kept = ordered.masked_fill(before >= top_p.to(mean)[:, None], 0)
+    beyond = before >= top_p.to(mean)[:, None]
+    # The likeliest entry stays in any case: a top_p below the smallest float32 is 0 here.
+    beyond[:, 0] = False
+    kept = ordered.masked_fill(beyond, 0)
     cumulative = kept.cumsum(dim=1)
     drawn = torch.searchsorted(cumulative, (uniform.to(cumulative) * cumulative[:, -1])[:, None], right=True)
-    # Rounding may put a draw after the last entry that is kept.
-    last = (kept > 0).sum(dim=1, keepdim=True) - 1
-    return index.gather(1, drawn.minimum(last)).squeeze(1)
+    count = (kept > 0).sum(dim=1, keepdim=True)
+    # Rounding may put a draw after the last entry that is kept. And a row of NaN keeps none: the index -1 would stop
+    # all rows on a CPU, and on a GPU the whole process.
+    winners = index.gather(1, drawn.minimum(count - 1).clamp(min=0))
+    return torch.where(count > 0, winners, greedy(step)[:, None]).squeeze(1)
 
 
 def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.runtime.logits import Logits
+from ensemble.errors import MemberError
+from ensemble.models.member import Member
+from ensemble.runtime.logits import Logits, has_nan
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
@@ -17,7 +19,7 @@ from ensemble.vocabulary.joint import NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 NO_TOKEN = -2
-"""The sampled token of a row with NaN."""
+"""The sampled token of a row with NaN, or with no entry that the primary can express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Sampler:
         winners = _winners(step, draws)
         ids = step.ids.gather(1, winners[:, None]).squeeze(1)
         # Marked on the device: to ask the host for NaN before each step would make every step wait.
-        tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NO_TOKEN)
+        tokens = ids.masked_fill(step.mean.isnan().any(dim=1) | (ids == NONE), NO_TOKEN)
         # One copy from the device for both, since each copy waits for it.
         rows = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
         alternatives = {
@@ -182,6 +184,21 @@ class Sampler:
     def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step:
         texts = self._detokenizer
         return explain(step, row, winner, texts.entry_bytes, texts.data(token), texts.size)
+
+
+def no_token(members: Sequence[Member], logits: Sequence[Logits], rows: Sequence[int], where: str = "") -> MemberError:
+    """The error of a text for which no token can be chosen.
+
+    Args:
+        members: The members.
+        logits: Their logits; fewer than the members where the others wait for a gate.
+        rows: The text's rows.
+        where: The step, for the message.
+    """
+    for member, own in zip(members, logits, strict=False):
+        if any(has_nan(own, row) for row in rows):
+            return MemberError(f"{member.name}: its logits are not numbers (NaN){where}")
+    return MemberError(f"no member has a candidate token{where}")
 
 
 def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
