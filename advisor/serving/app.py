@@ -43,7 +43,12 @@ T = TypeVar("T")
 
 
 def make_app(
-    engine: ServingEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics, key_digest: bytes | None
+    engine: ServingEngine,
+    model: ServedModel,
+    limits: RequestLimits,
+    metrics: Metrics,
+    key_digest: bytes | None,
+    hosts: frozenset[str] | None = None,
 ) -> FastAPI:
     """The application; the engine runs as long as the application runs.
 
@@ -53,6 +58,7 @@ def make_app(
         limits: Limits of requests.
         metrics: The figures to update and to show.
         key_digest: Digest of the API key; None where requests need no key.
+        hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
     """
 
     @asynccontextmanager
@@ -63,8 +69,16 @@ def make_app(
         await asyncio.to_thread(engine.stop)
 
     # Without FastAPI's documentation pages: they load scripts from other hosts.
-    app = FastAPI(title="unite-advisor", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(RequestMiddleware, key_digest=key_digest, max_body=limits.body, metrics=metrics)
+    # And without redirects: they would send a client, with its key, to whatever host the request names.
+    app = FastAPI(
+        title="unite-advisor",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
     # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
     endpoints = Endpoints(engine, model, limits, metrics)
     add = app.add_api_route

@@ -186,11 +186,25 @@ class Decoder:
 
     def _admit(self) -> None:
         running = len(self._contexts.sequences)
-        room = min(self._batch.size - running, len(self._waiting))
+        room = self._room(running)
         # A few free places are not worth a forward pass, unless nothing else runs.
         if room <= 0 or (running and room < min(self._batch.size // 4, len(self._waiting))):
             return
         self._contexts.admit([self._waiting.popleft() for _ in range(room)])
+
+    def _room(self, running: int) -> int:
+        """How many of the waiting prompts may join those that run."""
+        room = min(self._batch.size - running, len(self._waiting))
+        if self._batch.tokens is None:
+            return room
+        # In their order, so that a long prompt is not overtaken for ever by short ones.
+        longest = max((sequence.most_tokens for sequence in self._contexts.sequences), default=0)
+        for n in range(room):
+            longest = max(longest, self._waiting[n].most_tokens)
+            # A cache has as many slots in each row as the longest row needs.
+            if (running + n + 1) * longest > self._batch.tokens and running + n:
+                return n
+        return room
 
     def _appends_only(self, readers: abc.Sequence[abc.Sequence[Continuation]]) -> AppendsOnly:
         """For rows with these readers: whether a token leaves the last ids of every other member unchanged."""

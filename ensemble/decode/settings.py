@@ -73,11 +73,14 @@ class Batch:
         size: Texts to decode at a time, at least 1.
         draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
         trace: Whether to keep what each member wanted at each step.
+        tokens: The largest product of the running rows and the longest of them (its prompt and its ``max_new_tokens``);
+            a single text may have more. None for no limit.
     """
 
     size: int = 32
     draft: int = MAX_DRAFT_TOKENS
     trace: bool = False
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:
