@@ -9,16 +9,16 @@ from pathlib import Path
 
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.sequences import Generation
-from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
 from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import PromptDecoder, SpanMethod
 from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, spec_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
@@ -56,6 +56,7 @@ class Ensemble:
         **options: object,
     ) -> None:
         _check_shape(len(members), method, k)
+        # Options are checked before the tables are built, which takes seconds for large vocabularies.
         settings = make_options(method, with_consistency(weights, options))
         self.members = tuple(members)
         self.method = method
@@ -126,6 +127,7 @@ class Ensemble:
         make_options(spec.method, spec.options)
         check_engine(engine, spec.method)
         specs = _on_devices(spec.members, device)
+        # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs, engine)
         members = load_members(specs, engine)
         return cls(members, method=spec.method, k=spec.k, weights=spec.weights, cache_dir=cache_dir, **spec.options)
@@ -176,7 +178,8 @@ class Ensemble:
 
         Raises:
             InputError: An argument is out of its range, or a prompt is empty or too long for a member.
-            MemberError: A member's logits are NaN.
+            MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. To keep
+                the other prompts' generations, use :meth:`generate_each`.
         """
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
         batch = Batch(batch_size, trace=trace)
@@ -191,6 +194,10 @@ class Ensemble:
         """Continue prompts that :meth:`encode` made; yield each one's number and generation when it is finished.
 
         A prompt that occurs twice gets different draws each time.
+
+        Raises:
+            MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. It is
+                raised after the other generations, which are the same as without this prompt.
         """
         return iter(self._decode(prompts, settings, batch or Batch()))
 
@@ -229,6 +236,7 @@ class Ensemble:
         Raises:
             InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
                 method scores no tokens.
+            MemberError: A member's logits are NaN.
         """
         ((_, scores),) = self.score_each([self.encode_options(prompt, options)])
         return [score.value for score in scores]
@@ -243,6 +251,9 @@ class Ensemble:
             batch_size: Rows at a time, at least 1. A question needs a row for each branch of its options, and is never
                 split.
             greedy: Whether to find out if greedy decoding, with the method's gate, would write each option.
+
+        Raises:
+            MemberError: A member's logits are NaN for a question; raised after the other questions' scores.
         """
         return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
@@ -279,6 +290,7 @@ class Ensemble:
 
         Raises:
             InputError: A member's context cannot hold a passage, or the method scores no tokens.
+            MemberError: A member's logits are NaN for a passage; raised after the other passages' values.
         """
         return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 
@@ -295,8 +307,15 @@ class Ensemble:
         """A prompt's ids in every member.
 
         Raises:
-            InputError: It is empty, or too long for a member's context.
+            InputError: It is empty, not Unicode text, or too long for a member's context.
         """
+        if isinstance(prompt, Sourced):
+            texts = [prompt.prompt, prompt.source]
+        else:
+            texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+        # Here and not in the tokenizers, whose errors at such a text differ and do not name it.
+        for text in texts:
+            check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
     def _rule(self) -> TokenRule:
@@ -335,7 +354,7 @@ def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(stop, str) or not all(stop):
+    if isinstance(stop, str):
         raise InputError(f"stop is {stop!r}; give a list of strings, none of them empty")
     return tuple(stop)
 
@@ -344,6 +363,10 @@ def _pieces(decoder: PromptDecoder, pieces: Pieces) -> Iterator[str]:
     """The text of the only prompt, piece by piece."""
     while not decoder.done:
         finished = decoder.step()
-        piece = pieces.finish(finished[0][1].text) if finished else pieces.grow(decoder.running[0])
+        result = finished[0][1] if finished else None
+        if isinstance(result, MemberError):
+            raise result
+        # The last piece comes from the text, which is cut before a stop string.
+        piece = pieces.grow(decoder.running[0]) if result is None else pieces.finish(result.text)
         if piece:
             yield piece

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import digest_of
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
-from advisor.serving.server import GracefulServer, address_of, bind
+from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
@@ -92,16 +92,23 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    ensemble: Ensemble, limits: RequestLimits | None = None, *, batch: Batch | None = None, key: str | None = None
+    ensemble: Ensemble,
+    limits: RequestLimits | None = None,
+    *,
+    batch: Batch | None = None,
+    key: str | None = None,
+    connections: int | None = None,
+    hosts: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Serve an ensemble as ``tiny``; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
     engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
     served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
-    app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key))
     ready = threading.Event()
     with bind("127.0.0.1", 0) as bound:
-        server = GracefulServer(app, engine, bound, ready=ready.set)
+        names = allowed_hosts(bound, "127.0.0.1", hosts)
+        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names)
+        server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)
         errors: list[UniteError] = []
 
         def run() -> None:

@@ -142,6 +142,20 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
     assert decoder.done
 
 
+def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
+    decoder = ensemble.decoder(Batch(size=4, tokens=120))
+    for number, prompt in enumerate(prompts):
+        decoder.add(number, prompt, Settings(9))
+    together, found = 0, {}
+    while not decoder.done:
+        found |= dict(decoder.step())
+        together = max(together, len(decoder.running))
+    assert together == 2
+    assert found == dict(ensemble.generate_each(prompts, Settings(9)))
+
+
 def test_draws_are_those_of_the_seed_the_prompt_and_their_number(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompt, kind = ensemble.encode("x"), Settings(12, temperature=1.0)

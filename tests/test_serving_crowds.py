@@ -140,9 +140,9 @@ def test_a_client_that_goes_away_mid_stream_frees_its_place(sure: Ensemble) -> N
 def test_a_client_that_goes_away_while_it_waits_frees_its_place(server: Running) -> None:
     place = urlsplit(server.url)
     body = json.dumps({"model": "tiny", "prompt": "x", "max_tokens": 1900})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection((str(place.hostname), place.port or 0)) as made:
-        made.sendall(f"{head}\r\n\r\n{body}".encode())
+        made.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         server.until(lambda: server.figure("advisor_running_texts") == 1)
     server.until(lambda: server.engine.idle, seconds=5)
     assert server.figure("advisor_batch_rows_count") < 1900

@@ -219,9 +219,10 @@ def test_an_oversized_body_is_refused(server: Running, size: int, declared: bool
 def chunked(server: Running, body: bytes) -> tuple[int, str]:
     """Send a body without saying how long it is; status and body of the answer."""
     place = urlsplit(server.url)
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nTransfer-Encoding: chunked\r\n"
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
     with socket.create_connection((str(place.hostname), place.port or 0), timeout=20) as made:
-        made.sendall(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode())
+        made.sendall(f"{head}Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n".encode())
+        made.sendall(b"Connection: close\r\n\r\n")
         try:
             for start in range(0, len(body), 10_000):
                 part = body[start : start + 10_000]

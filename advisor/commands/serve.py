@@ -51,6 +51,24 @@ def serve(
         int | None,
         typer.Option("--most-prompt-tokens", min=1, help="Tokens of a prompt. Default: the members' context."),
     ] = None,
+    most_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--most-tokens",
+            min=1,
+            help="Tokens of all texts that run or wait, with their prompts. Default: enough for --max-requests texts.",
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int | None,
+        typer.Option(
+            "--max-connections", min=1, help="Connections at a time. Default: by the limit of open files, at most 1000."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A name by which clients reach the server, for example behind a proxy."),
+    ] = None,
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, help="Bytes of a request; a larger one gets status 413.")
     ] = 2**20,
@@ -64,26 +82,31 @@ def serve(
     from advisor.serving import starting
 
     check_source(context.params)
+    # Before the heavy imports, so that a missing library is one line and not an ImportError.
     starting.check_extra()
 
     from advisor.serving.middleware import read_key_digest
     from advisor.serving.protocol import RequestLimits
-    from advisor.serving.server import GracefulServer, address_of, bind, is_loopback
+    from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind, is_loopback
 
     inference = InferenceConfig.from_options(context.params)
     key_digest = read_key_digest(api_key_file, os.environ)
     chosen = chosen_by_options(context.params)
     starting.check_level(chosen.method)
     usual_tokens = chosen.max_new_tokens or 256
-    limits = RequestLimits(max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop)
+    limits = RequestLimits(
+        max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop, most_tokens
+    )
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
+    # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, inference.batch_size)
+        hosts = allowed_hosts(bound, host, allow_host or ())
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference.batch_size)
 
         def ready() -> None:
             _print_ready(address_of(bound), name, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
 
-        server = GracefulServer(app, engine, bound, ready=ready, stopping=_print_stopping)
+        server = GracefulServer(app, engine, bound, connections=max_connections, ready=ready, stopping=_print_stopping)
         starting.freeze_garbage_collector()
         server.run_bound()
 

@@ -43,7 +43,12 @@ T = TypeVar("T")
 
 
 def make_app(
-    engine: ServingEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics, key_digest: bytes | None
+    engine: ServingEngine,
+    model: ServedModel,
+    limits: RequestLimits,
+    metrics: Metrics,
+    key_digest: bytes | None,
+    hosts: frozenset[str] | None = None,
 ) -> FastAPI:
     """The application; the engine runs as long as the application runs.
 
@@ -53,22 +58,34 @@ def make_app(
         limits: Limits of requests.
         metrics: The figures to update and to show.
         key_digest: Digest of the API key; None where requests need no key.
+        hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         engine.start(asyncio.get_running_loop())
         yield
+        # In a thread: the engine's last step posts events to this loop, which must not be blocked meanwhile.
         await asyncio.to_thread(engine.stop)
 
     # Without FastAPI's documentation pages: they load scripts from other hosts.
-    app = FastAPI(title="unite-advisor", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(RequestMiddleware, key_digest=key_digest, max_body=limits.body, metrics=metrics)
+    # And without redirects: they would send a client, with its key, to whatever host the request names.
+    app = FastAPI(
+        title="unite-advisor",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
+    # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
     endpoints = Endpoints(engine, model, limits, metrics)
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
     add("/v1/models", endpoints.list_models, methods=["GET"], response_model=None)
+    # A name may have slashes, as names of repositories do.
     add("/v1/models/{name:path}", endpoints.get_model, methods=["GET"], response_model=None)
     add("/health", endpoints.health, methods=["GET"], response_model=None)
     add("/metrics", endpoints.metrics, methods=["GET"], response_model=None)
@@ -164,6 +181,7 @@ class _CancellableStream(StreamingResponse):
 
 async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T]) -> T | None:
     """Wait for a result; None where the client disconnects before."""
+    # A client that leaves while its text waits would otherwise keep its place until the text is finished.
     work, disconnect = asyncio.ensure_future(result), asyncio.ensure_future(_disconnect(request))
     try:
         await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)

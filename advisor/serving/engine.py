@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Literal
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, unavailable
 from ensemble.decode.stream import Pieces
-from ensemble.errors import InputError, PromptTooLongError
-from ensemble.models.spec import first_line
+from ensemble.errors import InputError, MemberError, PromptTooLongError
+from ensemble.models.spec import Sourced, first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.decoder import Decoder
     from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch
+    from ensemble.models.member import Prompt
     from ensemble.step.logprobs import StepLogprobs
 
 _LOG = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class _RunningText:
         stream: Of its request.
         index: Index of the text within its request.
         prompt: Token ids for each member.
+        tokens: Tokens that it may have at its end, with the prompt.
         draw: Number of its random draws.
         pieces: The bytes that may be sent.
         steps_sent: Number of steps whose log-probabilities were sent.
@@ -130,6 +132,7 @@ class _RunningText:
     stream: RequestStream
     index: int
     prompt: list[list[int]]
+    tokens: int
     draw: int
     pieces: Pieces
     steps_sent: int = 0
@@ -185,6 +188,8 @@ class ServingEngine:
         self._lock = threading.RLock()
         self._accepted = 0
         self._next_number = 0
+        self._most_tokens = limits.usual_tokens if limits.tokens is None else limits.tokens
+        self._most_characters = self._characters_that_fit()
         self.refusing = ""
         self._post: Callable[[Sequence[tuple[RequestStream, Event]]], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
@@ -207,20 +212,19 @@ class ServingEngine:
         """Accept a request.
 
         Raises:
-            RequestError: Too many texts run or wait, or the server is stopping.
+            RequestError: A prompt is too long, too many texts run or wait, or the server is stopping.
         """
         texts = len(request.prompts) * request.copies
+        # Counted here, by the event loop: to tokenize a long prompt takes seconds, while all texts stand still.
+        characters = max(map(_characters, request.prompts))
+        if self._most_characters is not None and characters > self._most_characters:
+            reason = f"a prompt has {characters} characters; the models' contexts hold at most {self._most_characters}"
+            raise RequestError(400, reason, code="context_length_exceeded")
         with self._lock:
             if self.refusing:
                 raise unavailable(self.refusing)
             if self._accepted + texts > self._limits.texts:
-                raise RequestError(
-                    429,
-                    f"the limit of {self._limits.texts} running and waiting texts is reached; try again later",
-                    kind="rate_limit_error",
-                    code="rate_limit_exceeded",
-                    headers={"Retry-After": "1"},
-                )
+                raise _busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
             self._accepted += texts
             numbers = range(self._next_number, self._next_number + texts)
             self._next_number += texts
@@ -290,21 +294,54 @@ class ServingEngine:
         """Tokenize a request's prompts and let its texts wait for places in the batch."""
         request = stream.request
         try:
-            prompts = [self._ensemble.encode(prompt) for prompt in request.prompts]
-            longest, limit = max(len(prompt[0]) for prompt in prompts), self._limits.prompt_tokens
-            if limit is not None and longest > limit:
-                raise PromptTooLongError(f"a prompt has {longest} tokens; this server allows {limit}")
+            prompts = self._encode(request)
             stops = [stop.encode() for stop in request.settings.stop]
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
+            # The texts were counted when the request was accepted, before its prompts were read.
             self._count_out(len(stream.numbers))
             return _prompt_error(error)
         for index, number in enumerate(stream.numbers):
             prompt, draw = prompts[index // request.copies], 1 + index % request.copies
-            self._texts[number] = _RunningText(stream, index, prompt, draw, Pieces(stops))
+            size = _most_tokens(prompt, request)
+            self._texts[number] = _RunningText(stream, index, prompt, size, draw, Pieces(stops))
             self._decoder.add(number, prompt, request.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
         return tokens
+
+    def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
+        """The ids of a request's prompts.
+
+        Raises:
+            PromptTooLongError: A prompt has more tokens than are allowed.
+            RequestError: All prompts together have, or the other texts leave no room for them.
+        """
+        tokens, limit = 0, self._limits.prompt_tokens
+        prompts: list[list[list[int]]] = []
+        for prompt in request.prompts:
+            ids = self._ensemble.encode(prompt)
+            if limit is not None and len(ids[0]) > limit:
+                raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
+            prompts.append(ids)
+            tokens += request.copies * _most_tokens(ids, request)
+            # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
+            if tokens > self._most_tokens:
+                raise RequestError(
+                    400,
+                    f"this request needs more than {self._most_tokens} tokens for its prompts and their longest "
+                    "answers, which is this server's limit; send fewer prompts at a time",
+                )
+        if tokens + sum(text.tokens for text in self._texts.values()) > self._most_tokens:
+            raise _busy(f"the limit of {self._most_tokens} tokens of running and waiting texts is reached")
+        return prompts
+
+    def _characters_that_fit(self) -> int | None:
+        """The characters of a prompt that every member could read if it had the longest tokens only; None: no limit."""
+        members = self._ensemble.members
+        limits = [(member, member.context) for member in members] + [(members[0], self._limits.prompt_tokens)]
+        # At least 32 for a token: special tokens are not among the representatives, and some tokenizers remove spaces.
+        most = [max(32, *map(len, m.vocabulary.representatives)) * limit for m, limit in limits if limit is not None]
+        return min(most, default=None)
 
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
@@ -318,14 +355,20 @@ class ServingEngine:
         self._metrics.rows.observe(len(running) + len(finished))
         self._metrics.running.set(len(running))
         events: list[tuple[RequestStream, Event]] = []
-        for number, generation in finished:
+        for number, result in finished:
             text = self._texts[number]
+            if isinstance(result, MemberError):
+                # The other texts of the step are as they would be without this one, so they go on.
+                self._metrics.failed_texts.inc()
+                events.append((text.stream, _model_error(result)))
+                continue
             self._observe_first_token(text)
-            self._metrics.new_tokens.inc(len(generation.tokens))
-            events.append((text.stream, text.last_piece(generation)))
+            self._metrics.new_tokens.inc(len(result.tokens))
+            events.append((text.stream, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]
             self._observe_first_token(text)
+            # A response without a stream needs no pieces; its whole text comes with the last one.
             if text.stream.request.stream and (new := text.pieces.grow(data)):
                 steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
                 events.append((text.stream, Piece(text.index, new, steps)))
@@ -345,12 +388,9 @@ class ServingEngine:
         self._metrics.failures.inc()
         # Only the texts of the failed step are lost; texts that waited had no part in it.
         waiting = set(self._decoder.waiting)
-        reason = f"the models failed: {first_line(error)}"
-        self._fail(
-            [number for number in self._texts if number not in waiting],
-            RequestError(500, reason, kind="server_error", code="model_error"),
-        )
+        self._fail([number for number in self._texts if number not in waiting], _model_error(error))
         self._decoder = self._ensemble.decoder(self._batch)
+        # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
             self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)
 
@@ -369,7 +409,34 @@ class ServingEngine:
             self._accepted -= texts
 
 
+def _characters(prompt: Prompt) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return 0 if isinstance(prompt, Sourced) else sum(len(message["content"]) for message in prompt)
+
+
+def _most_tokens(prompt: Sequence[Sequence[int]], request: GenerationRequest) -> int:
+    """Tokens that a text may have at its end, with the prompt, in the member where these are the most."""
+    return max(map(len, prompt)) + request.settings.max_new_tokens
+
+
+def _busy(reason: str) -> RequestError:
+    return RequestError(
+        429,
+        f"{reason}; try again later",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": "1"},
+    )
+
+
+def _model_error(error: Exception) -> RequestError:
+    return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
+
+
 def _prompt_error(error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
     if isinstance(error, PromptTooLongError):
         return RequestError(400, str(error), code="context_length_exceeded")
     if isinstance(error, InputError):

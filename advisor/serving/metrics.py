@@ -21,9 +21,11 @@ class Metrics:
         waiting: Number of texts that wait for a place in the batch.
         rows: Number of texts in each step.
         failures: Number of failed steps.
+        failed_texts: Number of texts that failed alone, for example because a member's logits were NaN.
     """
 
     def __init__(self) -> None:
+        # Not the library's global registry: several servers in one process would register the same names.
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("advisor_requests", "Requests.", ["path", "status"], registry=registry)
         self.seconds = Histogram(
@@ -38,6 +40,7 @@ class Metrics:
         self.waiting = Gauge("advisor_waiting_texts", "Texts that wait for a place.", registry=registry)
         self.rows = Histogram("advisor_batch_rows", "Texts in a step.", registry=registry, buckets=_ROWS)
         self.failures = Counter("advisor_failed_steps", "Steps that failed.", registry=registry)
+        self.failed_texts = Counter("advisor_failed_texts", "Texts that failed alone.", registry=registry)
 
     def text(self) -> bytes:
         """All figures in the text format of Prometheus."""

@@ -1,9 +1,10 @@
-"""Checks before a request is read: the API key and the size of the body. It also counts every request."""
+"""Checks before a request is read: the host, the API key and the size of the body. It also counts every request."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from advisor.serving.metrics import Metrics
-from advisor.serving.protocol import RequestError
+from advisor.serving.protocol import RequestError, RequestLimits
 from advisor.serving.responses import error_response
 from ensemble.errors import InputError
 
@@ -51,6 +52,7 @@ def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes 
             raise InputError(f"{place}: cannot be read ({reason})") from None
     if key is None:
         return None
+    # Editors and `echo` end a file with a line break, which is not part of the key.
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(f"{place}: a key is one word of ASCII characters, and must not be empty")
@@ -66,21 +68,46 @@ def _has_key(header: str | None, key_digest: bytes) -> bool:
     return hmac.compare_digest(digest, key_digest) and scheme.lower() == "bearer"
 
 
+def _is_allowed(header: str, hosts: frozenset[str]) -> bool:
+    """Whether a ``Host`` header names this server: one of these names, or a loopback address."""
+    name = header.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if name in hosts:
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 class RequestMiddleware:
-    """Refuses requests without the key and bodies that are too large, and counts all requests.
+    """Refuses requests to other hosts, without the key or with too large a body, and counts all requests.
 
     Args:
         app: The application that gets the accepted requests.
         key_digest: Digest of the API key; None where requests need no key.
-        max_body: Largest body, in bytes.
+        limits: Limits of requests.
         metrics: The figures to update.
+        hosts: The server's names, besides loopback addresses; None where every name is accepted.
     """
 
-    def __init__(self, app: ASGIApp, *, key_digest: bytes | None, max_body: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key_digest: bytes | None,
+        limits: RequestLimits,
+        metrics: Metrics,
+        hosts: frozenset[str] | None = None,
+    ) -> None:
         self._app = app
         self._key_digest = key_digest
-        self._max_body = max_body
+        self._max_body = limits.body
+        # Each running text may have a body of its own; more bodies at a time would only fill the memory.
+        self._max_bodies = limits.texts * limits.body
+        self._bodies = 0
         self._metrics = metrics
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection, as ASGI calls it."""
@@ -105,7 +132,15 @@ class RequestMiddleware:
             self._metrics.seconds.labels(path).observe(time.monotonic() - start)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        header = Headers(scope=scope).get("authorization")
+        headers = Headers(scope=scope)
+        # A page of another site can have its own name resolve to this machine, and then send requests from the user's
+        # browser; its name stays in the Host header. A client of HTTP/1.0 without the header is no browser.
+        host = headers.get("host")
+        if self._hosts is not None and host is not None and not _is_allowed(host, self._hosts):
+            text = f"this server is not {host[:100]!r}; use its address, or start it with --allow-host and this name"
+            await error_response(RequestError(421, text, param="Host"))(scope, receive, send)
+            return
+        header = headers.get("authorization")
         key_digest = self._key_digest if scope["path"].startswith(_KEY_PREFIX) else None
         if key_digest is not None and not _has_key(header, key_digest):
             error = RequestError(
@@ -116,18 +151,24 @@ class RequestMiddleware:
             )
             await error_response(error)(scope, receive, send)
             return
-        size = 0
+        size = held = 0
 
         # Counted while it arrives: a chunked body does not say its size before.
         async def receive_limited() -> Message:
-            nonlocal size
+            nonlocal size, held
             message = await receive()
             size += len(message.get("body", b""))
             if size <= self._max_body:
+                held, self._bodies = size, self._bodies + size - held
+                if self._bodies > self._max_bodies:
+                    raise HTTPException(503, "the requests of all clients take too much memory; try again later")
                 return message
             while message.get("more_body") and size <= _DISCARDED_BODIES * self._max_body:
                 message = await receive()
                 size += len(message.get("body", b""))
             raise HTTPException(413, f"the body has more than {self._max_body} bytes, which is this server's limit")
 
-        await self._app(scope, receive_limited, send)
+        try:
+            await self._app(scope, receive_limited, send)
+        finally:
+            self._bodies -= held

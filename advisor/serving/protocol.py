@@ -49,6 +49,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Unsupported parameters, and the values with which they have no effect."""
 _MAX_ALTERNATIVES = 20
+_MAX_STOP = 256
+"""Characters of a stop string. Every step of a stream compares the end of the text with every stop string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class RequestLimits:
         body: Largest body of a request, in bytes.
         default_tokens: Longest text of a request that names no limit, in tokens.
         default_stop: Stop strings of a request that names none.
+        tokens: Tokens of all texts that run or wait, their prompts and their longest answers; None for
+            :attr:`usual_tokens`.
     """
 
     texts: int = 64
@@ -70,6 +74,12 @@ class RequestLimits:
     body: int = 2**20
     default_tokens: int = 256
     default_stop: tuple[str, ...] = ()
+    tokens: int | None = None
+
+    @property
+    def usual_tokens(self) -> int:
+        """Enough for the longest answers of all texts, each to a prompt of 1,024 tokens."""
+        return self.texts * (self.new_tokens + 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,7 @@ def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     Args:
         errors: Pydantic's errors; the client sees the first one.
     """
+    # One error is enough to correct a request, and a message is one line.
     first = errors[0]
     if first["type"] == "json_invalid":
         return RequestError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
@@ -279,6 +290,7 @@ def _generation_request(
     seed: int,
 ) -> GenerationRequest:
     _refuse_unsupported(body.model_extra)
+    # Greedy by default, unlike OpenAI: a set is verified with greedy decoding.
     copies, temperature = body.n or 1, body.temperature or 0.0
     texts = copies * len(prompts)
     if max_tokens is not None and max_tokens > limits.new_tokens:
@@ -298,7 +310,10 @@ def _generation_request(
     stop = limits.default_stop if body.stop is None else tuple(body.stop)
     if not all(stop):
         raise RequestError(400, "stop: a stop string must not be empty; leave it out", param="stop")
+    if any(len(each) > _MAX_STOP for each in body.stop or ()):
+        raise RequestError(400, f"stop: a stop string may have {_MAX_STOP} characters; shorten it", param="stop")
     settings = Settings(
+        # The run's usual limit may be above what this server allows.
         max_new_tokens=max_tokens or min(limits.default_tokens, limits.new_tokens),
         stop=stop,
         temperature=temperature,

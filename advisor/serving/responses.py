@@ -68,6 +68,7 @@ class ResponseFormat(ABC):
     chunk_kind: ClassVar[str]
 
     def __init__(self, model: ServedModel, request: GenerationRequest) -> None:
+        # Random, so that ids do not tell how many requests a server had.
         self._id = f"{self.id_prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._model = model

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from advisor.serving.connections import KEEP_ALIVE_S, LimitedProtocol
 from advisor.serving.engine import STOPPING
+from advisor.serving.log import limited_logs
 from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
@@ -19,8 +21,13 @@ if TYPE_CHECKING:
 
     from advisor.serving.engine import ServingEngine
 
-# Longer than clients keep a connection (5 s in OpenAI's client): else it may be closed while a request is on its way.
-_KEEP_ALIVE_S = 75
+_MOST_CONNECTIONS = 1000
+_OTHER_FILES = 64
+"""Files and sockets of the process that are not connections."""
+_ACCEPTED_AT_ONCE = 32
+"""Connections that asyncio accepts before any of them is seen here; they need file descriptors beyond the limit."""
+_QUEUE = 1024
+"""Connections that wait in the system until they are accepted."""
 # After the last text is decoded, slow clients have this time to read it.
 _SHUTDOWN_S = 10
 
@@ -40,6 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InputError(f"--host {host}: cannot be found ({error.strerror or error})") from None
     try:
+        # Else a server that is started again fails for a minute, while old connections are being closed.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -59,6 +67,32 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
+def allowed_hosts(bound: socket.socket, host: str, others: Sequence[str]) -> frozenset[str] | None:
+    """The names by which clients may reach a bound socket; None where every name is accepted.
+
+    Args:
+        bound: The socket.
+        host: The address or name that it was bound to.
+        others: Names to accept besides.
+    """
+    # Other machines reach an open server by names that it cannot know, so there only the user can restrict them.
+    if not others and not is_loopback(bound):
+        return None
+    return frozenset(name.lower().rstrip(".") for name in ("localhost", host, *others))
+
+
+def most_connections() -> int:
+    """Connections that the process has file descriptors for, at most 1000."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return _MOST_CONNECTIONS // 2
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(1, min(_MOST_CONNECTIONS, files - _OTHER_FILES - _ACCEPTED_AT_ONCE))
+
+
 class GracefulServer(uvicorn.Server):
     """Uvicorn's server, with a stop that finishes all accepted requests.
 
@@ -69,6 +103,7 @@ class GracefulServer(uvicorn.Server):
         app: The application.
         engine: Its engine.
         bound: The socket to listen on.
+        connections: The largest number of connections at a time; None for :func:`most_connections`.
         ready: Called when the server listens.
         stopping: Called at the first signal.
     """
@@ -79,15 +114,21 @@ class GracefulServer(uvicorn.Server):
         engine: ServingEngine,
         bound: socket.socket,
         *,
+        connections: int | None = None,
         ready: Callable[[], None] = lambda: None,
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=LimitedProtocol,
+                ws="none",
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
+                proxy_headers=False,
+                limit_concurrency=connections or most_connections(),
+                backlog=_ACCEPTED_AT_ONCE,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
             )
         )
@@ -103,7 +144,9 @@ class GracefulServer(uvicorn.Server):
             UniteError: The decoder's thread ended by an error.
             KeyboardInterrupt: A second signal came.
         """
-        self.run([self._bound])
+        # The socket is given, not the address: it was bound before the models were loaded.
+        with limited_logs():
+            self.run([self._bound])
         if self.force_exit:
             self._engine.stop()
             raise KeyboardInterrupt
@@ -114,6 +157,8 @@ class GracefulServer(uvicorn.Server):
         """Start to listen, and call ``ready``."""
         await super().startup(sockets)
         if self.started:
+            # asyncio uses one number for both; a short queue would make honest clients try again after a second.
+            self._bound.listen(_QUEUE)
             self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as signals call it

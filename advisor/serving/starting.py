@@ -60,6 +60,7 @@ def fingerprint(chosen: EnsembleSpec) -> str:
         [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
         for model in chosen.members
     ]
+    # The version counts too: a new release may decode differently.
     parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
@@ -73,7 +74,12 @@ def freeze_garbage_collector() -> None:
 
 
 def make_app_of(
-    chosen: EnsembleSpec, name: str, limits: RequestLimits, key_digest: bytes | None, batch_size: int | None
+    chosen: EnsembleSpec,
+    name: str,
+    limits: RequestLimits,
+    key_digest: bytes | None,
+    hosts: frozenset[str] | None,
+    batch_size: int | None,
 ) -> tuple[FastAPI, ServingEngine]:
     """Load a set, and make an application and its engine.
 
@@ -82,6 +88,7 @@ def make_app_of(
         name: The model's name for clients.
         limits: Limits of requests.
         key_digest: Digest of the API key; None where requests need no key.
+        hosts: The server's names; None where every name is accepted.
         batch_size: Number of texts that are decoded at a time; None for as many as fit into memory, at most 64.
 
     Raises:
@@ -97,9 +104,12 @@ def make_app_of(
 
     ensemble, metrics = load_chosen(chosen), Metrics()
     if batch_size is None:
+        # After loading: what is free then is free for the texts.
         room = ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens)
         batch_size = min(limits.texts, _MAX_ROWS if room is None else max(1, min(room, _MAX_ROWS)))
-    engine = ServingEngine(ensemble, Batch(batch_size), limits, metrics)
+    # A batch of long prompts would else take more memory than there is, and cost every text that runs beside it.
+    batch = Batch(batch_size, tokens=ensemble.most_rows(1))
+    engine = ServingEngine(ensemble, batch, limits, metrics)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, chosen.method, fingerprint(chosen), int(time.time()))
-    return make_app(engine, served, limits, metrics, key_digest), engine
+    return make_app(engine, served, limits, metrics, key_digest, hosts), engine

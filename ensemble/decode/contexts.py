@@ -31,6 +31,7 @@ class Contexts:
         self._members = members
         self._runners = [member.runner() for member in members]
         self._device = members[0].device
+        # Only the first runners are fed at every step; the others wait for `run_waiting`.
         self._running = 1 if waiting else len(members)
         self.sequences: list[Sequence] = []
         self.logits: list[Logits] = []
@@ -65,7 +66,7 @@ class Contexts:
         return self.logits
 
     def draft(self, sequence: Sequence, drafter: Drafter, max_tokens: int) -> Draft:
-        """Run the only sequence (or begin it if there is none): the primary drafts, the others read the draft.
+        """Run the only sequence (or begin it if no sequence runs yet): the primary drafts, the others read the draft.
 
         The others' logits at a place of the draft are valid if ``C_i`` of the text up to there is a prefix of what
         they read. The draft is cut before the first place where that does not hold.
@@ -84,9 +85,11 @@ class Contexts:
             self.sequences = [sequence]
             keep, new = 0, sequence.prompts[0]
         primary, *others = self._members
+        # A model with learned positions fails beyond its context, so a draft must end before it.
         limit = primary.most_tokens(sequence.prompts[0])
         room = max_tokens if limit is None else min(max_tokens, limit - keep - len(new))
         drafted, own_logits = self._runners[0].draft(keep, new, drafter, room)
+        # The runner holds the whole draft, also the part that the ensemble rejects; the next step rolls that part back.
         sequence.hold(0, sequence.tokens + drafted, len(drafted))
         # The readers at each place: after the text, and after each drafted token.
         readers = [sequence.readers]
@@ -96,6 +99,7 @@ class Contexts:
                 break
             readers.append(ahead)
         other_logits = [self._check(n, [place[n - 1].ids for place in readers]) for n in range(1, len(others) + 1)]
+        # A member that reads fewer places limits them all, since a step needs every member's logits.
         places = min([len(readers), *(len(logits) for logits in other_logits)])
         self.logits = [logits[:places].to(self._device) for logits in (own_logits, *other_logits)]
         return list(zip(drafted, readers[1:places], strict=False))
@@ -108,6 +112,7 @@ class Contexts:
         """A member's logits [sequences, V]; its runner may lack the sequences admitted since its last run."""
         runner = self._runners[member]
         count = runner.row_count
+        # Fed before others are admitted: the runner's rows must be in the order of the sequences.
         parts = [self._feed(member, self.sequences[:count])] if count else []
         if fresh := self.sequences[count:]:
             parts.append(runner.admit([sequence.start(member, sequence.ids(member)) for sequence in fresh]))

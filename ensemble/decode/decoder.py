@@ -10,12 +10,11 @@ import torch
 from ensemble.decode.contexts import Contexts, fill_gaps
 from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import MemberError
+from ensemble.errors import MemberError, PromptTooLongError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
-from ensemble.runtime.logits import has_nan
 from ensemble.step.logprobs import StepLogprobs
-from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler
+from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
 from ensemble.vocabulary.retokenize import Continuation
@@ -53,7 +52,17 @@ class Decoder:
             settings: How to decode it.
             draw: Which of the random draws of this seed and this prompt it gets, from 1 on. The draws do not depend on
                 the other prompts.
+
+        Raises:
+            PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
         """
+        for member, ids in zip(self._members, prompt, strict=True):
+            most = member.most_tokens(ids)
+            # Before it joins the batch: positions that a model does not have would fail the step of all rows.
+            if most is not None and len(ids) > most:
+                raise PromptTooLongError(
+                    f"{member.name}: a prompt of {len(ids)} tokens does not fit its context of {member.context}"
+                )
         self._waiting.append(Sequence(number, prompt, settings, self._members, draw))
 
     @torch.inference_mode()
@@ -65,8 +74,11 @@ class Decoder:
             self._keep(kept)
 
     @torch.inference_mode()
-    def step(self) -> list[tuple[int, Generation]]:
-        """Emit at least one token for each running prompt; return the numbers and generations of finished ones.
+    def step(self) -> list[tuple[int, Generation | MemberError]]:
+        """Emit at least one token for each running prompt; return the numbers and results of finished ones.
+
+        A result is a generation. Or it is the error of a prompt for which no token could be chosen, for example because
+        a member's logits are NaN; such an error does not change the other prompts' generations.
 
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
@@ -83,8 +95,8 @@ class Decoder:
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
             for row, token in enumerate(sampled):
-                self._check(token, row, sequences[row])
-                self._emit(sequences[row], token)
+                self._emit(sequences[row], token, row)
+        # The rows of a batch run together, so it is not known which row took how much of a step.
         share = (time.perf_counter() - start) / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
             sequence.counts.seconds += share
@@ -110,8 +122,23 @@ class Decoder:
         return next((each.likelihoods for each in self._contexts.sequences if each.number == number), ())
 
     def __iter__(self) -> abc.Iterator[tuple[int, Generation]]:
-        while not self.done:
-            yield from self.step()
+        """Decode to the end; yield the prompts' numbers and generations.
+
+        Raises:
+            MemberError: A prompt failed. The error of the first one is raised after the others are finished, or at once
+                if all of the first batch fail: then the model fails on every prompt.
+        """
+        failure: MemberError | None = None
+        any_finished = False
+        while not self.done and not (failure and not any_finished and not self.running):
+            for number, result in self.step():
+                if isinstance(result, MemberError):
+                    failure = failure or result
+                else:
+                    any_finished = True
+                    yield number, result
+        if failure is not None:
+            raise failure
 
     @property
     def _can_draft(self) -> bool:
@@ -120,32 +147,36 @@ class Decoder:
         if self._batch.draft == 0 or self._others_wait or len(self._members) == 1:
             return False
         unfinished = [*self._contexts.sequences, *self._waiting]
+        # Several rows fill the device already, and their drafts would differ in length.
         if len(unfinished) > 1 and self._batch.size > 1:
             return False
+        # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
         return unfinished[0].settings.temperature == 0
 
     def _draft_and_check(self) -> None:
         """Emit tokens at the end of the text and along the primary's draft, until the ensemble chooses another one."""
         sequence = self._contexts.sequences[0] if self._contexts.sequences else self._waiting.popleft()
+        # The step emits one more token than it drafts.
         room = sequence.settings.max_new_tokens - len(sequence.tokens) - 1
         draft = self._contexts.draft(sequence, self._drafter, min(self._drafter.max_tokens, room))
+        # One draw serves all places: drafted texts are greedy, and greedy draws take no random number.
         draws = [sequence.draw()] * (len(draft) + 1)
         appends_only = self._appends_only([sequence.readers, *(readers for _, readers in draft)])
         for place, token in enumerate(self._sample(self._contexts.logits, draws, appends_only)):
-            self._check(token, place, sequence)
             drafted, readers = draft[place] if place < len(draft) else (None, None)
-            self._emit(sequence, token, readers if token.token == drafted else None)
+            self._emit(sequence, token, place, readers if token.token == drafted else None)
             if sequence.finish_reason or token.token != drafted:
                 break
+        # The end of a text says nothing about how often the others agree.
         if draft and not sequence.finish_reason:
             self._drafter.adapt(len(draft), place)
 
-    def _finish(self) -> list[tuple[int, Generation]]:
+    def _finish(self) -> list[tuple[int, Generation | MemberError]]:
         """Remove the finished sequences from the batch."""
-        sequences = self._contexts.sequences
-        finished = [(sequence.number, sequence.generation()) for sequence in sequences if sequence.finish_reason]
+        results = [(sequence.number, sequence.outcome()) for sequence in self._contexts.sequences]
+        finished = [(number, result) for number, result in results if result is not None]
         if finished:
-            self._keep([n for n, sequence in enumerate(sequences) if not sequence.finish_reason])
+            self._keep([n for n, (_, result) in enumerate(results) if result is None])
         return finished
 
     def _keep(self, kept: abc.Sequence[int]) -> None:
@@ -155,11 +186,25 @@ class Decoder:
 
     def _admit(self) -> None:
         running = len(self._contexts.sequences)
-        room = min(self._batch.size - running, len(self._waiting))
+        room = self._room(running)
         # A few free places are not worth a forward pass, unless nothing else runs.
         if room <= 0 or (running and room < min(self._batch.size // 4, len(self._waiting))):
             return
         self._contexts.admit([self._waiting.popleft() for _ in range(room)])
+
+    def _room(self, running: int) -> int:
+        """How many of the waiting prompts may join those that run."""
+        room = min(self._batch.size - running, len(self._waiting))
+        if self._batch.tokens is None:
+            return room
+        # In their order, so that a long prompt is not overtaken for ever by short ones.
+        longest = max((sequence.most_tokens for sequence in self._contexts.sequences), default=0)
+        for n in range(room):
+            longest = max(longest, self._waiting[n].most_tokens)
+            # A cache has as many slots in each row as the longest row needs.
+            if (running + n + 1) * longest > self._batch.tokens and running + n:
+                return n
+        return room
 
     def _appends_only(self, readers: abc.Sequence[abc.Sequence[Continuation]]) -> AppendsOnly:
         """For rows with these readers: whether a token leaves the last ids of every other member unchanged."""
@@ -170,8 +215,15 @@ class Decoder:
 
         return appends_only
 
-    def _emit(self, sequence: Sequence, sampled: SampledToken, readers: list[Continuation] | None = None) -> None:
-        """Append a sampled token (step 8 of UNITE), or finish the sequence."""
+    def _emit(
+        self, sequence: Sequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
+    ) -> None:
+        """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence."""
+        if sampled.token == NO_TOKEN:
+            # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
+            step = f" at step {len(sequence.tokens) + 1}"
+            sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
+            return
         sequence.record(sampled)
         data = self._detokenizer.data(sampled.token)
         if data is None:
@@ -186,15 +238,3 @@ class Decoder:
         sequence.append(ids, data, readers)
         if sequence.finish_reason is None and (len(ids) >= room or not sequence.fits(self._members)):
             sequence.finish_reason = "length"
-
-    def _check(self, sampled: SampledToken, row: int, sequence: Sequence) -> None:
-        """Raise MemberError if no token could be chosen because of NaN."""
-        # Called when the text has come to the place: a NaN after a rejected part of a draft does not count.
-        if sampled.token != NO_TOKEN:
-            return
-        step = len(sequence.tokens) + 1
-        # Members that wait have no logits.
-        for member, logits in zip(self._members, self._contexts.logits, strict=False):
-            if has_nan(logits, row):
-                raise MemberError(f"{member.name}: its logits are not numbers (NaN) at step {step}")
-        raise MemberError(f"no member has a candidate token at step {step}")

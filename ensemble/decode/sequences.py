@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble.decode.settings import Settings
+from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
@@ -72,6 +73,7 @@ class Sequence:
 
     Attributes:
         stops: The stop strings, as bytes.
+        most_tokens: Tokens of its longest prompt and its longest text.
         readers: For each member but the primary, the emitted text in its ids.
         fed: For each member, the ids after the prompt that its runner holds.
         tokens: The primary's ids, as emitted.
@@ -81,6 +83,7 @@ class Sequence:
         counts: What it took so far.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
+        failure: Why no token could be chosen; None unless that happened.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class Sequence:
         self.prompts = list(prompts)
         self.settings = settings
         self.stops = [stop.encode() for stop in settings.stop]
+        self.most_tokens = max(map(len, self.prompts)) + settings.max_new_tokens
+        # The primary needs no reader: the emitted tokens are its own ids.
         self.readers = [Continuation(member.vocabulary) for member in members[1:]]
         self.fed: list[list[int]] = [[] for _ in prompts]
         self.tokens: list[int] = []
@@ -104,8 +109,10 @@ class Sequence:
         self.counts = Counts()
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
+        self.failure: MemberError | None = None
         # The draws depend on nothing else: not on the batch, and not on what was decoded before.
         self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
+        # Counted apart from `fed`: tokens that were rolled back and read again count twice.
         self._fed_counts = [0] * len(self.prompts)
 
     def draw(self) -> Draw:
@@ -159,6 +166,7 @@ class Sequence:
             The tokens of the row that stay, and those to feed, at least one.
         """
         prompt = self.prompts[member]
+        # New text can change the last ids of the old text, so a row is compared and not only extended.
         same = common_length(self.fed[member], ids)
         length = len(prompt) + len(ids)
         # Where the new bytes changed no id (a member cannot express them), the last token is read again for its logits.
@@ -185,6 +193,7 @@ class Sequence:
             readers: The text with these bytes, as the other members read it; None if they have not read it yet.
         """
         searched = len(self.data)
+        # Whole tokens are kept even where a stop string cuts the text: they are what the models have read.
         self.tokens += tokens
         self.data += data
         self.readers = read_on(self.readers, data) if readers is None else readers
@@ -194,13 +203,15 @@ class Sequence:
             self.end = min(found)
             self.finish_reason = "stop"
 
-    def generation(self) -> Generation:
-        """The result of a finished sequence."""
+    def outcome(self) -> Generation | MemberError | None:
+        """The result of a finished sequence: its generation or its failure; None while it runs."""
+        if self.finish_reason is None:
+            return self.failure
         self.counts.fed = tuple(self._fed_counts)
         return Generation(
             self.data[: self.end].decode(errors="replace"),
             tuple(self.tokens),
-            self.finish_reason or "length",
+            self.finish_reason,
             tuple(self.trace),
             tuple(self.likelihoods),
             self.counts,
@@ -209,6 +220,7 @@ class Sequence:
 
 def read_on(readers: abc.Sequence[Continuation], data: bytes) -> list[Continuation]:
     """Copies of the readers that have read more bytes."""
+    # Copies, because a draft that is rejected must leave the readers of the text as they were.
     forks = [reader.fork() for reader in readers]
     for fork in forks:
         fork.extend(data)

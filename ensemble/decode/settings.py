@@ -9,6 +9,25 @@ from ensemble.errors import InputError
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 
+def check_text(what: str, text: str) -> None:
+    """Check that a text can be encoded.
+
+    Args:
+        what: Its name, for the message.
+        text: The text.
+
+    Raises:
+        InputError: It has half of a surrogate pair, as JSON and arguments that are not UTF-8 can have.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what}: it is not Unicode text: character {error.start + 1} is half of a surrogate pair; write the whole "
+            "character"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to decode a text.
@@ -33,8 +52,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        # An empty stop string is found at every place and would end each text before its first token.
         if not all(self.stop):
             raise InputError(f"stop is {self.stop!r}; give a list of strings, none of them empty")
+        for stop in self.stop:
+            check_text("stop", stop)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature is {self.temperature}; it must be 0 (greedy) or above")
         if not 0 < self.top_p <= 1:
@@ -51,11 +73,14 @@ class Batch:
         size: Texts to decode at a time, at least 1.
         draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
         trace: Whether to keep what each member wanted at each step.
+        tokens: The largest product of the running rows and the longest of them (its prompt and its ``max_new_tokens``);
+            a single text may have more. None for no limit.
     """
 
     size: int = 32
     draft: int = MAX_DRAFT_TOKENS
     trace: bool = False
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:

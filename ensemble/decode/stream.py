@@ -33,6 +33,7 @@ class Pieces:
 
     def finish(self, text: str) -> str:
         """The last piece of a finished text; empty if nothing is left."""
+        # By characters, not bytes: invalid UTF-8 was replaced, which changes the number of bytes.
         rest = text[self._length :]
         self._length = len(text)
         return rest
@@ -40,6 +41,7 @@ class Pieces:
 
 def held_back(data: bytes, stops: Sequence[bytes]) -> int:
     """How many bytes at the end of a text may begin a stop string."""
+    # A whole stop string would have ended the text, so at most all but its last byte can be held back.
     longest = max((len(stop) - 1 for stop in stops), default=0)
     return next(
         (n for n in range(min(longest, len(data)), 0, -1) if any(stop.startswith(data[-n:]) for stop in stops)), 0

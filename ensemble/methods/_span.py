@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch, Settings
+    from ensemble.errors import MemberError
 
 
 class PromptDecoder(Protocol):
@@ -27,8 +28,8 @@ class PromptDecoder(Protocol):
         """The bytes of the running texts so far, by the prompt's number."""
         ...
 
-    def step(self) -> list[tuple[int, Generation]]:
-        """Decode one step; the numbers and generations of the prompts that it finishes."""
+    def step(self) -> Sequence[tuple[int, Generation | MemberError]]:
+        """Decode one step; the numbers and generations of the prompts that it finishes, or why they have none."""
         ...
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:

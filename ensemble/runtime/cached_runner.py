@@ -47,6 +47,7 @@ class CachedRunner(LocalRunner):
 
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
+        # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
         prefix, cache = self._shared_prefix(prompts)
         keep = [min(len(prefix), len(prompt) - last) for prompt in prompts]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
@@ -60,6 +61,7 @@ class CachedRunner(LocalRunner):
         self._append(parts)
         if len(passes) == 1:
             return logits[0]
+        # The passes took the prompts by length; the caller expects its own order.
         order = sorted(range(len(prompts)), key=[n for numbers in passes for n in numbers].__getitem__)
         return torch.cat(logits)[torch.tensor(order, device=self._device)]
 
@@ -68,6 +70,7 @@ class CachedRunner(LocalRunner):
         rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
         if self._is_full and len(set(keep)) == len({len(row) for row in rows}) == 1:
             return self._extend_full(rows, keep[0], last)
+        # All rows of a forward pass have one width; shorter ones are padded.
         widest = max(len(ids) for ids in new)
         self._roll_back(keep)
         self._pack(_MAX_SLOTS_PER_TOKEN * max(map(len, rows)) - widest)
@@ -126,6 +129,7 @@ class CachedRunner(LocalRunner):
             if all(len(prompt) > len(ids) and list(prompt[: len(ids)]) == ids for prompt in prompts):
                 return self._prefix
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
+        # A pass for itself costs about as much as the tokens that it saves.
         if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
             return [], GrowingCache()
         single = CachedRunner(self._model, self._window)
@@ -159,6 +163,7 @@ class CachedRunner(LocalRunner):
         count = len(self._rows)
         parts = [([count + n for n in numbers], part) for numbers, part in parts]
         if count:
+            # Holes would be copied with the rows and take memory until the next packing.
             self._pack(max(self.lengths))
             parts = [(range(count), self), *parts]
         placed = {n: row for numbers, part in parts for n, row in zip(numbers, part._rows, strict=True)}

@@ -44,6 +44,7 @@ class Drafter:
 
     def __call__(self, logits: Tensor) -> int | None:
         """The next token after logits [1, V]; None ends the draft."""
+        # The maximum and one sum: a softmax would write a row as long as the vocabulary.
         best, token = logits.max(dim=1)
         is_sure = (best - logits.logsumexp(dim=1)).exp() >= self.min_probability
         # The logits may be raw: a wrong guess costs time and changes no emitted token.

@@ -101,6 +101,7 @@ class LocalRunner(ABC):
         """
         self.drop(parents)
         widest = max(map(len, new))
+        # The last token of each prompt is read again: no logits were kept from the first reading.
         logits = self.extend([length - 1 for length in self.lengths], new, last=widest)
         # The logits of all rows end in the same column, so a shorter row begins further right.
         columns = [(row, widest - len(new[row]) + position) for row, position in places]
@@ -131,6 +132,7 @@ class RecomputingRunner(LocalRunner):
 
     def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.extend`."""
+        # The rows are kept as ids only, and every call runs them from their first token.
         self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
         return self._forward(self._rows, last)
 

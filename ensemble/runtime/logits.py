@@ -98,4 +98,5 @@ def concat(first: Logits, second: Logits) -> Logits:
 
 def has_nan(logits: Logits, row: int) -> bool:
     """Whether a logit of a row is NaN."""
+    # Only asked after a step has failed: to ask at every step would make each step wait for the device.
     return bool(logits[row].isnan().any()) if isinstance(logits, Tensor) else logits.nan_rows()[row]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ensemble.decode.settings import check_text
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.vocabulary.joint import NONE, JointVocabulary
@@ -80,6 +81,7 @@ def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[li
         reader = Continuation(vocabulary)
         member_states: list[State] = [()]
         for token in tokens[:-1]:
+            # No member reads the last token: nothing is scored after it.
             reader.extend(primary.token_bytes(token) or b"")
             member_states.append(tuple(reader.ids))
         all_states.append(member_states)
@@ -141,10 +143,12 @@ def choice_question(
             longest option.
 
     Raises:
-        InputError: There is no option, one is empty, or a member's context cannot hold one.
+        InputError: There is no option, one is empty or not Unicode text, or a member's context cannot hold one.
     """
     if not options or not all(options):
         raise InputError("score needs at least one option, and none of them empty")
+    for option in options:
+        check_text("an option", option)
     vocabularies = [member.vocabulary for member in members]
     known = [0.0] * len(options)
     owners: list[int] = []
@@ -152,8 +156,10 @@ def choice_question(
     all_entries: list[int] = []
     reached: list[list[State]] = [[] for _ in members]
     for n, option in enumerate(options):
+        # Not with the prompt's text: the ids of the prompt stay as they are, as in decoding.
         tokens = vocabularies[0].continue_ids(option.encode())
         entries = entries_of(vocabularies[0], joint, tokens)
+        # No model runs for such an option; its score is known, and the others' scores need no row of it.
         if not tokens or NONE in entries:
             known[n] = -math.inf
             continue
@@ -163,6 +169,7 @@ def choice_question(
         for member_states, new in zip(reached, states(vocabularies, tokens), strict=True):
             member_states.extend(new)
     if shorten:
+        # Each member loses as few tokens as its own context demands.
         rooms = [max(map(len, member_states), default=0) for member_states in reached]
         prompts = [member.shorten(prompt, room) for member, prompt, room in zip(members, prompts, rooms, strict=True)]
     check_lengths(members, prompts, reached)

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import LocalRunner, common_prefix
 from ensemble.score.choices import ChoiceQuestion, State, check_lengths, entries_of, paths
 from ensemble.score.scorer import MAX_LOGITS, Scorer, continuations
+from ensemble.step.sampler import no_token
 from ensemble.step.token_method import TokenRule
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 from ensemble.vocabulary.retokenize import Continuation
@@ -105,22 +107,33 @@ class PassageScorer:
 
         Raises:
             InputError: A member's context cannot hold a passage.
+            MemberError: A passage cannot be scored, because a member's logits are NaN; raised after all others.
         """
+        failure: MemberError | None = None
         widest = max(member.vocabulary.size for member in self._members)
         rows = _ROWS_OF_PIECE if len(self._members) > 1 else 1
         size = max(1, min(batch_size, MAX_LOGITS // (widest * self._size * rows)))
+        # The longest first: if memory runs out, then at once and not after hours.
         order = sorted(range(len(passages)), key=lambda n: -len(passages[n].tokens))
         for first in range(0, len(order), size):
             batch = order[first : first + size]
-            yield from zip(batch, self._score([passages[n] for n in batch]), strict=True)
+            for n, total in zip(batch, self._score([passages[n] for n in batch]), strict=True):
+                if isinstance(total, MemberError):
+                    failure = failure or total
+                else:
+                    yield n, total
+        if failure is not None:
+            raise failure
 
     @torch.inference_mode()
-    def _score(self, passages: Sequence[Passage]) -> list[float]:
-        """The log-probability of each passage; one piece of each runs at a time."""
+    def _score(self, passages: Sequence[Passage]) -> list[float | MemberError]:
+        """The log-probability of each passage, or its error; one piece of each runs at a time."""
         totals = [0.0] * len(passages)
+        failures: dict[int, MemberError] = {}
         running: list[tuple[int, Iterator[ChoiceQuestion], ChoiceQuestion]] = []
         for n, passage in enumerate(passages):
             entries = entries_of(self._members[0].vocabulary, self._joint, passage.tokens)
+            # A token that no step can emit makes the whole text impossible, so its pieces are not run.
             if NONE in entries:
                 totals[n] = -math.inf
                 continue
@@ -136,9 +149,14 @@ class PassageScorer:
                 for member, runner in enumerate(runners)
             ]
             values, _ = self._scorer.token_scores(questions, logits)
+            first = 0
+            # The values of all questions are in one list, in the order of the questions.
             for n, _, question in running:
-                totals[n] += sum(values[: len(question.tokens)])
-                del values[: len(question.tokens)]
+                end = first + len(question.tokens)
+                totals[n] += sum(values[first:end])
+                if math.isnan(totals[n]) and n not in failures:
+                    failures[n] = no_token(self._members, logits, range(first, end))
+                first = end
             following = [next(pieces, None) for _, pieces, _ in running]
             for member, runner in enumerate(runners):
                 _advance(runner, member, questions, following)
@@ -147,7 +165,7 @@ class PassageScorer:
                 for (n, pieces, _), question in zip(running, following, strict=True)
                 if question is not None
             ]
-        return totals
+        return [failures.get(n, total) for n, total in enumerate(totals)]
 
 
 def _advance(

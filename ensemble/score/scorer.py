@@ -6,15 +6,17 @@ The scored texts are known in advance, so no step waits for another: each member
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.logits import Logits
 from ensemble.score.choices import ChoiceQuestion, batches
-from ensemble.step.sampler import Detokenizer, Draw, Sampler
+from ensemble.step.sampler import Detokenizer, Draw, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
 
@@ -67,28 +69,41 @@ class Scorer:
 
         Yields:
             A question's number and the scores of its options.
+
+        Raises:
+            MemberError: A question cannot be scored, because a member's logits are NaN; raised after all others.
         """
+        failure: MemberError | None = None
         places = MAX_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
         for batch in batches(questions, batch_size, places):
-            yield from zip(batch, self._score([questions[n] for n in batch]), strict=True)
+            for n, scores in zip(batch, self._score([questions[n] for n in batch]), strict=True):
+                if isinstance(scores, MemberError):
+                    failure = failure or scores
+                else:
+                    yield n, scores
+        if failure is not None:
+            raise failure
 
     @torch.inference_mode()
-    def _score(self, questions: Sequence[ChoiceQuestion]) -> list[list[ChoiceScore]]:
-        """The scores of all options of all questions, in one pass."""
+    def _score(self, questions: Sequence[ChoiceQuestion]) -> list[list[ChoiceScore] | MemberError]:
+        """The scores of all options of all questions, in one pass; the error of a question that has none."""
         with_tokens = [question for question in questions if question.entries]
         values: list[float] = []
         chosen: list[int] = []
+        logits: list[Logits] = []
         if with_tokens:
-            logits: list[Logits] = []
             for n, runner in enumerate(self._runners):
                 prompts = [question.prompts[n] for question in with_tokens]
                 logits.append(runner.score(prompts, *continuations(n, with_tokens)).to(self._device))
             values, chosen = self.token_scores(with_tokens, logits)
-        scores = []
+        scores: list[list[ChoiceScore] | MemberError] = []
         first = 0
         for question in questions:
             end = first + len(question.entries)
-            scores.append(self._total(question, values[first:end], chosen[first:end]))
+            if any(map(math.isnan, values[first:end])):
+                scores.append(no_token(self._members, logits, range(first, end)))
+            else:
+                scores.append(self._total(question, values[first:end], chosen[first:end]))
             first = end
         return scores
 
@@ -104,6 +119,7 @@ class Scorer:
         Returns:
             The log-probabilities, and the choices; no choices unless they were requested.
         """
+        # On the device once, since the parts below are slices of it.
         entries = torch.tensor([[entry] for question in questions for entry in question.entries], device=self._device)
         places = [(question, place) for question in questions for place in range(len(question.entries))]
         values: list[float] = []
@@ -155,6 +171,7 @@ class Scorer:
             if list(tokens[place : place + len(ids)]) != ids[: len(tokens) - place]:
                 return False
             place += len(ids)
+        # An option that cannot be written has no tokens; greedy decoding does not write it.
         return bool(tokens)
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ensemble.vocabulary.joint import NONE, MemberTables
 
+_TEMPERATURES = (1e-36, 1e36)
+"""The temperatures that float32 can divide a log-probability by; beyond them the result no longer changes."""
 _MARGIN = 1e-5
 """Probability by which a certain winner is ahead: more than the rounding of a softmax in float32."""
 
@@ -55,6 +57,7 @@ def greedy(step: Distribution) -> Tensor:
 
     Ties go to the larger probability of the primary, then to its lower id.
     """
+    # Minus one is below every probability, so a row whose probabilities are all 0 still has a winner.
     mean = step.mean.masked_fill(step.ids == NONE, -1)
     best = mean == mean.amax(dim=1, keepdim=True)
     own = step.members[0].masked_fill(~best, -1)
@@ -70,17 +73,26 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
         temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
         top_p: [B] in (0, 1]; the draw is among the most likely entries that together reach it.
         uniform: [B] numbers in [0, 1), which decide the draws.
+
+    Returns:
+        The index; that of :func:`greedy` in rows without a probability above 0.
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
-    tempered = (mean.log() / temperature.to(mean)[:, None]).softmax(dim=1)
+    tempered = (mean.log() / temperature.clamp(*_TEMPERATURES).to(mean)[:, None]).softmax(dim=1)
+    # A stable sort: equal probabilities would else come in another order on another device.
     ordered, index = tempered.sort(dim=1, descending=True, stable=True)
     before = ordered.cumsum(dim=1) - ordered
-    kept = ordered.masked_fill(before >= top_p.to(mean)[:, None], 0)
+    beyond = before >= top_p.to(mean)[:, None]
+    # The likeliest entry stays in any case: a top_p below the smallest float32 is 0 here.
+    beyond[:, 0] = False
+    kept = ordered.masked_fill(beyond, 0)
     cumulative = kept.cumsum(dim=1)
     drawn = torch.searchsorted(cumulative, (uniform.to(cumulative) * cumulative[:, -1])[:, None], right=True)
-    # Rounding may put a draw after the last entry that is kept.
-    last = (kept > 0).sum(dim=1, keepdim=True) - 1
-    return index.gather(1, drawn.minimum(last)).squeeze(1)
+    count = (kept > 0).sum(dim=1, keepdim=True)
+    # Rounding may put a draw after the last entry that is kept. And a row of NaN keeps none: the index -1 would stop
+    # all rows on a CPU, and on a GPU the whole process.
+    winners = index.gather(1, drawn.minimum(count - 1).clamp(min=0))
+    return torch.where(count > 0, winners, greedy(step)[:, None]).squeeze(1)
 
 
 def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor) -> Tensor:
@@ -97,7 +109,9 @@ def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor)
         weights: [members], summing to 1.
         can_win: [B, U] the entries that the primary can express.
     """
+    # In float32 the sums below round away what a small entry adds, and the bounds would not be bounds.
     high = highest.double()
+    # Logits may be beyond 700, where their exponential is infinite; the ratios below do not change.
     above = (high - high.amax(dim=2, keepdim=True)).exp_()
     below = above * exact
     shares = weights.double()[:, None, None]

@@ -53,6 +53,7 @@ def step_logprobs(
         data_of: Gives the bytes that a token adds to the text, None for EOS.
     """
     rows = list(counts)
+    # Sorted on the device: grouping ids in Python would copy every entry to the host.
     ids, order = step.ids[rows].sort(dim=1)
     mean = step.mean[rows].masked_fill(step.ids[rows] == NONE, 0).gather(1, order)
     # After the sort, entries of one id are neighbours; each group of them is summed at the group's number.
@@ -60,6 +61,7 @@ def step_logprobs(
     sums = torch.zeros_like(mean).scatter_add_(1, group, mean)
     names = torch.full_like(ids, NONE).scatter_(1, group, ids)
     chosen = (sums * (names == tokens[rows][:, None])).sum(dim=1).log().tolist()
+    # The largest number for all rows at once; each row takes its own number of them below.
     best = sums.topk(min(max(counts.values()), sums.shape[1]), dim=1)
     others = zip(names.gather(1, best.indices).tolist(), best.values.log().tolist(), strict=True)
     return {

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ensemble.runtime.logits import Logits
+from ensemble.errors import MemberError
+from ensemble.models.member import Member
+from ensemble.runtime.logits import Logits, has_nan
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
@@ -17,7 +19,7 @@ from ensemble.vocabulary.joint import NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 NO_TOKEN = -2
-"""The sampled token of a row with NaN."""
+"""The sampled token of a row with NaN, or with no entry that the primary can express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Detokenizer:
     def ids(self, token: int) -> list[int]:
         """The primary's ids of a sampled token."""
         if token < self.size:
+            # An id of the primary is emitted as it is: to spell its bytes again could give other ids.
             return [token]
         return self._vocabularies[0].continue_ids(self.entry_bytes(token - self.size) or b"")
 
@@ -130,12 +133,14 @@ class Sampler:
             is_open = rule.needs_others(logits[0])
             if not any(is_open):
                 return self._pick(alone(logits[:1]), draws, combined=False)
+            # One row with an open gate runs the others for all rows: a batch is one forward pass.
             logits = logits if run_others is None else run_others()
         step = self._combine(draws)(logits)
         sampled = self._pick(step, draws, combined=self._has_others)
         if alone is not None and rule.gate is not None:
             is_open = rule.gate(step, appends_only)
         closed = [row for row, open_ in enumerate(is_open) if not open_]
+        # Only the rows whose gate is closed are combined again: a method over a whole vocabulary takes long.
         if closed and alone is not None:
             own = self._pick(alone([logits[0][closed]]), [draws[row] for row in closed], combined=False)
             for row, token in zip(closed, own, strict=True):
@@ -153,7 +158,8 @@ class Sampler:
     def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[SampledToken]:
         winners = _winners(step, draws)
         ids = step.ids.gather(1, winners[:, None]).squeeze(1)
-        tokens = ids.masked_fill(step.mean.isnan().any(dim=1), NO_TOKEN)
+        # Marked on the device: to ask the host for NaN before each step would make every step wait.
+        tokens = ids.masked_fill(step.mean.isnan().any(dim=1) | (ids == NONE), NO_TOKEN)
         # One copy from the device for both, since each copy waits for it.
         rows = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
         alternatives = {
@@ -162,6 +168,7 @@ class Sampler:
             if (n := draw.alternatives) is not None and token != NO_TOKEN
         }
         logprobs = step_logprobs(step, tokens, alternatives, self._detokenizer.data) if alternatives else {}
+        # Copied only for a trace, since each copy waits for the device.
         places = winners.tolist() if self._trace else []
         return [
             SampledToken(
@@ -177,6 +184,21 @@ class Sampler:
     def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step:
         texts = self._detokenizer
         return explain(step, row, winner, texts.entry_bytes, texts.data(token), texts.size)
+
+
+def no_token(members: Sequence[Member], logits: Sequence[Logits], rows: Sequence[int], where: str = "") -> MemberError:
+    """The error of a text for which no token can be chosen.
+
+    Args:
+        members: The members.
+        logits: Their logits; fewer than the members where the others wait for a gate.
+        rows: The text's rows.
+        where: The step, for the message.
+    """
+    for member, own in zip(members, logits, strict=False):
+        if any(has_nan(own, row) for row in rows):
+            return MemberError(f"{member.name}: its logits are not numbers (NaN){where}")
+    return MemberError(f"no member has a candidate token{where}")
 
 
 def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:

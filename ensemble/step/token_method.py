@@ -87,6 +87,7 @@ class TokenRule:
 
 def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]:
     """The gate of :mod:`ensemble.methods.safe`: for each row, whether the members' combination counts."""
+    # By the rule of the ensemble's own choice, so that ties count as agreement.
     own = greedy(replace(step, mean=step.members[0]))[:, None]
     agreed = step.members.gather(2, own.expand(len(step.members), -1, -1)) == step.members.amax(dim=2, keepdim=True)
     # "not >=" instead of "<": where a probability is NaN the gate opens, and the step reports it.

@@ -106,12 +106,14 @@ def explain(
     """
     entries = step.entries[row].tolist()
     if step.tops is None:
+        # The winner of a draw may be far from the likeliest entries, and is shown in any case.
         shown = {winner, *step.mean[row].topk(min(SHOWN, len(entries))).indices.tolist()}
         best = step.members[:, row].topk(min(SHOWN // 2, len(entries))).indices.tolist()
         wanted = [{entries[n] for n in indices} for indices in best]
     else:
         shown = {*range(len(entries))}
         wanted = [set(top[row].tolist()) for top in step.tops]
+    # Sorted by index first: the second sort is stable, so ties always come in the same order.
     order = sorted((n for n in sorted(shown) if bool(step.present[row, n])), key=lambda n: -float(step.mean[row, n]))
     candidates = []
     for n in order:

@@ -1,0 +1,356 @@
+"""Clients that send wrong, slow, large or many requests: each costs itself alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+from running_server import Reply, Running, serving
+from test_decoder_failures import BAD, NAN, broken
+from test_ensemble_api import member, writer
+from tiny import byte_tokenizer, tiny_model
+
+from advisor.serving import connections
+from advisor.serving.log import LogLimit
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.server import allowed_hosts, bind, most_connections
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch
+from ensemble.models.load import member_of
+
+COMPLETIONS = "/v1/completions"
+HALF_HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def sure(tables: Path) -> Ensemble:
+    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+
+
+@pytest.fixture(scope="module")
+def server(sure: Ensemble) -> Iterator[Running]:
+    with serving(sure, RequestLimits(texts=8, default_tokens=4, tokens=400)) as running:
+        yield running
+
+
+def connect(server: Running, data: bytes = b"") -> socket.socket:
+    place = urlsplit(server.url)
+    made = socket.create_connection((str(place.hostname), place.port or 0), timeout=20)
+    made.sendall(data)
+    return made
+
+
+def read(made: socket.socket) -> str:
+    """All that the server sends until it closes the connection."""
+    found = b""
+    try:
+        while part := made.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found.decode()
+
+
+def complete(server: Running, **more: Any) -> Reply:
+    return server.ask(COMPLETIONS, json.dumps({"model": "tiny", "prompt": "x", **more}))
+
+
+# A text that fails
+
+
+def texts_beside(ensemble: Ensemble, hostile: dict[str, Any]) -> tuple[list[str], openai.APIStatusError | str]:
+    """What three clients get while a hostile request runs in the same batch, and what that one gets."""
+
+    async def all_at_once(running: Running) -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+
+            async def ask(**asked: Any) -> str:
+                return (await client.completions.create(model="tiny", **asked)).choices[0].text
+
+            honest = [ask(prompt=prompt, max_tokens=6, temperature=0.8, seed=7) for prompt in ("a", "bc", "def")]
+            return await asyncio.gather(*honest, ask(**hostile), return_exceptions=True)
+
+    with serving(ensemble, batch=Batch(draft=0)) as running:
+        *texts, last = asyncio.run(all_at_once(running))
+        assert running.engine.idle
+        assert running.figure("advisor_failed_steps_total") == 0
+    return texts, last
+
+
+@pytest.mark.parametrize("hostile", [{"top_p": 1e-300}, {"temperature": 1e-300}])
+def test_the_smallest_settings_fail_no_request(hostile: dict[str, float], tables: Path) -> None:
+    models = [tiny_model(byte_tokenizer(), seed).float() for seed in (1, 2)]
+    ensemble = Ensemble([member_of(model, byte_tokenizer(), name="single") for model in models], cache_dir=tables)
+    asked = {"prompt": "x", "max_tokens": 6, "temperature": 1.0, **hostile}
+    texts, last = texts_beside(ensemble, asked)
+    assert texts == [
+        ensemble.generate([prompt], max_new_tokens=6, temperature=0.8, seed=7)[0].text for prompt in ("a", "bc", "def")
+    ]
+    assert last == ensemble.generate(["x"], max_new_tokens=6)[0].text
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_fail_their_own_request_alone(temperature: float, tables: Path) -> None:
+    ensemble = Ensemble([broken(NAN), member("unigram with bytes", 1)], cache_dir=tables)
+    texts, last = texts_beside(ensemble, {"prompt": BAD, "max_tokens": 6, "temperature": temperature})
+    assert texts == [
+        ensemble.generate([prompt], max_new_tokens=6, temperature=0.8, seed=7)[0].text for prompt in ("a", "bc", "def")
+    ]
+    assert isinstance(last, openai.InternalServerError)
+    assert "broken: its logits are not numbers (NaN) at step 3" in last.message
+
+
+def test_a_text_that_fails_ends_the_other_texts_of_its_request(tables: Path) -> None:
+    with serving(Ensemble([broken(NAN)], cache_dir=tables)) as running:
+        assert complete(running, prompt=["a", BAD], max_tokens=6).status == 500
+        running.until(lambda: running.engine.idle)
+        assert complete(running, prompt=["a"], max_tokens=6).status == 200
+
+
+# Too much
+
+
+def test_the_prompts_of_a_request_are_counted_together(server: Running) -> None:
+    steps = server.figure("advisor_batch_rows_count")
+    reply = complete(server, prompt=["x" * 90] * 5)
+    assert reply.status == 400
+    assert reply.error["message"].startswith("this request needs more than 400 tokens for its prompts")
+    assert server.figure("advisor_batch_rows_count") == steps
+    assert complete(server, prompt=["x" * 90] * 4).status == 200
+
+
+def test_a_request_that_is_too_large_is_not_tokenized_as_a_whole(
+    server: Running, monkeypatch: pytest.MonkeyPatch, sure: Ensemble
+) -> None:
+    encode, read = sure.encode, []
+    monkeypatch.setattr(sure, "encode", lambda prompt: read.append(prompt) or encode(prompt))
+    assert complete(server, prompt=["x" * 300] * 8).status == 400
+    assert len(read) == 2
+
+
+def test_tokens_of_all_requests_are_counted(sure: Ensemble) -> None:
+    with serving(sure, RequestLimits(tokens=2000), batch=Batch(draft=0)) as running:
+        stream = running.client().completions.create(model="tiny", prompt="x", max_tokens=1900, stream=True)
+        next(iter(stream))
+        reply = complete(running, max_tokens=200)
+        assert (reply.status, reply.error["code"], reply.headers["Retry-After"]) == (429, "rate_limit_exceeded", "1")
+        stream.close()
+        running.until(lambda: running.engine.idle)
+        assert complete(running, max_tokens=200).status == 200
+
+
+def test_a_prompt_of_too_many_characters_is_refused_before_it_is_tokenized(
+    server: Running, monkeypatch: pytest.MonkeyPatch, sure: Ensemble
+) -> None:
+    monkeypatch.setattr(sure, "encode", lambda _: pytest.fail("tokenized"))
+    reply = complete(server, prompt="x" * 500_000)
+    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    conversation = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x" * 500_000}]})
+    assert server.ask("/v1/chat/completions", conversation).error["code"] == "context_length_exceeded"
+
+
+def test_a_long_stop_string_is_refused(server: Running) -> None:
+    assert complete(server, stop=["a", "b" * 257]).error["param"] == "stop"
+    assert complete(server, stop=["b" * 256]).status == 200
+
+
+def test_bodies_of_all_clients_have_a_limit(sure: Ensemble) -> None:
+    with serving(sure, RequestLimits(texts=1, body=20_000)) as running, ExitStack() as stack:
+        half = POST + b"Content-Length: 19000\r\n\r\n" + b" " * 15_000
+        stack.enter_context(connect(running, half))
+        running.until(lambda: len(running.server.server_state.tasks) == 1)
+        last = stack.enter_context(connect(running, half))
+        assert " 503 " in last.recv(65536).decode()
+        assert running.ask("/health").status == 200
+
+
+# Too slow
+
+
+@pytest.mark.parametrize(
+    ("phase", "sent"), [("head", HALF_HEAD), ("body", POST + b"Content-Length: 5000\r\n\r\n{")], ids=["head", "body"]
+)
+def test_what_drips_in_is_ended(
+    server: Running, monkeypatch: pytest.MonkeyPatch, phase: connections.Phase, sent: bytes
+) -> None:
+    monkeypatch.setitem(connections.SECONDS, phase, 0.3)
+    with connect(server, sent) as made:
+        ended = threading.Event()
+
+        def drip() -> None:
+            while not ended.wait(0.05):
+                try:
+                    made.sendall(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        answer = read(made)
+        ended.set()
+        thread.join()
+    assert answer.startswith("HTTP/1.1 408 ")
+    assert f"the {phase} of the request took too long" in answer
+
+
+def test_a_connection_without_a_byte_is_ended(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.SECONDS, "head", 0.3)
+    with connect(server) as made:
+        assert read(made).startswith("HTTP/1.1 408 ")
+
+
+def test_a_client_that_reads_nothing_is_disconnected(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.3)
+    server.until(lambda: not server.server.server_state.connections)
+    with connect(server) as made:
+        made.settimeout(0.5)
+        try:
+            while True:
+                made.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        except OSError:
+            pass  # the server reads no further, or has closed the connection
+        server.until(lambda: not server.server.server_state.connections)
+
+
+def test_a_text_that_takes_long_is_not_ended(sure: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    for phase in connections.SECONDS:
+        monkeypatch.setitem(connections.SECONDS, phase, 0.05)
+    with serving(sure, batch=Batch(draft=0)) as running:
+        assert len(running.client().completions.create(model="tiny", prompt="x", max_tokens=300).choices[0].text) > 99
+
+
+# Too many
+
+
+def test_half_sent_heads_lock_nobody_out(sure: Ensemble) -> None:
+    with serving(sure, connections=8) as running, ExitStack() as stack:
+        first, *_ = [stack.enter_context(connect(running, HALF_HEAD)) for _ in range(40)]
+        assert read(first) == ""
+        running.until(lambda: len(running.server.server_state.connections) == 8)
+        assert running.ask("/health").status == 200
+
+
+def test_a_client_that_had_a_response_keeps_its_connection_beside_half_sent_heads(sure: Ensemble) -> None:
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    def answer(made: socket.socket) -> bytes:
+        found = b""
+        while not found.endswith(b"}") and (part := made.recv(65536)):
+            found += part
+        return found
+
+    with serving(sure, connections=4) as running, ExitStack() as stack:
+        kept = stack.enter_context(connect(running, ask))
+        assert b"200 OK" in answer(kept)
+        first, *_ = [stack.enter_context(connect(running, HALF_HEAD)) for _ in range(20)]
+        assert read(first) == ""
+        kept.sendall(ask)
+        assert b"200 OK" in answer(kept)
+
+
+def test_where_every_connection_is_in_use_a_new_one_is_refused(sure: Ensemble) -> None:
+    with serving(sure, connections=2, batch=Batch(draft=0)) as running, running.client() as client:
+        streams = [client.completions.create(model="tiny", prompt="x", max_tokens=1900, stream=True) for _ in range(2)]
+        for stream in streams:
+            next(iter(stream))
+        with connect(running) as made:
+            assert read(made).startswith("HTTP/1.1 503 ")
+        for stream in streams:
+            stream.close()
+
+
+@pytest.mark.parametrize(("files", "most"), [(256, 160), (10**6, 1000), (-1, 1000), (50, 1)])
+def test_connections_leave_room_for_other_files(files: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
+    assert most_connections() == most
+
+
+# Hosts and redirects
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/nothing"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "[::2]", ""]
+)
+def test_another_host_is_refused(server: Running, host: str, path: str) -> None:
+    reply = server.ask(path, Host=host)
+    assert reply.status == 421
+    assert "--allow-host" in reply.error["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "localhost.", "127.0.0.1:1", "127.1.2.3", "[::1]:8000"])
+def test_this_machine_is_accepted(server: Running, host: str) -> None:
+    assert server.ask("/health", Host=host).status == 200
+
+
+def test_other_hosts_are_accepted_by_an_option(sure: Ensemble) -> None:
+    with serving(sure, hosts=["Proxy.Example"]) as running:
+        assert running.ask("/health", Host="proxy.example").status == 200
+        assert running.ask("/health", Host="evil.example").status == 421
+
+
+def test_a_client_without_a_host_is_no_browser(server: Running) -> None:
+    with connect(server, b"GET /health HTTP/1.0\r\n\r\n") as made:
+        assert " 200 " in read(made)
+
+
+def test_an_open_server_restricts_hosts_only_by_the_option() -> None:
+    with bind("0.0.0.0", 0) as bound:
+        assert allowed_hosts(bound, "0.0.0.0", []) is None
+        assert allowed_hosts(bound, "0.0.0.0", ["api.example"]) == {"localhost", "0.0.0.0", "api.example"}
+
+
+@pytest.mark.parametrize("path", ["/health/", "/metrics/", "/v1/completions/"])
+def test_nothing_is_redirected(server: Running, path: str) -> None:
+    reply = server.ask(path, Host="localhost")
+    assert reply.status == 404
+    assert "Location" not in reply.headers
+
+
+# The log
+
+
+def test_log_lines_are_few_and_short() -> None:
+    now = [0.0]
+    limit = LogLimit(lambda: now[0])
+
+    def written(text: str) -> list[str]:
+        record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, (), None)
+        return [record.getMessage()] if limit.filter(record) else []
+
+    lines = [line for n in range(1000) for line in written(f"{n} \x1b[2J % " + "x" * 1000)]
+    assert len(lines) == 20
+    assert all(len(line) < 400 and line.isprintable() for line in lines)
+    now[0] = 61.0
+    assert written("again") == ["again (980 more lines were left out)"]
+
+
+def test_a_traceback_becomes_one_line() -> None:
+    error = ValueError("first\nsecond")
+    record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "failed", (), (ValueError, error, None))
+    assert LogLimit().filter(record)
+    assert logging.Formatter().format(record) == "failed: ValueError: first\\nsecond"
+
+
+def test_wrong_requests_do_not_fill_the_log(sure: Ensemble, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(sure) as running:
+        for _ in range(50):
+            with connect(running, b"\x00nonsense\r\n\r\n") as made:
+                assert " 400 " in read(made)
+    assert 0 < len(caplog.records) <= 20
