@@ -17,7 +17,6 @@ from tiny import byte_tokenizer, tiny_model
 
 from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
-from advisor.tasks import lm_eval_tasks as harness
 from advisor.tasks.lm_eval_tasks import find
 from ensemble.errors import InputError
 
