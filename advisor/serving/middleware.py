@@ -103,7 +103,7 @@ class RequestMiddleware:
         self._app = app
         self._key_digest = key_digest
         self._max_body = limits.body
-        # Each running text may have a body of its own; more bodies at a time would only fill the memory.
+        # Each running text may have its body; more bodies at a time would only fill the memory.
         self._max_bodies = limits.texts * limits.body
         self._bodies = 0
         self._metrics = metrics
