@@ -1,7 +1,6 @@
 """Changed files and messages: each gives a result or a line, within limits; a short part of ``make fuzz``.
 
-``tests/fuzz/cases`` keeps inputs that once failed. Those that still fail are in ``KNOWN``, with what happens: a repair
-makes their test fail, and the line is then removed.
+``tests/fuzz/cases`` keeps inputs that once failed.
 """
 
 from __future__ import annotations
@@ -28,21 +27,6 @@ pytestmark = [
 SEED = 20
 SHORT = {"samples": 30, "evaluation": 20, "store": 60, "numbers": 60, "pool": 60, "ensemble": 20, "request": 40}
 """Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
-KNOWN = {
-    "reply/infinity-created.json": "ValueError: a number that is no JSON is kept as the server's words",
-    "reply/nan-in-meta.json": "ValueError: a number that is no JSON is kept as the server's words",
-    "safetensors/deep.json": "RecursionError in ensemble/models/memory.py:weights_size",
-    "safetensors/list.json": "AttributeError in ensemble/models/memory.py:weights_size",
-    "safetensors/no-shape.json": "KeyError in ensemble/models/memory.py:weights_size",
-    "safetensors/number.json": "TypeError in ensemble/models/memory.py:weights_size",
-    "safetensors/one-offset.json": "IndexError in ensemble/models/memory.py:weights_size",
-    "safetensors/shape-text.json": "TypeError in ensemble/models/memory.py:weights_size",
-    "task/absolute-glob.yaml": "NotImplementedError in advisor/tasks/data_sources.py:_read",
-    "task/glob.yaml": "ValueError in advisor/tasks/data_sources.py:_read",
-    "task/long-path.yaml": "OSError in advisor/tasks/data_sources.py:_existing",
-    "task/pattern-bomb.yaml": "MemoryError in advisor/tasks/templates.py:pattern_problem",
-}
-"""Kept cases that still fail, and what happens."""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -70,18 +54,7 @@ def test_a_changed_input_gives_a_result_or_a_line(name: str, kinds: dict[str, fu
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        pytest.param(
-            name,
-            path,
-            id=f"{name}/{path.name}",
-            marks=[pytest.mark.xfail(reason=KNOWN[key], strict=True)]
-            if (key := f"{name}/{path.name}") in KNOWN
-            else [],
-        )
-        for name, path in fuzzing.cases()
-    ],
+    ("name", "path"), [pytest.param(name, path, id=f"{name}/{path.name}") for name, path in fuzzing.cases()]
 )
 def test_an_input_that_once_failed_passes(name: str, path: Path) -> None:
     assert path.read_bytes() not in failing_cases(name)
@@ -92,10 +65,6 @@ def failing_cases(name: str) -> list[bytes]:
     """The kept cases of a kind that fail; read together, because a process for each takes long to start."""
     given = [path.read_bytes() for kind, path in fuzzing.cases() if kind == name]
     return [failure.data for failure in fuzzing.run(name, fuzzing.kinds()[name], given)[1]]
-
-
-def test_known_failures_are_kept_cases() -> None:
-    assert set(KNOWN) <= {f"{name}/{path.name}" for name, path in fuzzing.cases()}
 
 
 @settings(
