@@ -8,7 +8,8 @@ declares in literal values what the method is,
 and has a function ``make``. The level decides the arguments and the result of ``make``: see
 :mod:`ensemble.step.token_method`, ``_span`` and ``_response``. If the method has options, the module also has a frozen
 data class ``Options``, which raises InputError for a value that is out of range. Users give options as keyword
-arguments of :class:`ensemble.Ensemble`.
+arguments of :class:`ensemble.Ensemble`. Without ``Options``, ``make`` gets None. A method that ignores weights refuses
+unequal ones. ``geometric.py`` is a short example.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The metrics, one file each. A metric reads an answer from a response and compares it with the reference.
 
-To add a metric, add one file here and change no other. The file's name is the metric's name in a task file. It needs
+To add a metric, add one file here; no other code changes. The file's name is the metric's name in a task file. It needs
 
 - ``METRIC``, an object with the three members of the protocol `Metric`: ``packages``, ``problem`` and ``score``;
 - a module docstring that says when a response is right, with an example of ``METRIC.score`` and its result, and what
