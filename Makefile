@@ -14,7 +14,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test fuzz check format docs bench lock clean
+.PHONY: help venv demo test check format docs fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -39,7 +39,7 @@ format: venv  ## put the code into the form that `make check` wants
 docs: venv  ## build the site into build/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-fuzz: venv  ## change real files and messages for SECONDS (300), and read them; what fails is kept in build/fuzz
+fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
 bench: venv  ## run every benchmark, one after the other

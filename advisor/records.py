@@ -104,6 +104,7 @@ class Profile:
     @property
     def mean_length(self) -> float:
         """Mean length of the responses in characters, without failed questions; 0 if all questions failed."""
+        # An answer that failed has no text; its length of 0 would pass for a terse model.
         return _mean([answer.length for answer in self.answers if answer.error is None] or [0])
 
     @property
@@ -119,6 +120,7 @@ class Profile:
     @property
     def groups(self) -> dict[str, tuple[int, float]]:
         """Number of questions and accuracy (in points) of each part of the task, sorted by the part's name."""
+        # Sorted by name below, so that the same answers in another order give the same JSON.
         scores: dict[str, list[float]] = {}
         for answer in self.answers:
             if answer.group is not None:

@@ -64,6 +64,7 @@ class Response:
 
 def key_of(question: Mapping[str, Any]) -> str:
     """The key of a response: SHA-256 of everything that determines it."""
+    # Sorted, because the order in which a caller lists the parts must not change the key.
     return hashlib.sha256(json.dumps(question, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
@@ -190,6 +191,7 @@ class ResponseCache:
 
     def _replace_damaged(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
         aside = self._path.with_name(f"{self._path.stem}.damaged-{time.time_ns()}{self._path.suffix}")
+        # The write-ahead log belongs to the file: a new file must not take it over.
         for ending in ("", "-wal", "-shm"):
             if Path(f"{self._path}{ending}").exists():
                 Path(f"{self._path}{ending}").rename(f"{aside}{ending}")

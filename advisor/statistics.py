@@ -127,6 +127,7 @@ def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> 
     values = scores(profile)
     if not is_binary(values):
         return mean_interval(100 * values, level, seed)
+    # Not the bootstrap: with every answer right its interval would have no width.
     counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - level, method="wilson")
     return 100 * float(counted.low), 100 * float(counted.high)
 
@@ -154,6 +155,7 @@ def paired_intervals(
     profiles = (primary, *others)
     measured = [f(profile) for f in (scores, _lengths, _answered) for profile in profiles]
     accuracy, length, answered = np.split(resampled_means(np.column_stack(measured), seed), 3, axis=1)
+    # In place: the matrix has a row for each of the 10,000 resamples.
     accuracy *= 100
     # Questions without a response have no length. If a resample has only such questions, its length counts as 0.
     length = np.divide(length, answered, out=np.zeros_like(length), where=answered > 0)

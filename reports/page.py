@@ -55,6 +55,7 @@ def write_page(path: Path, result: Result) -> Path:
 
 def section_values(result: Result) -> dict[str, dict[str, Any]]:
     """Return the templates' values of the sections that the run has something to show for, by name."""
+    # Once for all figures: it replaces some hundred settings.
     with plain_style():
         computed = {name: get(result) if get else {} for name, _, get in SECTIONS}
     return {name: values for name, values in computed.items() if values is not None}

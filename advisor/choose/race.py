@@ -167,6 +167,7 @@ def _run_race(
             f"over {config.rules.max_gap:g} points"
         )
     places_of = {example.id: place for place, example in enumerate(config.dev.examples)}
+    # All later comparisons pair answers by their place.
     profiles = {name: _in_task_order(profiles[name], places_of) for name in names}
     return ProfiledPool(
         {name: profile for name, profile in profiles.items() if name not in reasons},

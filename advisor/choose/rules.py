@@ -124,6 +124,7 @@ def _tie(ordered: Sequence[Standing], index: int) -> str:
     this, following = _rank(ordered[index]), _rank(ordered[index + 1])
     if this[0] != following[0]:
         return ""
+    # The name comes last, so that the order never depends on the order of the pool file.
     if this[1] == following[1]:
         by = "name"
     else:

@@ -32,6 +32,7 @@ def spec_of_run(run: Path) -> EnsembleSpec:
         raise InputError(
             f"{run}: its set has one model, {spec.members[0].name}, which is not an ensemble; use this model alone"
         )
+    # The run's hashes, not new ones: the evidence is about the files that the run loaded.
     sources = read_result(run)["provenance"]["models"]
     members = []
     for member in spec.members:

@@ -233,6 +233,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
 
 def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
     """The number of responses in a race, and without one."""
+    # The candidates that stayed in the race answered all questions, so the largest count is that of all.
     counts = [len(profile.answers) for profile in profiles]
     return {"level": level, "responses": sum(counts), "of": len(counts) * max(counts)}
 

@@ -196,4 +196,5 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _interval(interval: list[float] | None) -> str:
+    # A dash and not a zero: a failed candidate has no accuracy.
     return "–" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"

@@ -157,6 +157,7 @@ class Evaluator:
         return made
 
     def _dev_scores(self) -> tuple[list[str], list[list[float]]]:
+        # Mostly stored already: the run that chose the set asked these questions.
         profiles = self._profiler.alone(self._names, self._config.dev)
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 

@@ -36,6 +36,7 @@ def interval_mark(canvas: Canvas, row: Measurements, shape: str, x: Scale, y: fl
     if row.accuracy_ci is not None:
         low, high = row.accuracy_ci
         canvas.line((x(low), y), (x(high), y), shape, width=3 if shape == "ensemble" else 2)
+    # The drawing has no room for numbers beside the marks, so they are shown on hover.
     title = f"{row.name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
     canvas.mark(x(row.accuracy), y, shape, title=title)
 

@@ -59,6 +59,7 @@ def read_evaluation(path: Path) -> MethodTable | None:
     Raises:
         InputError: The file is broken, or its schema version is not one of ``SCHEMA_VERSIONS``.
     """
+    # Most runs were never evaluated.
     if not path.exists():
         return None
     root = read_object(path, _WAY_OUT)

@@ -33,6 +33,7 @@ def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | No
     x = points_scale(ends, start, width - 52, pad=1.5)
     axis(canvas, x, foot, "accuracy, points", 5 if width == NARROW else 10)
     if run.best_single is not None:
+        # The line is what the ensemble has to pass.
         at = x(run.best_single)
         canvas.line((at, foot), (at, canvas.height), "muted", dash=(3, 3))
     for index, row in enumerate(rows):

@@ -33,6 +33,7 @@ def _telling(samples: Samples) -> list[ShownExample]:
     room, telling = MOST_BYTES_WITHOUT_SCRIPT, []
     for example in sorted(samples.examples, key=rank)[:SHOWN_WITHOUT_SCRIPT]:
         weight = example.weight + (BYTES_OF_A_STEP * len(example.trace.steps) if example.trace else 0)
+        # A long example is passed over, not the end: the others may be short.
         if weight <= room:
             telling.append(example)
             room -= weight

@@ -39,6 +39,7 @@ def _bars(result: Result) -> dict[int, dict[str, float]]:
     # At least one point, so that equal accuracies do not divide by zero.
     width = max(high - low, 1.0)
     primary = result.primary
+    # Without a primary there is no limit to draw, and the mark falls on the left end.
     limit = primary.accuracy - result.max_gap if primary and primary.accuracy is not None else low
 
     def percent(value: float) -> float:
