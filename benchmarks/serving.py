@@ -3,6 +3,9 @@
 The server is ``advisor serve`` in a process of its own, with models of the demo; the clients are connections of this
 process that send the same requests, each on its own connection, which is kept. In every round all clients ask at once,
 and then one after the other. What is not here: the network between machines, and what a client library takes.
+
+``--only hostile`` measures honest clients beside hostile ones: half-sent heads while the server may open 256 files, and
+20 clients that send slow, wrong and large requests beside 64 honest ones.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from advisor.pool.pool_file import read_pool
@@ -30,6 +34,9 @@ CLIENTS = 64
 LIMIT = "at least 4"
 SETS = {"": ("terse-neox", "terse-olmo", "terse-mistral"), "_long": ("stepwise-llama", "stepwise-llama")}
 """By the ending of the figures' names: the demo's set, and the only of its models that writes long answers, twice."""
+HOSTILE = 20
+HEADS, FILES = 300, 256
+KEY = "sesame"
 KEYS = ("serving_speedup", "lost", "same_texts", "refused_over_limit")
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -57,13 +64,14 @@ class Client:
         self._host, self._port = str(place.hostname), place.port or 80
         self._pipes: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, prompt: str, tokens: int) -> tuple[int, str]:
+    async def ask(self, prompt: str | Sequence[str], tokens: int, **more: object) -> tuple[int, str]:
         """The status and the text of the answer to a prompt; no text with any status but 200."""
         if self._pipes is None:
             self._pipes = await asyncio.open_connection(self._host, self._port)
         reader, writer = self._pipes
-        body = json.dumps({"model": "demo", "prompt": prompt, "max_tokens": tokens, "stop": ["\n"]}).encode()
+        body = json.dumps({"model": "demo", "prompt": prompt, "max_tokens": tokens, "stop": ["\n"], **more}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        head += f"Authorization: Bearer {KEY}\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
@@ -83,6 +91,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
     parser.add_argument("--batch-size", default="auto", help="the server's")
+    parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
     options = parser.parse_args(given)
     pool = read_pool(options.pool) if QUESTIONS.is_file() else []
     there = {c.name: c.checkpoint.location for c in pool if isinstance(c.checkpoint, Checkpoint)}
@@ -92,12 +101,18 @@ def main(given: Sequence[str] | None = None) -> int:
         if not all((Path(folder) / "config.json").is_file() for folder in folders):
             progress("benchmarks.serving: skipped, the demo's models are not there (python -m advisor.demo.train)")
             continue
-        if suffix and options.quick:
+        if suffix and (options.quick or options.only == "hostile"):
             continue
         progress(f"benchmarks.serving: {' + '.join(names)}")
+        if options.only == "hostile":
+            figures += _hostile(folders, options)
+            continue
         with server(folders, options) as (process, url):
             clock = _clock(process.pid) if options.clock == "cpu" else time.perf_counter
             figures += asyncio.run(_measured(url, clock, options, suffix, " + ".join(names)))
+    if options.only == "hostile":
+        tell("serving_hostile", figures, options)
+        return 0
     named = {figure.name for figure in figures}
     figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in named]
     tell("serving", figures, options)
@@ -105,15 +120,31 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def server(folders: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of these models, which ends with the block, and its address."""
-    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-requests", str(CLIENTS)]
+def server(
+    folders: Sequence[str],
+    options: argparse.Namespace,
+    texts: int = CLIENTS,
+    files: int | None = None,
+    log: IO[str] | int = subprocess.DEVNULL,
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server of these models, which ends with the block, and its address.
+
+    Args:
+        folders: The models.
+        options: The benchmark's.
+        texts: How many may run or wait.
+        files: How many files and connections the process may open; None for the usual number.
+        log: Where its standard error goes.
+    """
+    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-requests", str(texts)]
+    limits += ["--most-tokens", str(4096 * CLIENTS)]
     # As the pool has it: the demo's weights are stored in half precision, in which processors are slow.
     limits += ["--dtype", "float32"]
-    command = [sys.executable, "-c", _start(options.threads), "serve", *limits]
+    command = [sys.executable, "-c", _start(options.threads, files), "serve", *limits]
     for folder in folders:
         command += ["--models", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    environment = {**os.environ, "ADVISOR_API_KEY": KEY}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process:
         try:
             if process.stdout is None or not (url := process.stdout.readline().strip()):
                 raise RuntimeError(f"the server did not start: {' '.join(command)}")
@@ -122,8 +153,10 @@ def server(folders: Sequence[str], options: argparse.Namespace) -> Iterator[tupl
             process.terminate()
 
 
-def _start(threads: int | None) -> str:
+def _start(threads: int | None, files: int | None) -> str:
     limit = "" if threads is None else f"import torch; torch.set_num_threads({threads}); "
+    if files is not None:
+        limit += f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files})); "
     return f"{limit}from advisor.cli import main; main()"
 
 
@@ -178,6 +211,154 @@ async def _over_the_limit(connections: Sequence[Client], prompt: str) -> int:
     found = await asyncio.gather(*(connection.ask(prompt, 64) for connection in connections))
     statuses = [status for status, _ in found]
     return statuses.count(429) if statuses.count(200) + statuses.count(429) == len(statuses) else -1
+
+
+def _hostile(folders: Sequence[str], options: argparse.Namespace) -> list[Figure]:
+    """What hostile clients cost the honest ones."""
+    figures = []
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        with server(folders, options, files=FILES, log=log) as (_, url):
+            waits = asyncio.run(_beside_half_heads(url, options.rounds or 5))
+        note = f"{HEADS} half-sent heads, {FILES} file descriptors, one client with the key"
+        worst = Figure("answered_within_s", max(waits), min(waits), max(waits), "at most 2", note)
+        figures += [worst, Figure("log_kib_half_heads", log.tell() / 2**10, note=note)]
+    seconds, clients = (4, 8) if options.quick else (60, CLIENTS)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        with server(folders, options, texts=8 * CLIENTS, log=log) as (process, url):
+            asked, lost, differ = asyncio.run(_beside_hostile(url, demo_prompts(clients), seconds))
+            peak = _peak_mib(process.pid)
+        note = f"{clients} clients beside {HOSTILE} hostile ones for {seconds} s"
+        figures += [
+            Figure("hostile_asked", asked, note=f"{note}: requests of the honest ones"),
+            Figure("hostile_lost", lost, limit="0", note=note),
+            Figure("hostile_same_texts", float(not differ), limit="1", note=f"{note}; as without the hostile ones"),
+            Figure("hostile_peak_mib", peak, note=f"{note}; memory of the server"),
+            Figure("hostile_log_kib", log.tell() / 2**10, note=note),
+        ]
+    return figures
+
+
+def _peak_mib(process: int) -> float | None:
+    """The most memory that a process has held so far, on Linux."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM:")), None)
+
+
+async def _beside_half_heads(url: str, rounds: int) -> list[float]:
+    """The seconds that an honest client waits for its answer while others hold half-sent heads, in each round."""
+    hostile = [asyncio.create_task(_again(_half_head, url, n)) for n in range(HEADS)]
+    await asyncio.sleep(3)
+    waits = []
+    for _ in range(rounds):
+        client, start = Client(url), time.perf_counter()
+        status, _text = await asyncio.wait_for(client.ask("1 + 1 =", 2), 60)
+        waits.append(time.perf_counter() - start if status == 200 else float("inf"))
+        await client.close()
+        await asyncio.sleep(0.5)
+    await _end(hostile)
+    return waits
+
+
+async def _beside_hostile(url: str, prompts: Sequence[str], seconds: float) -> tuple[int, int, int]:
+    """The honest clients' requests beside hostile clients: how many, how many are lost, how many texts differ."""
+    alone = [await Client(url).ask(prompt, 16) for prompt in prompts]
+    kinds = (_half_head, _half_body, _tiny_numbers, _many_prompts, _large_body, _other_host, _leaving)
+    hostile = [asyncio.create_task(_again(kinds[n % len(kinds)], url, n)) for n in range(HOSTILE)]
+    end = time.perf_counter() + seconds
+
+    async def honest(prompt: str, wanted: tuple[int, str]) -> tuple[int, int, int]:
+        client = Client(url)
+        asked = lost = differ = 0
+        while time.perf_counter() < end:
+            asked += 1
+            try:
+                found = await asyncio.wait_for(client.ask(prompt, 16), 60)
+            except (OSError, EOFError, asyncio.TimeoutError):
+                client, found = Client(url), (0, "")
+            lost += found[0] != 200
+            differ += found != wanted
+        await client.close()
+        return asked, lost, differ
+
+    counts = await asyncio.gather(*(honest(*pair) for pair in zip(prompts, alone, strict=True)))
+    await _end(hostile)
+    asked, lost, differ = (sum(column) for column in zip(*counts, strict=True))
+    return asked, lost, differ
+
+
+async def _again(attack: Callable[[str, int], Coroutine[Any, Any, None]], url: str, number: int) -> None:
+    """Attack again and again, whatever the server does."""
+    while True:
+        with suppress(OSError, EOFError, asyncio.TimeoutError, StopIteration, ValueError):
+            await asyncio.wait_for(attack(url, number), 120)
+        await asyncio.sleep(0.5)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(url: str, data: bytes, drip: bytes = b"") -> None:
+    """Send bytes, then more of them every second, until the server closes the connection."""
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(str(place.hostname), place.port or 80)
+    try:
+        writer.write(data)
+        while True:
+            with suppress(asyncio.TimeoutError):
+                if not await asyncio.wait_for(reader.read(2**16), 1):
+                    return
+            writer.write(drip)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def _post(rest: str) -> bytes:
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Authorization: Bearer {KEY}\r\n{rest}".encode()
+
+
+async def _half_head(url: str, _: int) -> None:
+    await _send(url, _post("X-Slow: "), b"x")
+
+
+async def _half_body(url: str, _: int) -> None:
+    await _send(url, _post("Content-Length: 900000\r\n\r\n{"), b" ")
+
+
+async def _large_body(url: str, _: int) -> None:
+    await _send(url, _post("Transfer-Encoding: chunked\r\n\r\n"), b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+
+
+async def _other_host(url: str, _: int) -> None:
+    await _send(url, b"GET /health/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n\x00nonsense\r\n\r\n")
+
+
+async def _tiny_numbers(url: str, number: int) -> None:
+    client = Client(url)
+    more: tuple[dict[str, object], ...] = ({"top_p": 1e-300, "temperature": 1}, {"temperature": 1e-300})
+    await client.ask(f"hostile {number}", 16, **more[number % 2])
+    await client.close()
+
+
+async def _many_prompts(url: str, number: int) -> None:
+    client = Client(url)
+    # A megabyte, which an honest client may send, and which is more tokens than the server takes.
+    await client.ask([f"{number} x" * 3750] * 64, 4096)
+    await client.close()
+
+
+async def _leaving(url: str, number: int) -> None:
+    client = Client(url)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(client.ask(f"hostile {number}", 64), 0.05)
+    await client.close()
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
-    decoder = ensemble.decoder(Batch(size=4, tokens=120))
+    decoder = ensemble.decoder(Batch(size=4, tokens=90))
     for number, prompt in enumerate(prompts):
         decoder.add(number, prompt, Settings(9))
     together, found = 0, {}

@@ -130,7 +130,7 @@ def test_the_prompts_of_a_request_are_counted_together(server: Running) -> None:
     steps = server.figure("advisor_batch_rows_count")
     reply = complete(server, prompt=["x" * 90] * 5)
     assert reply.status == 400
-    assert reply.error["message"].startswith("this request needs more than 400 tokens for its prompts")
+    assert reply.error["message"].startswith("the prompts of this request have more than 400 tokens")
     assert server.figure("advisor_batch_rows_count") == steps
     assert complete(server, prompt=["x" * 90] * 4).status == 200
 
@@ -145,14 +145,14 @@ def test_a_request_that_is_too_large_is_not_tokenized_as_a_whole(
 
 
 def test_tokens_of_all_requests_are_counted(sure: Ensemble) -> None:
-    with serving(sure, RequestLimits(tokens=2000), batch=Batch(draft=0)) as running:
-        stream = running.client().completions.create(model="tiny", prompt="x", max_tokens=1900, stream=True)
+    with serving(sure, RequestLimits(tokens=150), batch=Batch(draft=0)) as running:
+        stream = running.client().completions.create(model="tiny", prompt="x" * 90, max_tokens=1900, stream=True)
         next(iter(stream))
-        reply = complete(running, max_tokens=200)
+        reply = complete(running, prompt="x" * 90)
         assert (reply.status, reply.error["code"], reply.headers["Retry-After"]) == (429, "rate_limit_exceeded", "1")
         stream.close()
         running.until(lambda: running.engine.idle)
-        assert complete(running, max_tokens=200).status == 200
+        assert complete(running, prompt="x" * 90, max_tokens=4).status == 200
 
 
 def test_a_prompt_of_too_many_characters_is_refused_before_it_is_tokenized(

@@ -56,7 +56,7 @@ def serve(
         typer.Option(
             "--most-tokens",
             min=1,
-            help="Tokens of all texts that run or wait, with their prompts. Default: enough for --max-requests texts.",
+            help="Tokens in the prompts of all texts that run or wait. Default: 4096 for each of --max-requests.",
         ),
     ] = None,
     max_connections: Annotated[

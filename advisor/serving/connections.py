@@ -61,9 +61,12 @@ class LimitedProtocol(H11Protocol):
         """See :class:`asyncio.Protocol`."""
         super().connection_made(transport)
         self._enter("head")
-        others = [c for c in self.connections if isinstance(c, LimitedProtocol) and c is not self]
-        others = [c for c in others if c._phase[0] != "gone"]
-        if self._most is None or len(others) < self._most:
+        if self._most is None or len(self.connections) <= self._most:
+            return
+        # Those that were aborted in this turn of the loop are still among the server's connections.
+        others = [c for c in self.connections if isinstance(c, LimitedProtocol) and c._phase[0] != "gone"]
+        others.remove(self)
+        if len(others) < self._most:
             return
         waiting = [c for c in others if c._phase[0] in _EVICTED]
         if waiting:

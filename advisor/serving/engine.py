@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 STOPPING = "the server is stopping"
+_USUAL_TOKENS = 4096
+"""Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,6 @@ class _RunningText:
         stream: Of its request.
         index: Index of the text within its request.
         prompt: Token ids for each member.
-        tokens: Tokens that it may have at its end, with the prompt.
         draw: Number of its random draws.
         pieces: The bytes that may be sent.
         steps_sent: Number of steps whose log-probabilities were sent.
@@ -132,7 +133,6 @@ class _RunningText:
     stream: RequestStream
     index: int
     prompt: list[list[int]]
-    tokens: int
     draw: int
     pieces: Pieces
     steps_sent: int = 0
@@ -188,7 +188,7 @@ class ServingEngine:
         self._lock = threading.RLock()
         self._accepted = 0
         self._next_number = 0
-        self._most_tokens = limits.usual_tokens if limits.tokens is None else limits.tokens
+        self._most_tokens = limits.texts * _USUAL_TOKENS if limits.tokens is None else limits.tokens
         self._most_characters = self._characters_that_fit()
         self.refusing = ""
         self._post: Callable[[Sequence[tuple[RequestStream, Event]]], None] = lambda _: None
@@ -302,8 +302,7 @@ class ServingEngine:
             return _prompt_error(error)
         for index, number in enumerate(stream.numbers):
             prompt, draw = prompts[index // request.copies], 1 + index % request.copies
-            size = _most_tokens(prompt, request)
-            self._texts[number] = _RunningText(stream, index, prompt, size, draw, Pieces(stops))
+            self._texts[number] = _RunningText(stream, index, prompt, draw, Pieces(stops))
             self._decoder.add(number, prompt, request.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
@@ -323,16 +322,16 @@ class ServingEngine:
             if limit is not None and len(ids[0]) > limit:
                 raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
             prompts.append(ids)
-            tokens += request.copies * _most_tokens(ids, request)
+            tokens += request.copies * _length(ids)
             # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
             if tokens > self._most_tokens:
                 raise RequestError(
                     400,
-                    f"this request needs more than {self._most_tokens} tokens for its prompts and their longest "
-                    "answers, which is this server's limit; send fewer prompts at a time",
+                    f"the prompts of this request have more than {self._most_tokens} tokens together, which is this "
+                    "server's limit; send fewer prompts at a time",
                 )
-        if tokens + sum(text.tokens for text in self._texts.values()) > self._most_tokens:
-            raise _busy(f"the limit of {self._most_tokens} tokens of running and waiting texts is reached")
+        if tokens + sum(_length(text.prompt) for text in self._texts.values()) > self._most_tokens:
+            raise _busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
         return prompts
 
     def _characters_that_fit(self) -> int | None:
@@ -415,9 +414,9 @@ def _characters(prompt: Prompt) -> int:
     return 0 if isinstance(prompt, Sourced) else sum(len(message["content"]) for message in prompt)
 
 
-def _most_tokens(prompt: Sequence[Sequence[int]], request: GenerationRequest) -> int:
-    """Tokens that a text may have at its end, with the prompt, in the member where these are the most."""
-    return max(map(len, prompt)) + request.settings.max_new_tokens
+def _length(prompt: Sequence[Sequence[int]]) -> int:
+    """Tokens of a prompt, in the member that has the most."""
+    return max(map(len, prompt))
 
 
 def _busy(reason: str) -> RequestError:

@@ -64,8 +64,7 @@ class RequestLimits:
         body: Largest body of a request, in bytes.
         default_tokens: Longest text of a request that names no limit, in tokens.
         default_stop: Stop strings of a request that names none.
-        tokens: Tokens of all texts that run or wait, their prompts and their longest answers; None for
-            :attr:`usual_tokens`.
+        tokens: Tokens of the prompts of all texts that run or wait; None for 4,096 for each text.
     """
 
     texts: int = 64
@@ -75,11 +74,6 @@ class RequestLimits:
     default_tokens: int = 256
     default_stop: tuple[str, ...] = ()
     tokens: int | None = None
-
-    @property
-    def usual_tokens(self) -> int:
-        """Enough for the longest answers of all texts, each to a prompt of 1,024 tokens."""
-        return self.texts * (self.new_tokens + 1024)
 
 
 @dataclass(frozen=True, slots=True)

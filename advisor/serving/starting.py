@@ -107,9 +107,8 @@ def make_app_of(
         # After loading: what is free then is free for the texts.
         room = ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens)
         batch_size = min(limits.texts, _MAX_ROWS if room is None else max(1, min(room, _MAX_ROWS)))
-    # A batch of long prompts would else take more memory than there is, and cost every text that runs beside it.
-    batch = Batch(batch_size, tokens=ensemble.most_rows(1))
-    engine = ServingEngine(ensemble, batch, limits, metrics)
+    # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
+    engine = ServingEngine(ensemble, Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS), limits, metrics)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, chosen.method, fingerprint(chosen), int(time.time()))
     return make_app(engine, served, limits, metrics, key_digest, hosts), engine

@@ -198,9 +198,9 @@ class Decoder:
         if self._batch.tokens is None:
             return room
         # In their order, so that a long prompt is not overtaken for ever by short ones.
-        longest = max((sequence.most_tokens for sequence in self._contexts.sequences), default=0)
+        longest = max((max(map(len, sequence.prompts)) for sequence in self._contexts.sequences), default=0)
         for n in range(room):
-            longest = max(longest, self._waiting[n].most_tokens)
+            longest = max(longest, *map(len, self._waiting[n].prompts))
             # A cache has as many slots in each row as the longest row needs.
             if (running + n + 1) * longest > self._batch.tokens and running + n:
                 return n

@@ -73,7 +73,6 @@ class Sequence:
 
     Attributes:
         stops: The stop strings, as bytes.
-        most_tokens: Tokens of its longest prompt and its longest text.
         readers: For each member but the primary, the emitted text in its ids.
         fed: For each member, the ids after the prompt that its runner holds.
         tokens: The primary's ids, as emitted.
@@ -98,7 +97,6 @@ class Sequence:
         self.prompts = list(prompts)
         self.settings = settings
         self.stops = [stop.encode() for stop in settings.stop]
-        self.most_tokens = max(map(len, self.prompts)) + settings.max_new_tokens
         # The primary needs no reader: the emitted tokens are its own ids.
         self.readers = [Continuation(member.vocabulary) for member in members[1:]]
         self.fed: list[list[int]] = [[] for _ in prompts]

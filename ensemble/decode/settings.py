@@ -73,8 +73,8 @@ class Batch:
         size: Texts to decode at a time, at least 1.
         draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
         trace: Whether to keep what each member wanted at each step.
-        tokens: The largest product of the running rows and the longest of them (its prompt and its ``max_new_tokens``);
-            a single text may have more. None for no limit.
+        tokens: The largest product of the running rows and the longest of their prompts; a single prompt may have more.
+            None for no limit.
     """
 
     size: int = 32
