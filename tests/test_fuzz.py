@@ -29,6 +29,9 @@ SEED = 20
 SHORT = {"samples": 30, "evaluation": 20, "store": 60, "numbers": 60, "pool": 60, "ensemble": 20, "request": 40}
 """Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
 KNOWN = {
+    "config/layers-without-end.json": "it does not end",
+    "gguf/hangs.gguf": "it does not end",
+    "gguf/slow.gguf": "it takes more than 5 s",
     "reply/infinity-created.json": "ValueError: a number that is no JSON is kept as the server's words",
     "reply/nan-in-meta.json": "ValueError: a number that is no JSON is kept as the server's words",
     "safetensors/deep.json": "RecursionError in ensemble/models/memory.py:weights_size",
@@ -36,6 +39,7 @@ KNOWN = {
     "safetensors/no-shape.json": "KeyError in ensemble/models/memory.py:weights_size",
     "safetensors/number.json": "TypeError in ensemble/models/memory.py:weights_size",
     "safetensors/one-offset.json": "IndexError in ensemble/models/memory.py:weights_size",
+    "safetensors/size-of-400-digits.json": "OverflowError in ensemble/models/memory.py:check_memory",
     "safetensors/shape-text.json": "TypeError in ensemble/models/memory.py:weights_size",
     "task/absolute-glob.yaml": "NotImplementedError in advisor/tasks/data_sources.py:_read",
     "task/glob.yaml": "ValueError in advisor/tasks/data_sources.py:_read",
