@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import select
@@ -146,10 +147,11 @@ def _batch(kind: Kind, given: Sequence[bytes]) -> list[tuple[str, str]]:
             os.close(receive)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            status = os.waitpid(child, 0)[1]
+    hangs = hangs or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU)
     outcomes = [(outcome, reason) for outcome, reason in map(json.loads, lines)]
     if len(outcomes) < len(given):
-        outcomes.append(("slow", "it hangs") if hangs else ("tracebacks", "it ends the process"))
+        outcomes.append(("slow", "it does not end") if hangs else ("tracebacks", "it ends the process"))
     return outcomes
 
 
@@ -184,6 +186,7 @@ def _serve(kind: Kind, given: Sequence[bytes], folder: Path, send: int) -> NoRet
         for n, data in enumerate(given, start=1):
             outside.clear()
             start = time.process_time()
+            _limit_time(start)
             outcome, reason = _outcome(kind, data, folder, n)
             if outside:
                 outcome, reason = "outside", outside[0]
@@ -228,6 +231,14 @@ def _limit_memory() -> None:
     limit = pages * resource.getpagesize() + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _limit_time(used: float) -> None:
+    import resource
+
+    # The system ends a process that uses more: code of C and Rust cannot be stopped from within.
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used + SECONDS) + 1, hard))
 
 
 def _watch(folder: Path, outside: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
