@@ -20,7 +20,7 @@ from ensemble.models.member import Member, Prompt
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
 from ensemble.saved.folder import read as read_saved
-from ensemble.saved.folder import save, spec_of
+from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.scorer import ChoiceScore, Scorer
@@ -150,7 +150,10 @@ class Ensemble:
                 nothing is written.
             UniteError: The folder cannot be written, or the hub refuses.
         """
-        return save(spec_of(self), Path(folder), push_to_hub, private=private)
+        # Equal weights are written as null, so that a member added by hand needs no new weights.
+        weights = None if len(set(self.weights)) == 1 else self.weights
+        spec = EnsembleSpec(specs_of(self.members), self.method, self.k, weights, self.options)
+        return save(spec, Path(folder), push_to_hub, private=private)
 
     def generate(
         self,

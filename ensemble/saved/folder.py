@@ -19,7 +19,7 @@ from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card
 
 if TYPE_CHECKING:
-    from ensemble.api import Ensemble
+    from ensemble.models.member import Member
 
 FILE = "ensemble.json"
 CARD = "README.md"
@@ -32,24 +32,22 @@ def is_saved(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def spec_of(ensemble: Ensemble) -> EnsembleSpec:
-    """The spec of a loaded ensemble; every member has a commit or the hashes of its files.
+def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
+    """The specs of loaded members, each with a commit or the hashes of its files, and with different names.
 
     Raises:
         InputError: A member was made from a model in memory, or the hub does not know its commit.
     """
-    members = []
-    for member in ensemble.members:
+    specs = []
+    for member in members:
         if member.spec is None:
             raise InputError(
                 f"{member.name}: it was made from a model in memory, so there is no path or id to save; "
                 "save the model to a folder, and load it from there"
             )
         checkpoint, files = _pinned(member.spec.checkpoint)
-        members.append(replace(member.spec, checkpoint=checkpoint, files=files))
-    # Equal weights are written as null, so that a member added by hand needs no new weights.
-    weights = None if len(set(ensemble.weights)) == 1 else ensemble.weights
-    return EnsembleSpec(_distinct_names(members), ensemble.method, ensemble.k, weights, ensemble.options)
+        specs.append(replace(member.spec, checkpoint=checkpoint, files=files))
+    return _distinct_names(specs)
 
 
 def save(
