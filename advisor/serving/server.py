@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 64
 """Files and sockets of the process that are not connections."""
-_ACCEPTED_AT_ONCE = 32
-"""Connections that asyncio accepts before any of them is seen here; they need file descriptors beyond the limit."""
+_ACCEPTED_AT_ONCE = 8
+"""Connections that asyncio accepts in a turn of its loop. It hands them over and closes others some turns later; until
+then, those of four turns need file descriptors beyond the limit."""
 _QUEUE = 1024
 """Connections that wait in the system until they are accepted."""
 # After the last text is decoded, slow clients have this time to read it.
@@ -90,7 +91,7 @@ def most_connections() -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
-    return max(1, min(_MOST_CONNECTIONS, files - _OTHER_FILES - _ACCEPTED_AT_ONCE))
+    return max(1, min(_MOST_CONNECTIONS, files - _OTHER_FILES - 4 * _ACCEPTED_AT_ONCE))
 
 
 class GracefulServer(uvicorn.Server):
