@@ -145,7 +145,7 @@ def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, mod
     place.pool(str(models / "truncated"), str(models / "alpha"))
     ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml")
     assert ran.status == 0
-    assert "note truncated: it cannot be loaded: SafetensorError" in ran.err
+    assert "note truncated: it cannot be loaded: " in ran.err
     assert re.fullmatch(r" *[\d.]+ points +\d+ characters +\d+ cut off  alpha\n", ran.out)
     place.pool(str(models / "truncated"), str(models / "numberless"))
     ran = place.advisor(*SELECT, "--quiet")

@@ -151,7 +151,7 @@ def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceC
     """A job whose responses are kept nowhere else."""
     spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name),))
     answer = partial(answers, name, partial(load_ensemble, spec, cache))
-    store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda _: None)
+    store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda *_: None)
     progress = Progress(quiet=True)
     options = {"key": {}, "cache": store, "progress": progress, "spec": spec, "resources": (Resources(),)}
     return Watched(name, task, setting or InferenceConfig(), answer, **options)

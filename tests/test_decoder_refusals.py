@@ -134,7 +134,7 @@ def word_pieces(folder: Path) -> None:
         (remove("tokenizer*"), "no tokenizer.json in it"),
         (write("config.json", "{"), "its config.json cannot be used"),
         (write("config.json", '{"model_type": "new-thing"}'), "its config.json cannot be used"),
-        (write("tokenizer.json", "{"), "it cannot be loaded"),
+        (write("tokenizer.json", "{"), "its tokenizer.json cannot be used"),
         (write("model.safetensors", "x"), "it cannot be loaded"),
         (word_pieces, "its tokenizer decodes by WordPiece"),
     ],

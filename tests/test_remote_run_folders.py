@@ -138,7 +138,7 @@ def test_an_option_of_a_method_that_is_no_yaml_is_one_line(place: Place, models:
 
 def test_a_stop_string_that_is_no_text_is_refused(place: Place, models: Path) -> None:
     write(place, models)
-    assert "--stop" in place.refused("run", "run", "Hello", "--stop", "\udcff")
+    assert "stop: it is not Unicode text" in place.refused("run", "run", "Hello", "--stop", "\udcff")
 
 
 @pytest.mark.parametrize("model", ["~no-such-user/m", "x" * 5000, "a\0b", "", "@", "\udcff"])

@@ -326,6 +326,16 @@ def test_nothing_is_redirected(server: Running, path: str) -> None:
 # The log
 
 
+@pytest.fixture(autouse=True)
+def _not_debugging() -> Iterator[None]:
+    # A test of --debug in the same process may have changed the level, and then nothing is shortened.
+    logger = logging.getLogger("advisor")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    yield
+    logger.setLevel(before)
+
+
 def test_log_lines_are_few_and_short() -> None:
     now = [0.0]
     limit = LogLimit(lambda: now[0])

@@ -46,8 +46,6 @@ def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
     Settings(
         stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
     )
-    if not all(map(is_text, options["stop"] or ())):
-        raise InputError("--stop: one of the strings is not UTF-8 text; convert it")
     hush()
     if options["models"]:
         spec = chosen_by_hand(options["models"])
