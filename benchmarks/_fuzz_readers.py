@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -293,7 +294,8 @@ def _load(folder: Path, name: str, data: bytes) -> None:
     model.mkdir()
     for path in (_MODELS / "terse-llama").iterdir():
         if path.name != name:
-            (model / path.name).symlink_to(path)
+            # Copies: a link that leads out of the folder is refused, and nothing else would be tried.
+            shutil.copyfile(path, model / path.name)
     (model / name).write_bytes(data)
     _load_checkpoint(str(model))
 

@@ -24,6 +24,14 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def exists(path: str | Path) -> bool:
+    """Whether a path exists; False for a text that cannot be a path, for example one that is too long."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long or unreadable; ~ with an unknown user; a null character
+        return False
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file so that other processes see the old content or the new content, never a part.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ensemble.files import exists
 from ensemble.models import gguf
 
 ChatTemplate = Literal["auto", "always", "never"]
@@ -80,7 +81,7 @@ class Checkpoint:
     def is_local(self) -> bool:
         """Whether it is a path on this machine."""
         # A path that does not exist is local too, so that a wrong path is not looked for on the hub.
-        return self.path_or_id.startswith((".", "/", "~")) or Path(self.path_or_id).expanduser().exists()
+        return self.path_or_id.startswith((".", "/", "~")) or exists(self.path_or_id)
 
     @property
     def absolute(self) -> Checkpoint:

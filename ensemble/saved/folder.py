@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.errors import InputError, UniteError
+from ensemble.files import exists
 from ensemble.methods import make_options, option_fields
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX
@@ -160,7 +161,7 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
                 "then give trust_remote_code=True (--trust-remote-code)"
             )
         if checkpoint.is_local and check_files:
-            if not Path(checkpoint.path_or_id).exists():
+            if not exists(checkpoint.path_or_id):
                 raise InputError(f"{file}: its member {checkpoint.path_or_id} does not exist; correct the path there")
             try:
                 check_unchanged(checkpoint, member.files)
