@@ -17,7 +17,7 @@ from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import LocalRunner, common_prefix
 from ensemble.score.choices import ChoiceQuestion, State, check_lengths, entries_of, paths
-from ensemble.score.scorer import MAX_LOGITS, Scorer, continuations
+from ensemble.score.scorer import MAX_LOGITS, Scorer, continuations, in_batches
 from ensemble.step.sampler import no_token
 from ensemble.step.token_method import TokenRule
 from ensemble.vocabulary.joint import NONE, JointVocabulary
@@ -109,21 +109,13 @@ class PassageScorer:
             InputError: A member's context cannot hold a passage.
             MemberError: A passage cannot be scored, because a member's logits are NaN; raised after all others.
         """
-        failure: MemberError | None = None
         widest = max(member.vocabulary.size for member in self._members)
         rows = _ROWS_OF_PIECE if len(self._members) > 1 else 1
         size = max(1, min(batch_size, MAX_LOGITS // (widest * self._size * rows)))
         # The longest first: if memory runs out, then at once and not after hours.
         order = sorted(range(len(passages)), key=lambda n: -len(passages[n].tokens))
-        for first in range(0, len(order), size):
-            batch = order[first : first + size]
-            for n, total in zip(batch, self._score([passages[n] for n in batch]), strict=True):
-                if isinstance(total, MemberError):
-                    failure = failure or total
-                else:
-                    yield n, total
-        if failure is not None:
-            raise failure
+        groups = (order[first : first + size] for first in range(0, len(order), size))
+        yield from in_batches(passages, groups, self._score)
 
     @torch.inference_mode()
     def _score(self, passages: Sequence[Passage]) -> list[float | MemberError]:

@@ -7,8 +7,9 @@ The scored texts are known in advance, so no step waits for another: each member
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,9 @@ from ensemble.score.choices import ChoiceQuestion, batches
 from ensemble.step.sampler import Detokenizer, Draw, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
+
+Q = TypeVar("Q")
+S = TypeVar("S")
 
 MAX_LOGITS = 2**26
 """Logits of a member to hold at a time (256 MiB in float32), unless a single question has more."""
@@ -37,6 +41,33 @@ class ChoiceScore:
 
     value: float
     greedy: bool | None = None
+
+
+def in_batches(
+    questions: Sequence[Q], batches: Iterable[Sequence[int]], score: Callable[[Sequence[Q]], Sequence[S | MemberError]]
+) -> Iterator[tuple[int, S]]:
+    """Score questions batch by batch, so that one that fails does not lose the others.
+
+    Args:
+        questions: The questions.
+        batches: The numbers of the questions of each batch.
+        score: Scores a batch: for each question its score or its error.
+
+    Yields:
+        A question's number and its score.
+
+    Raises:
+        MemberError: The first error of a question; raised after all others.
+    """
+    failure: MemberError | None = None
+    for batch in batches:
+        for n, scored in zip(batch, score([questions[n] for n in batch]), strict=True):
+            if isinstance(scored, MemberError):
+                failure = failure or scored
+            else:
+                yield n, scored
+    if failure is not None:
+        raise failure
 
 
 class Scorer:
@@ -73,16 +104,8 @@ class Scorer:
         Raises:
             MemberError: A question cannot be scored, because a member's logits are NaN; raised after all others.
         """
-        failure: MemberError | None = None
         places = MAX_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
-        for batch in batches(questions, batch_size, places):
-            for n, scores in zip(batch, self._score([questions[n] for n in batch]), strict=True):
-                if isinstance(scores, MemberError):
-                    failure = failure or scores
-                else:
-                    yield n, scores
-        if failure is not None:
-            raise failure
+        yield from in_batches(questions, batches(questions, batch_size, places), self._score)
 
     @torch.inference_mode()
     def _score(self, questions: Sequence[ChoiceQuestion]) -> list[list[ChoiceScore] | MemberError]:
