@@ -9,7 +9,7 @@ from typing import Literal
 
 from ensemble.errors import InputError
 
-FinishReason = Literal["eos", "stop", "length", "error"]
+FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
 
@@ -27,28 +27,31 @@ class Answer:
 
     Attributes:
         id: The question's id within its task.
-        text: The response. It is untrusted text.
+        text: The response. It is untrusted text. None if a log has only its score.
         extracted: The part of the response that the metric scores; None if it found nothing.
         score: Between 0 and 1.
         finish_reason: Why generation ended. ``length``: it was cut off. ``error``: the model gave no response.
+            ``unknown``: a log does not say it.
         error: The reason in one line, if ``finish_reason`` is ``error``.
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.
+        logged_length: Characters of the response, if a log has this number and no text.
     """
 
     id: str
-    text: str
+    text: str | None
     extracted: str | None
     score: float
     finish_reason: FinishReason
     error: str | None = None
     options: tuple[float | None, ...] = ()
     group: str | None = None
+    logged_length: int | None = None
 
     @property
-    def length(self) -> int:
-        """Characters of the response."""
-        return len(self.text)
+    def length(self) -> int | None:
+        """Characters of the response; None if a log has neither the text nor this number."""
+        return self.logged_length if self.text is None else len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +105,15 @@ class Profile:
         return 100 * _mean([answer.score for answer in self.answers])
 
     @property
-    def mean_length(self) -> float:
-        """Mean length of the responses in characters, without failed questions; 0 if all questions failed."""
+    def mean_length(self) -> float | None:
+        """Mean length of the responses in characters, without failed questions; 0 if all questions failed.
+
+        None if a log lacks the length of a response.
+        """
         # An answer that failed has no text; its length of 0 would pass for a terse model.
-        return _mean([answer.length for answer in self.answers if answer.error is None] or [0])
+        lengths = [answer.length for answer in self.answers if answer.error is None]
+        known = [length for length in lengths if length is not None]
+        return None if len(known) < len(lengths) else _mean(known or [0])
 
     @property
     def standing(self) -> Standing:

@@ -145,7 +145,8 @@ def paired_intervals(
 
     Returns:
         For each candidate, the interval of the primary's accuracy minus its own, in points, and the interval of the
-        length ratio: the mean length that is longer in the sample over the other, so that it may reach below 1.
+        length ratio: the mean length that is longer in the sample over the other, so that it may reach below 1. NaN if
+        a length is not known.
 
     Raises:
         UniteError: A candidate answered other questions than the primary.
@@ -163,7 +164,8 @@ def paired_intervals(
     for column, other in enumerate(others, start=1):
         # The longer one of the sample stays the numerator in all resamples. Otherwise the ratio is never below 1, and
         # the interval of two models with equally long answers misses their ratio.
-        longer, shorter = (column, 0) if other.mean_length > primary.mean_length else (0, column)
+        is_longer = (other.mean_length or 0.0) > (primary.mean_length or 0.0)
+        longer, shorter = (column, 0) if is_longer else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])
         intervals.append((_percentiles(accuracy[:, 0] - accuracy[:, column], level), _percentiles(ratios, level)))
     return intervals
@@ -309,6 +311,7 @@ def is_binary(values: Floats) -> bool:
 
 
 def _lengths(profile: Profile) -> Floats:
+    # None, an unknown length, becomes NaN.
     return np.array([answer.length for answer in profile.answers], dtype=np.float64)
 
 

@@ -173,7 +173,7 @@ def _answer(id_: str, digit: int, length: int) -> Answer:
 
 
 def _packed_model(profile: Profile, digits: str) -> dict[str, str]:
-    lengths = bytes(min(answer.length, _LONGEST) for answer in profile.answers)
+    lengths = bytes(min(answer.length or 0, _LONGEST) for answer in profile.answers)
     return {"answers": digits, "lengths": lengths.hex()}
 
 

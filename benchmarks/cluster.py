@@ -97,7 +97,7 @@ class Profiling:
         with ResponseCache(self.folder / name) as store:
             profiler = Profiler(self.plan, store, Progress(quiet=True), engine=engine)
             found = profiler.alone([candidate.name for candidate in self.plan.candidates], self.plan.dev)
-        return [answer.text for one in found.values() for answer in one.answers]
+        return [answer.text or "" for one in found.values() for answer in one.answers]
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -141,7 +141,7 @@ class Ours:
         """Answer and score all questions."""
         with tempfile.TemporaryDirectory(dir=self.place) as cache, ResponseCache(Path(cache)) as store:
             done = profile("model", {}, lambda: self.ensemble, self.task, store)
-        self.tokens, self.texts = done.cost.tokens, [answer.text for answer in done.answers]
+        self.tokens, self.texts = done.cost.tokens, [answer.text or "" for answer in done.answers]
 
 
 class Theirs:

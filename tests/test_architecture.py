@@ -41,6 +41,7 @@ ORDER = {
         "servers",
         "pool",
         "config",
+        "logs",
         "profile",
         "session",
         "compare",
@@ -57,10 +58,11 @@ ORDER = {
         "",
     ],
 }
-LARGE_FOLDERS = {"ensemble/methods", "reports"}
-"""A method and a section of the report are one file each, so these folders may have 24 files; all others have 12."""
-PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/")
-"""Where a file is one method, metric, command or section, however small."""
+LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs"}
+"""A method, a section of the report and a format of logs are one file each, so these folders may have 24 files; all
+others have 12."""
+PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/", "advisor/logs/")
+"""Where a file is one method, metric, command, section or format of logs, however small."""
 
 
 @cache

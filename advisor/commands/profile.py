@@ -49,4 +49,4 @@ def profile(
         opt.print_json({"task": config.dev.name, "signature": str(config.dev.signature), "profiles": numbers})
         return
     for p in ranked:
-        print(f"{p.accuracy:6.1f} points  {p.mean_length:7.0f} characters  {p.truncated:4d} cut off  {p.model}")
+        print(f"{p.accuracy:6.1f} points  {p.mean_length or 0:7.0f} characters  {p.truncated:4d} cut off  {p.model}")

@@ -172,9 +172,13 @@ def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
 
 def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
     """The measures of responses, models by models; NaN if one is not defined."""
-    texts = [[answer.text for answer in profile.answers] for profile in profiles]
+    texts = [[answer.text or "" for answer in profile.answers] for profile in profiles]
     graded = np.stack([scores(profile) for profile in profiles])
-    bleu = pairwise_bleu(texts)
+    # Some logs have no responses: without texts nothing is known about the models' wording.
+    empty = np.array([not any(own) for own in texts])
+    bleu, style = (
+        (pairwise_bleu(texts), style_distances(texts)) if not empty.all() else (np.full((len(texts),) * 2, np.nan),) * 2
+    )
     # Graded scores have no clear "wrong".
     is_graded = np.array([not is_binary(values) for values in graded])
     same_wrong, kappa = same_wrong_answers(profiles), kappas(graded)
@@ -183,7 +187,7 @@ def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
     return {
         # BLEU is not symmetric, and no model is the reference here.
         "bleu": (bleu + bleu.T) / 2,
-        "style": style_distances(texts),
+        "style": style,
         "both_wrong_same": same_wrong,
         "kappa": kappa,
         "oracle": np.stack([100 * np.maximum(own, graded).mean(axis=1) for own in graded]),

@@ -41,7 +41,7 @@ class Margin:
         model: The candidate.
         gap_ci: Interval of the primary's accuracy minus the candidate's, in points; below 0 the candidate is better.
         length_ratio_ci: Interval of the length ratio: the mean length that is longer in the sample over the other, so
-            that it may reach below 1. Infinite if all responses of one may be empty.
+            that it may reach below 1. Infinite if all responses of one may be empty; None if a length is not known.
         order_flips: The candidate may be more accurate than the primary.
         gap_flips: The limit of the gap lies within its interval, and the other rule does not certainly reject.
         length_flips: The same for the limit of the length ratio.
@@ -50,7 +50,7 @@ class Margin:
 
     model: str
     gap_ci: Interval
-    length_ratio_ci: Interval
+    length_ratio_ci: Interval | None
     order_flips: bool
     gap_flips: bool
     length_flips: bool
@@ -161,11 +161,14 @@ def _margin(
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
     ratio = length_ratio(primary.mean_length, candidate.mean_length)
-    alike = ratio is not None and within(ratio, limit)
+    # An unknown length rejects nothing.
+    alike = ratio is None or within(ratio, limit)
     order_flips = low < 0
     gap_flips = within(high, rules.max_gap) != close or within(low, rules.max_gap) != close
     # A ratio far below 1 breaks the limit too: then the shorter one may be by far the longer one.
-    length_flips = (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
+    length_flips = ratio is not None and (
+        (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
+    )
     # If one rule certainly rejects, the other one's uncertainty changes no decision.
     out_by_gap, out_by_length = not close and not gap_flips, not alike and not length_flips
     gap_flips, length_flips = gap_flips and not out_by_length, length_flips and not out_by_gap
@@ -174,12 +177,13 @@ def _margin(
         *(["the gap may be on the other side of its limit"] if gap_flips else []),
         *(["the length ratio may be on the other side of its limit"] if length_flips else []),
     ]
+    lengths = "" if ratio is None else f" and the length ratio {shortest:.2f} to {longest:.2f} (limit {limit:g})"
     text = (
-        f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g}) "
-        f"and the length ratio {shortest:.2f} to {longest:.2f} (limit {limit:g}): "
-        f"{join(doubts) if doubts else 'the decisions hold'}"
+        f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
+        f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
     )
-    return Margin(candidate.model, (low, high), (shortest, longest), order_flips, gap_flips, length_flips, text)
+    ratios = None if ratio is None else (shortest, longest)
+    return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
 
 
 def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -> str:

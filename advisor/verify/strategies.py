@@ -159,7 +159,7 @@ def chosen(name: str, method: ResponseMethod, task: Task, profiles: Sequence[Pro
     picks = []
     for n, example in enumerate(task.examples):
         answers = [profile.answers[n] for profile in profiles]
-        texts, extracted = [answer.text for answer in answers], [answer.extracted for answer in answers]
+        texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
         picks.append(method.choose(example.prompt, texts, extracted))
     return Profile(name, tuple(profiles[pick].answers[n] for n, pick in enumerate(picks))), picks
 

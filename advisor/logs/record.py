@@ -1,0 +1,68 @@
+"""One response as a log has it, and what a user says about the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One response of one model to one question. Texts are untrusted. None: the log does not have the value.
+
+    Attributes:
+        model: The name of the model.
+        task: The name of the evaluation, without the parts that it has.
+        id: The question's id in the log, as text; unique within a part if the log counts each part from 0.
+        place: File and line or number, for messages.
+        question: The question's text, or the whole prompt.
+        reference: The right answer, or all that are accepted.
+        choices: The options of a choice question.
+        response: What the model wrote.
+        extracted: The answer that the log's tool read from the response; None also if it found none.
+        score: 0 (wrong) to 1 (right).
+        metric: The name of the score.
+        length: Characters of the response, for logs without its text.
+        group: The part of the task that the question belongs to.
+        tokens: Tokens that the model wrote.
+        seconds: Time that the model took.
+        draw: The number of the response, from 0, if a model answered a question several times.
+        cut: Whether the response was cut off at a token limit.
+        error: Why the model gave no response, in one line.
+    """
+
+    model: str
+    task: str
+    id: str
+    place: str
+    question: str | None = None
+    reference: str | tuple[str, ...] | None = None
+    choices: tuple[str, ...] = ()
+    response: str | None = None
+    extracted: str | None = None
+    score: float | None = None
+    metric: str | None = None
+    length: int | None = None
+    group: str | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    draw: int = 0
+    cut: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a user says about the logs.
+
+    Attributes:
+        score: The score to use where a log has several, for example ``exact_match,flexible-extract`` (metric and
+            filter of lm-eval) or a scorer of inspect; None for the first.
+        columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
+        model_columns: For tables with one column per model, globs of these columns.
+    """
+
+    score: str | None = None
+    columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    model_columns: tuple[str, ...] = ()

@@ -1,0 +1,139 @@
+"""Finds the logs in files, folders and globs, and reads them in the format that their content has."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.streams import Notes, head_of
+from ensemble.errors import InputError
+
+# In this order they are asked whether a file is theirs: the most specific form first, any table last.
+FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
+MOST_FILES = 100_000
+"""Files of all folders together."""
+
+
+class LogFile:
+    """A file that may be a log.
+
+    Attributes:
+        path: The file.
+        given: Whether the user named it; otherwise it was found in a folder.
+    """
+
+    def __init__(self, path: Path, *, given: bool) -> None:
+        self.path, self.given = path, given
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 kB, decompressed."""
+        return head_of(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """A file with responses.
+
+    Attributes:
+        format: The name of its format.
+        path: The file.
+        companions: Files that it is read with, for example the results that name the model.
+        member: The member of the zip file `path` that has the responses; None for other files.
+    """
+
+    format: str
+    path: Path
+    companions: tuple[Path, ...] = ()
+    member: str | None = None
+
+
+class LogFormat(Protocol):
+    """A module that reads one format.
+
+    Attributes:
+        SUMMARY: The format in one line, for lists and messages.
+    """
+
+    SUMMARY: str
+
+    def recognise(self, files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
+        """The sources among some files, by their content. A file without responses gets a note and no source."""
+
+    def read(self, source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+        """The records of a source.
+
+        Raises:
+            InputError: The file cannot be read, or lacks what every record needs.
+        """
+
+
+def get_format(name: str) -> LogFormat:
+    """The module of a format."""
+    return cast(LogFormat, import_module(f"advisor.logs.{name}"))
+
+
+def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) -> list[LogSource]:
+    """The logs in files, folders (with all folders in them) and globs.
+
+    Args:
+        paths: What the user gave.
+        notes: Gets a sentence on the files that are no logs.
+        only: The name of the one format to consider; None for all.
+
+    Raises:
+        InputError: A path does not exist, a file that the user named is in no known format, or nothing is a log.
+    """
+    if only is not None and only not in FORMATS:
+        raise InputError(f"--log-format {only}: not one of {', '.join(FORMATS)}")
+    left = [file for path in paths for file in _files(path)]
+    left = list({file.path.resolve(): file for file in left}.values())  # one that is named twice is read once
+    sources: list[LogSource] = []
+    for name in FORMATS if only is None else (only,):
+        found = get_format(name).recognise(left, notes)
+        taken = {path for source in found for path in (source.path, *source.companions)}
+        left = [file for file in left if file.path not in taken]
+        sources.extend(found)
+    if wrong := next((file for file in left if file.given), None):
+        raise InputError(
+            f"--logs {wrong.path}: its content is in none of the known formats with responses ({', '.join(FORMATS)}); "
+            "give the columns with --column, or another file"
+        )
+    if not sources:
+        raise InputError(f"--logs {paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
+    if left:
+        notes.append(f"{len(left)} files are not logs with responses and were not read; the first is {left[0].path}")
+    return sources
+
+
+def _files(text: str) -> Iterator[LogFile]:
+    path = Path(text).expanduser()
+    if path.is_dir():
+        yield from _files_in(path)
+    elif path.exists():
+        yield LogFile(path, given=True)
+    else:
+        # Not Path.glob, which takes no absolute patterns.
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
+        if not matches:
+            raise InputError(f"--logs {text}: no such file or folder, and no file matches it as a glob")
+        for match in map(Path, matches):
+            if match.is_dir():
+                yield from _files_in(match)
+            else:
+                yield LogFile(match, given=False)
+
+
+def _files_in(folder: Path) -> Iterator[LogFile]:
+    # Links to folders are not followed, so that a link to a parent does not end in a circle.
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if len(paths) > MOST_FILES:
+        raise InputError(f"--logs {folder}: it has over {MOST_FILES:,} files; give the folder of the logs")
+    for path in paths:
+        yield LogFile(path, given=False)
