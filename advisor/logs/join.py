@@ -1,0 +1,411 @@
+"""Joins the records of all logs: the answers of several models to the same questions.
+
+Two records are about the same question if they have the same id and the same hash of question and reference. Nothing
+else is joined: what does not match is left out, and a note says how much it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogSource, find_sources, get_format
+from advisor.logs.streams import Notes
+from advisor.records import Answer, Cost, Profile, join
+from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
+from ensemble.errors import InputError
+
+DEV_SIZE = 300
+"""Questions of the dev split by default; at most half of all."""
+_FEWEST_SHARED = 0.75
+"""A model that would reduce the common questions below this share is left out, if others remain."""
+_LONGEST_VOTE = 200
+"""Characters of an extracted answer that can be counted as a vote; a longer one is a whole response."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLogs:
+    """The answers of several models to the same questions.
+
+    Attributes:
+        name: The name of the task.
+        metric: The name of the score.
+        examples: The questions.
+        profiles: Each model's answers, in the order of the questions; of several responses to a question the first.
+        draws: All responses of the models that answered each question several times, the first ones included.
+        clusters: The cluster of each question; None if the user named no field.
+        notes: What was left out, and why, one sentence each.
+        sources: The logs.
+        scoring: The metric and the pattern that scored the responses again; None if the scores are the logs' own.
+    """
+
+    name: str
+    metric: str
+    examples: tuple[Example, ...]
+    profiles: Mapping[str, Profile]
+    draws: Mapping[str, tuple[Profile, ...]]
+    clusters: tuple[str, ...] | None
+    notes: tuple[str, ...]
+    sources: tuple[LogSource, ...]
+    scoring: Scoring | None = None
+
+    @property
+    def can_vote(self) -> bool:
+        """Whether the extracted answers can be counted: most answers have one, and they are short."""
+        answers = [answer.extracted for profile in self.profiles.values() for answer in profile.answers]
+        known = [answer for answer in answers if answer is not None]
+        return 2 * len(known) > len(answers) and sum(len(answer) > _LONGEST_VOTE for answer in known) <= len(known) / 20
+
+    def split(self, seed: int, size: int | None = None) -> tuple[list[int], list[int]]:
+        """Draw the dev questions; all others are held out. The questions of a cluster stay together.
+
+        Args:
+            seed: Of the draw.
+            size: Dev questions, at least 1; None for 300, or half of all if that is fewer.
+
+        Returns:
+            The numbers of the dev questions and of the held-out ones, each in the order of the log.
+
+        Raises:
+            InputError: There are fewer than two questions or clusters, or no question would be held out.
+        """
+        n = len(self.examples)
+        labels = self.clusters or tuple(map(str, range(n)))
+        order = list(dict.fromkeys(labels))
+        if len(order) < 2:
+            raise InputError(
+                f"--logs: {n} common question or cluster is not enough; one part chooses, another verifies"
+            )
+        target = min(DEV_SIZE, n // 2) if size is None else size
+        if not 1 <= target < n:
+            raise InputError(f"--dev-size {target}: give 1 to {n - 1}; the logs have {n} common questions")
+        np.random.default_rng(seed).shuffle(order)
+        sizes = Counter(labels)
+        chosen, count = {order[0]}, sizes[order[0]]
+        for label in order[1:-1]:
+            if count + sizes[label] <= target:
+                chosen.add(label)
+                count += sizes[label]
+        dev = [number for number, label in enumerate(labels) if label in chosen]
+        return dev, [number for number, label in enumerate(labels) if label not in chosen]
+
+    def task(self, split: str, numbers: Sequence[int], seed: int) -> Task:
+        """Some of the questions as a split of a task."""
+        examples = tuple(self.examples[number] for number in numbers)
+        digest = sha256(self.name, split, *([each.id, each.prompt, each.accepted] for each in examples))
+        extract = self.scoring.extract if self.scoring else None
+        return Task(
+            name=self.name,
+            metric=self.metric,
+            split=split,
+            examples=examples,
+            stop=(),
+            max_new_tokens=1,
+            shots=0,
+            seed=seed,
+            prefix="",
+            extract=extract,
+            notes=self.notes if split == "dev" else (),
+            fingerprint=digest,
+            signature=Signature(self.name, self.metric, split, len(examples), 0, seed, digest[:12], ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A metric that scores the responses of logs again.
+
+    Attributes:
+        metric: The name of the metric.
+        extract: The regular expression that finds the answer in a response; None for the whole response.
+    """
+
+    metric: str
+    extract: str | None = None
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model's records while they are read: by number of the question, then by number of the response."""
+
+    answers: dict[int, dict[int, Answer]] = field(default_factory=dict)
+    tokens: int = 0
+    seconds: float = 0.0
+    repeated: int = 0
+    first_repeated: str = ""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """All records, as far as they are read."""
+
+    numbers: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    examples: list[Example] = field(default_factory=list)
+    clusters: list[str | None] = field(default_factory=list)
+    models: dict[str, _Model] = field(default_factory=dict)
+    tasks: Counter[str] = field(default_factory=Counter)
+    metrics: Counter[str] = field(default_factory=Counter)
+
+
+def join_logs(
+    paths: Sequence[str],
+    options: LogOptions | None = None,
+    *,
+    models: Sequence[str] = (),
+    only: str | None = None,
+    task: str | None = None,
+    scoring: Scoring | None = None,
+) -> JoinedLogs:
+    """Read logs and join them.
+
+    Args:
+        paths: Files, folders and globs.
+        options: What the user says about the logs.
+        models: Globs of the models to take, case-sensitive; empty for all. A model that is named without a wildcard
+            is never left out.
+        only: The name of the one format to consider; None to recognise it.
+        task: Glob of the evaluation to take where logs have several; None if there is only one.
+        scoring: Scores the responses again; None for the scores of the logs.
+
+    Raises:
+        InputError: A log cannot be read; no model matches; there are several evaluations; the models share no question;
+            or a log has neither scores nor responses.
+    """
+    options, notes = options or LogOptions(), Notes()
+    sources = find_sources(paths, notes, only)
+    reading = _read(_records(sources, options, notes), models, task, notes)
+    kept = _kept(reading, models, notes)
+    common = _common(reading, kept, notes)
+    if scoring is not None:
+        _score_again(reading, kept, common, scoring, notes)
+    common = _scored(reading, kept, common, notes)
+    examples = tuple(reading.examples[number] for number in common)
+    (name, _), *_ = reading.tasks.most_common(1)
+    metrics = [metric for metric, _ in reading.metrics.most_common()]
+    if len(metrics) > 1 and scoring is None:
+        notes.append(f"the logs have several scores, {join(metrics)}; they are compared as if they were one")
+    return JoinedLogs(
+        name=name,
+        metric=scoring.metric if scoring else (metrics or ["score"])[0],
+        examples=examples,
+        profiles={model: _profile(model, reading.models[model], common, 0) for model in kept},
+        draws=_draws(reading, kept, common),
+        clusters=_clusters(reading, common, options),
+        notes=tuple(notes),
+        sources=tuple(sources),
+        scoring=scoring,
+    )
+
+
+def _records(sources: Iterable[LogSource], options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    for source in sources:
+        yield from get_format(source.format).read(source, options, notes)
+
+
+def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None, notes: Notes) -> _Reading:
+    reading, left_out = _Reading(), Counter[str]()
+    for record in records:
+        if task is not None and not fnmatchcase(record.task, task):
+            continue
+        if models and not any(fnmatchcase(record.model, pattern) for pattern in models):
+            left_out[record.model] += 1
+            continue
+        reading.tasks[record.task] += 1
+        if record.metric is not None:
+            reading.metrics[record.metric] += 1
+        model = reading.models.setdefault(record.model, _Model())
+        draws = model.answers.setdefault(_number(reading, record), {})
+        if record.draw in draws:
+            model.repeated += 1
+            model.first_repeated = model.first_repeated or record.place
+            continue
+        draws[record.draw] = _answer(record)
+        model.tokens += record.tokens or 0
+        model.seconds += record.seconds or 0.0
+    if not reading.models:
+        if left_out:
+            raise InputError(f"--models {','.join(models)}: no model of the logs matches; they have {_some(left_out)}")
+        which = "" if task is None else f" of the evaluation {task}"
+        raise InputError(f"--logs: the logs have no record{which} that can be used{_reasons(notes)}")
+    if len(reading.tasks) > 1:
+        counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
+        raise InputError(f"--logs: the logs are of several evaluations, {counts}; choose one with --log-task NAME")
+    for name, model in reading.models.items():
+        if model.repeated:
+            notes.append(
+                f"{name}: {model.repeated:,} records repeat a question and were left out; the first is "
+                f"{model.first_repeated}"
+            )
+    return reading
+
+
+def _number(reading: _Reading, record: LogRecord) -> int:
+    """The number of a record's question."""
+    accepted = [record.reference] if isinstance(record.reference, str) else list(record.reference or ())
+    digest = hashlib.blake2b(digest_size=8)
+    for text in (record.question or "", "\0", *accepted):
+        # Surrogates occur in JSON, and UTF-8 has no form for them.
+        digest.update(text.encode(errors="surrogatepass") + b"\0")
+    key = (record.id, digest.digest())
+    number = reading.numbers.setdefault(key, len(reading.examples))
+    if number == len(reading.examples):
+        reference: str | tuple[str, ...] = accepted[0] if len(accepted) == 1 else tuple(accepted)
+        question = record.question or ""
+        reading.examples.append(
+            Example(record.id, question, question, reference or "", choices=record.choices, group=record.group)
+        )
+        reading.clusters.append(record.cluster)
+    return number
+
+
+def _answer(record: LogRecord) -> Answer:
+    text = None if record.response is None else record.response[:MAX_RESPONSE]
+    return Answer(
+        id=record.id,
+        text="" if record.error is not None else text,
+        extracted=record.extracted,
+        # NaN is no score: it is replaced, or the question is left out.
+        score=0.0 if record.error is not None else math.nan if record.score is None else record.score,
+        finish_reason="error" if record.error is not None else "length" if record.cut else "unknown",
+        error=record.error,
+        group=record.group,
+        logged_length=record.length,
+    )
+
+
+def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]:
+    """The models that are compared, in the order of the logs."""
+    counts = {name: len(model.answers) for name, model in reading.models.items()}
+    if len(counts) < 2:
+        return list(counts)
+    largest = sorted(counts, key=lambda name: -counts[name])
+    common, kept = set(reading.models[largest[0]].answers), {largest[0]}
+    for name in largest[1:]:
+        shared = common & reading.models[name].answers.keys()
+        if name in patterns or len(shared) >= _FEWEST_SHARED * len(common):
+            common, kept = shared, {*kept, name}
+    if len(kept) < 2:
+        return list(counts)
+    few = [name for name in counts if name not in kept]
+    if few:
+        listed = ", ".join(f"{name} ({len(common & reading.models[name].answers.keys()):,})" for name in few[:5])
+        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+        notes.append(
+            f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
+            "name a model with --models to keep it"
+        )
+    return [name for name in counts if name in kept]
+
+
+def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
+    """The numbers of the questions that all models answered."""
+    answered = [reading.models[name].answers.keys() for name in kept]
+    common = set(answered[0]).intersection(*answered[1:])
+    counts = {name: len(reading.models[name].answers) for name in kept}
+    if not common:
+        raise InputError(
+            f"--logs: no question is in the logs of all models, by id and by question and reference: {_some(counts)}; "
+            "choose models that answered the same questions with --models"
+        )
+    of_id = Counter(reading.examples[number].id for number in set().union(*answered))
+    differ = sum(count > 1 for count in of_id.values())
+    if differ:
+        notes.append(
+            f"{differ:,} ids have another question or reference in one log than in another; these were not joined"
+        )
+    lost = {name: count - len(common) for name, count in counts.items() if count > len(common)}
+    if lost:
+        notes.append(f"{len(common):,} questions are common to all models; left out: {_some(lost)}")
+    return sorted(common)
+
+
+def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes: Notes) -> list[int]:
+    """The questions that have a score of every model."""
+    missing = {
+        name: [number for number in common if any(math.isnan(answer.score) for answer in answers[number].values())]
+        for name, answers in ((name, reading.models[name].answers) for name in kept)
+    }
+    for name, numbers in missing.items():
+        if len(numbers) == len(common):
+            raise InputError(
+                f"--logs: {name} has no scores; give --metric (and --extract), or a task file with --task, to score "
+                "its responses"
+            )
+    without = set().union(*missing.values())
+    if without:
+        lacking = {name: len(numbers) for name, numbers in missing.items() if numbers}
+        notes.append(f"{len(without):,} questions were left out, because a score is missing: {_some(lacking)}")
+    return [number for number in common if number not in without]
+
+
+def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:
+    """Replace the scores and the extracted answers by those of a metric."""
+    task = JoinedLogs("", scoring.metric, (), {}, {}, None, (), (), scoring).task("dev", (), 0)
+    changed = graded = 0
+    for name in kept:
+        for number in common:
+            draws = reading.models[name].answers[number]
+            for draw, answer in draws.items():
+                if answer.error is not None:
+                    continue
+                if answer.text is None:
+                    raise InputError(f"--metric: {name} has no responses in its log, so they cannot be scored again")
+                score = task.score(reading.examples[number], answer.text)
+                graded += not math.isnan(answer.score)
+                changed += abs(score.value - answer.score) > 1e-9
+                draws[draw] = replace(answer, score=score.value, extracted=score.extracted)
+    if changed:
+        notes.append(
+            f"{scoring.metric} gives another score than the log to {changed:,} of {graded:,} responses; the log's scores "
+            "are not used"
+        )
+
+
+def _profile(name: str, model: _Model, numbers: Sequence[int], draw: int) -> Profile:
+    # By their order: some logs count draws from 1.
+    answers = [model.answers[number] for number in numbers]
+    taken = tuple(draws[sorted(draws)[draw]] for draws in answers)
+    total = sum(map(len, model.answers.values()))
+    share = len(taken) / total
+    return Profile(name, taken, Cost(model.seconds * share, round(model.tokens * share)))
+
+
+def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dict[str, tuple[Profile, ...]]:
+    draws = {}
+    for name in kept:
+        model = reading.models[name]
+        fewest = min((len(model.answers[number]) for number in common), default=0)
+        if fewest > 1:
+            draws[name] = tuple(_profile(name, model, common, draw) for draw in range(fewest))
+    return draws
+
+
+def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> tuple[str, ...] | None:
+    if options.cluster is None:
+        return None
+    named = [
+        reading.examples[number].group if options.cluster == "group" else reading.clusters[number] for number in common
+    ]
+    known = tuple(label for label in named if label is not None)
+    if len(known) < len(named):
+        raise InputError(
+            f"--cluster {options.cluster}: {len(named) - len(known):,} of {len(named):,} questions have no such field "
+            "in the logs; give the name of a field that all have, or leave it out"
+        )
+    return known
+
+
+def _some(counts: Mapping[str, int], most: int = 5) -> str:
+    listed = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:most])
+    return listed + (f" and {len(counts) - most} more" if len(counts) > most else "")
+
+
+def _reasons(notes: Notes) -> str:
+    return f": {notes[0]}" if notes else "; give other files"
