@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.records import LEVEL, Profile
+from advisor.records import LEVEL, TOLERANCE, Profile
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
+Labels = Sequence[str] | NDArray[np.int64]
 Interval = tuple[float, float]
 
 RESAMPLES = 10_000  # the 250th from each end bounds 95%: a bound moves little from seed to seed
 CHUNK = 2**22  # the most resampling counts in memory at the same time: 32 MB
+EXACT_FLIPS = 13  # up to so many graded differences all signs are tried, over 4,000 at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> 
     if not is_binary(values):
         return mean_interval(100 * values, level, seed)
     # Not the bootstrap: with every answer right its interval would have no width.
+    return wilson(values, level)
+
+
+def wilson(values: Floats, level: float = LEVEL) -> Interval:
+    """Wilson's interval of a mean of scores of 0 and 1, at least one, in points."""
     counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - level, method="wilson")
     return 100 * float(counted.low), 100 * float(counted.high)
 
@@ -167,7 +174,9 @@ def paired_intervals(
         is_longer = (other.mean_length or 0.0) > (primary.mean_length or 0.0)
         longer, shorter = (column, 0) if is_longer else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])
-        intervals.append((_percentiles(accuracy[:, 0] - accuracy[:, column], level), _percentiles(ratios, level)))
+        intervals.append(
+            (percentile_interval(accuracy[:, 0] - accuracy[:, column], level), percentile_interval(ratios, level))
+        )
     return intervals
 
 
@@ -193,7 +202,15 @@ def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -
 
 def mean_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
     """Percentile bootstrap of a mean, in the values' unit: for graded scores, which have no closed form."""
-    return _percentiles(resampled_means(values[:, None], seed)[:, 0], level)
+    return percentile_interval(resampled_means(values[:, None], seed)[:, 0], level)
+
+
+def percentile_interval(samples: Floats, level: float = LEVEL) -> Interval:
+    """The percentile interval of resampled figures, in their unit."""
+    # Not np.quantile: its interpolation between two infinite ratios gives NaN.
+    ordered = np.sort(samples)
+    cut = int(len(ordered) * level / 2)
+    return float(ordered[cut]), float(ordered[-1 - cut])
 
 
 def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
@@ -244,6 +261,94 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
         rng=np.random.default_rng(seed),
     )
     return float(flips.pvalue)
+
+
+def cluster_interval(values: Floats, clusters: Labels, level: float = LEVEL, ends: Interval = (-1.0, 1.0)) -> Interval:
+    """Interval of a mean over questions that come in clusters, for example those about one passage, in points.
+
+    The cluster-robust (sandwich) variance with Student's t on clusters minus 1 degrees of freedom. As in
+    :func:`bonett_price`, one question more at each end of the scale keeps the width above 0 where all values are equal;
+    with one question in each cluster it is that interval, but for t in place of the normal distribution.
+
+    Args:
+        values: Differences of the scores, or scores, one for each question.
+        clusters: The cluster of each question.
+        level: 1 minus the confidence, between 0 and 1.
+        ends: The least and the largest possible value: -1 and 1 for differences, 0 and 1 for scores.
+
+    Returns:
+        The interval; the whole scale if all questions are in one cluster, which says nothing about others.
+    """
+    low, high = ends
+    totals, sizes = cluster_totals(values, clusters)
+    if len(sizes) < 2:
+        return 100 * low, 100 * high
+    totals, sizes = np.append(totals, ends), np.append(sizes, (1.0, 1.0))
+    middle = float(totals.sum() / sizes.sum())
+    residuals = totals - sizes * middle
+    variance = float((residuals**2).sum()) * len(sizes) / (len(sizes) - 1) / float(sizes.sum()) ** 2
+    half = float(stats.t.isf(level / 2, len(sizes) - 3)) * math.sqrt(variance)
+    return 100 * max(low, middle - half), 100 * min(high, middle + half)
+
+
+def cluster_sign_flip(differences: Floats, clusters: Labels, seed: int = 0) -> float:
+    """Two-sided p-value of no difference, for questions that come in clusters.
+
+    It asks how often random signs of whole clusters give a mean as far from 0. For scores of 0 and 1 it is exact, and
+    with one question in each cluster it is the exact McNemar test. For graded scores it is exact up to 13 clusters.
+
+    Args:
+        differences: One value for each question, between -1 and 1.
+        clusters: The cluster of each question.
+        seed: Of the signs, if they are sampled.
+    """
+    totals, _ = cluster_totals(differences, clusters)
+    totals = totals[np.abs(totals) > TOLERANCE]
+    if len(totals) == 0:
+        return 1.0
+    if np.array_equal(totals, np.round(totals)):
+        return _signed_sum(np.abs(totals).astype(np.int64), abs(round(float(totals.sum()))))
+    if len(totals) <= EXACT_FLIPS:
+        # The first sign is fixed: the other half of all flips has the same sums with the other sign.
+        bits = np.arange(2 ** (len(totals) - 1))[:, None] >> np.arange(len(totals)) & 1
+        return float((np.abs((1 - 2 * bits) @ totals) >= abs(totals.sum()) - TOLERANCE).mean())
+    return flip_p_value(flipped_sums(totals[:, None], seed)[:, 0], float(totals.sum()))
+
+
+def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
+    """The sum of the values of each cluster, for each column if there are several, and the size of each cluster."""
+    _, numbers = np.unique(np.asarray(clusters), return_inverse=True)
+    sizes = np.bincount(numbers).astype(np.float64)
+    totals = np.zeros((len(sizes), *values.shape[1:]))
+    np.add.at(totals, numbers, values)
+    return totals, sizes
+
+
+def flipped_sums(totals: Floats, seed: int = 0, flips: int = RESAMPLES) -> Floats:
+    """Sums of the rows, each with a random sign.
+
+    The signs are the same for all columns. So the difference of two columns has the sums of two models' differences.
+
+    Args:
+        totals: Clusters (or questions) by models.
+        seed: Of the signs.
+        flips: How many times.
+
+    Returns:
+        Flips by models.
+    """
+    generator = np.random.default_rng(seed)
+    rows = max(1, CHUNK // len(totals))
+    sizes = [min(rows, flips - start) for start in range(0, flips, rows)]
+    # 1 - 2b for each bit b, without a matrix of floats for the signs of all flips.
+    drawn = (generator.integers(0, 2, (size, len(totals)), dtype=np.int8).astype(np.float32) for size in sizes)
+    plain = totals.sum(axis=0)
+    return np.concatenate([plain - 2 * (bits @ totals) for bits in drawn])
+
+
+def flip_p_value(sums: Floats, observed: float) -> float:
+    """The share of sums that are as far from 0 as the observed one, which counts as one of them: never 0."""
+    return float((1 + (np.abs(sums) >= abs(observed) - TOLERANCE).sum()) / (1 + len(sums)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -310,6 +415,22 @@ def is_binary(values: Floats) -> bool:
     return bool(np.isin(values, (0, 1)).all())
 
 
+def _signed_sum(sizes: NDArray[np.int64], observed: int) -> float:
+    """The probability that the sizes, each with a random sign, have a sum at least `observed` away from 0."""
+    # The distribution of the sum is the Fourier transform of the product of the cosines. So thousands of clusters take
+    # milliseconds, where the number of all signs has hundreds of digits.
+    span = 2 ** math.ceil(math.log2(2 * int(sizes.sum()) + 2))
+    angles = 2 * math.pi * np.arange(span // 2 + 1) / span
+    product = np.ones(len(angles))
+    for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
+        product *= np.cos(size * angles) ** count
+    chances = np.fft.irfft(product, span)
+    at_least = float(chances[observed : span // 2].sum())
+    p_value = 2 * at_least if observed else 1.0
+    # Rounding leaves about 1e-15; no p-value can be below that of all signs equal.
+    return min(1.0, max(p_value, 2.0 ** (1 - len(sizes))))
+
+
 def _lengths(profile: Profile) -> Floats:
     # None, an unknown length, becomes NaN.
     return np.array([answer.length for answer in profile.answers], dtype=np.float64)
@@ -323,10 +444,3 @@ def _ratios(longer: Floats, shorter: Floats) -> Floats:
     # As in `length_ratio`: two empty responses have the ratio 1, a single empty one infinity.
     empty = np.where(longer == 0, 1.0, math.inf)
     return np.divide(longer, shorter, out=empty, where=shorter != 0)
-
-
-def _percentiles(samples: Floats, level: float) -> Interval:
-    # Not np.quantile: its interpolation between two infinite ratios gives NaN.
-    ordered = np.sort(samples)
-    cut = int(len(ordered) * level / 2)
-    return float(ordered[cut]), float(ordered[-1 - cut])

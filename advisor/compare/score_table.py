@@ -1,0 +1,185 @@
+"""The scores of several models on the same questions: from runs, logs, or columns of one log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+
+from advisor.logs.join import JoinedLogs, join_logs
+from advisor.logs.record import LogOptions
+from advisor.statistics import Floats, scores
+from advisor.tasks.task import Example
+from ensemble.errors import InputError
+
+Answered = tuple[str, str, Floats]
+"""A model of a log: its name, the name of its log, and its scores in the order of the common questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """The scores of several models on the same questions.
+
+    Attributes:
+        task: The name of the evaluation.
+        metric: The name of the score.
+        models: Their names, each once; the first is the baseline.
+        scores: Questions by models, each between 0 and 1. For a model that answered each question several times, the
+            mean of its scores.
+        groups: The part of the task that each question belongs to.
+        clusters: The cluster of each question; None if questions count as independent.
+        notes: What was left out, and why, one sentence each.
+    """
+
+    task: str
+    metric: str
+    models: tuple[str, ...]
+    scores: Floats
+    groups: tuple[str | None, ...]
+    clusters: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+def read_columns(
+    paths: Sequence[str], names: Sequence[str], options: LogOptions, *, only: str | None = None, task: str | None = None
+) -> ScoreTable:
+    """Read models of logs that are joined to one.
+
+    Args:
+        paths: The logs: files, folders and globs.
+        names: Names or globs of the models, in the order of the table; empty for all, the most accurate first.
+        options: What the user says about the logs.
+        only: The format of the logs; None to recognise it.
+        task: Glob of the evaluation to take; None if there is only one.
+
+    Raises:
+        InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
+    """
+    joined = join_logs(paths, options, models=names, only=only, task=task)
+    chosen = _in_order(joined, names, "the logs")
+    answered = [(name, "", _scores(joined, name)) for name in chosen]
+    return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
+
+
+def read_runs(
+    arguments: Sequence[str], options: LogOptions, *, only: str | None = None, task: str | None = None
+) -> ScoreTable:
+    """Read runs and logs, and keep the questions that they have in common, by id and by question and reference.
+
+    Args:
+        arguments: A path each: a run folder, or a log as file, folder or glob; ``PATH#MODEL`` takes the models whose
+            name or glob is given. The order is that of the table; for one path without a name it is by accuracy.
+        options: What the user says about the logs.
+        only: The format of the logs; None to recognise it.
+        task: Glob of the evaluation to take; None if each path has only one.
+
+    Raises:
+        InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
+            or they have no question in common.
+    """
+    given = [_path_and_name(argument) for argument in arguments]
+    wanted: dict[str, list[str]] = {}
+    for path, name in given:
+        wanted.setdefault(path, []).append(name)
+    # A path that is given several times is read once. "*" takes every model of a path that has no name.
+    logs = {
+        path: join_logs([path], options, models=() if "*" in names else names, only=only, task=task)
+        for path, names in wanted.items()
+    }
+    rows = _common_rows(logs)
+    answered = [
+        (model, path, _scores(logs[path], model)[rows[path]])
+        for path, name in given
+        for model in _in_order(logs[path], [name], path)
+    ]
+    return _table(logs, next(iter(rows.values())), answered, sort=len(given) == 1 and given[0][1] == "*")
+
+
+def _path_and_name(argument: str) -> tuple[str, str]:
+    path, mark, name = argument.rpartition("#")
+    # A file name may have the mark, too.
+    if not mark or not name or Path(argument).expanduser().exists():
+        return argument, "*"
+    return path, name
+
+
+def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]:
+    """The models in the order of the names that they fit; all if there are no names."""
+    chosen: list[str] = []
+    for name in names or ("*",):
+        fitting = [model for model in joined.profiles if fnmatchcase(model, name)]
+        if not fitting:
+            some = ", ".join(list(joined.profiles)[:10])
+            raise InputError(f"{name}: no model of {place} has this name; the models are {some}")
+        # A name may fit an earlier glob: it keeps the earlier place.
+        chosen.extend(model for model in fitting if model not in chosen)
+    return chosen
+
+
+def _scores(joined: JoinedLogs, model: str) -> Floats:
+    draws = joined.draws.get(model)
+    if draws is None:
+        return scores(joined.profiles[model])
+    # The mean of several responses to a question has less noise than the first of them.
+    return sum((scores(profile) for profile in draws), np.zeros(len(joined.examples))) / len(draws)
+
+
+def _key(example: Example) -> tuple[object, ...]:
+    return example.id, example.question, example.accepted
+
+
+def _common_rows(logs: Mapping[str, JoinedLogs]) -> dict[str, list[int]]:
+    """The rows of the common questions in each log, in the order of the first log."""
+    places = {path: {_key(example): row for row, example in enumerate(log.examples)} for path, log in logs.items()}
+    first, *others = places.values()
+    common = [key for key in first if all(key in other for other in others)]
+    if not common:
+        counts = ", ".join(f"{path} ({len(log.examples):,})" for path, log in list(logs.items())[:5])
+        ids = [{example.id for example in log.examples} for log in logs.values()]
+        shared = len(set.intersection(*ids))
+        why = f"; {shared:,} ids are common, with other questions or references" if shared else ""
+        raise InputError(
+            f"no question is in all of them, by id and by question and reference: {counts}{why}; give logs of the same "
+            "questions"
+        )
+    return {path: [rows[key] for key in common] for path, rows in places.items()}
+
+
+def _table(
+    logs: Mapping[str, JoinedLogs], rows: Sequence[int], answered: Sequence[Answered], *, sort: bool
+) -> ScoreTable:
+    """The table of the common questions, which are `rows` of the first log."""
+    for (name, path), count in Counter((name, path) for name, path, _ in answered).items():
+        if count > 1:
+            raise InputError(f"{name}{' of ' + path if path else ''} is given {count} times; give each model once")
+    if len(answered) < 2:
+        raise InputError(
+            f"{answered[0][1] or '--logs'}: only {answered[0][0]} is in it, and a comparison needs two models; give "
+            "another run or log"
+        )
+    if sort:
+        # Rounded, so that a rounding error does not break a tie; sorting keeps the order of equals.
+        answered = sorted(answered, key=lambda each: -round(float(each[2].mean()), 9))
+    shown = Counter(name for name, _, _ in answered)
+    models = tuple(f"{name} ({path})" if shown[name] > 1 else name for name, path, _ in answered)
+    notes = [note for log in logs.values() for note in log.notes]
+    for path, log in logs.items():
+        if left_out := len(log.examples) - len(rows):
+            notes.append(f"{path}: {left_out:,} of {len(log.examples):,} questions are not in all logs; left out")
+    metrics = list(dict.fromkeys(log.metric for log in logs.values()))
+    if len(metrics) > 1:
+        notes.append(f"the logs have several scores, {', '.join(metrics)}; they are compared as if they were one")
+    first = next(iter(logs.values()))
+    return ScoreTable(
+        task=first.name,
+        metric=metrics[0],
+        models=models,
+        scores=np.column_stack([values for _, _, values in answered]),
+        groups=tuple(first.examples[row].group for row in rows),
+        clusters=None if first.clusters is None else tuple(first.clusters[row] for row in rows),
+        notes=tuple(dict.fromkeys(notes)),
+    )
