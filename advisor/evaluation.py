@@ -19,6 +19,7 @@ from advisor.config import (
     check_method,
     check_seed,
     check_task_is_given,
+    load_split,
     split_names,
 )
 from advisor.output import provenance
