@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from advisor.logs.record import LogOptions
+from advisor.logs.scoring import Scoring
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, TRIES, Rules
 from advisor.servers.address import ServerAddress
@@ -127,7 +129,7 @@ class RunConfig:
             raise InputError("--pool is missing; give a file with one model per line, or demo for the bundled pool")
         check_task_is_given(options)
         inference = InferenceConfig.from_options(options)
-        rules = Rules(**_given(options, "max_gap", "max_length_ratio", "max_models"))
+        rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
@@ -164,18 +166,103 @@ class RunConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogsConfig:
+    """A run on the responses of logs, in which no model runs.
+
+    Attributes:
+        paths: Files, folders and globs.
+        options: What the user says about the logs.
+        models: Globs of the models to take; empty for all.
+        log_format: The name of the one format to consider; None to recognise it.
+        log_task: Glob of the evaluation to take; None if the logs have only one.
+        scoring: Scores the responses again; None for the scores of the logs.
+        dev_size: Questions that choose, at least 1; None for 300, at most half of all.
+        rules: The limits.
+        seed: The seed of every draw and resampling, at least 0.
+        level: Accepted probability of showing a gain where there is none, in (0, 1).
+        command: The command line, for the record.
+    """
+
+    paths: tuple[str, ...]
+    options: LogOptions
+    models: tuple[str, ...]
+    log_format: str | None
+    log_task: str | None
+    scoring: Scoring | None
+    dev_size: int | None
+    rules: Rules
+    seed: int
+    level: float
+    command: str
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], command: str) -> LogsConfig:
+        """Read the options of ``select --logs`` or ``compare``, by parameter name.
+
+        Raises:
+            InputError: An option is out of range, or it needs models.
+        """
+        _check_no_models(options, "logs", "gives responses instead of models")
+        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        check_seed(seed)
+        _check_levels(None, level, None)
+        return cls(
+            paths=tuple(options["logs"]),
+            options=LogOptions(
+                score=options.get("score"),
+                cluster=options.get("cluster"),
+                columns=_read_columns(options.get("column") or ()),
+                model_columns=split_names(options.get("model_columns") or ""),
+            ),
+            models=split_names(options.get("models") or ""),
+            log_format=options.get("log_format"),
+            log_task=options.get("log_task"),
+            scoring=read_scoring(options),
+            dev_size=options.get("dev_size"),
+            rules=read_rules(options),
+            seed=seed,
+            level=level,
+            command=command,
+        )
+
+
+def read_scoring(options: Mapping[str, Any]) -> Scoring | None:
+    """How the options score the responses of logs again: by ``--metric`` and ``--extract``, or as a task file does.
+
+    Raises:
+        InputError: The metric does not exist or cannot score logs, or the pattern or the task file cannot be used.
+    """
+    metric, extract, task = options.get("metric"), options.get("extract"), options.get("task")
+    if task is not None:
+        if metric is not None or extract is not None:
+            raise InputError("--task has a metric and a pattern; leave out --metric and --extract, or --task")
+        return Scoring.of_task(task)
+    if metric is None:
+        if extract is not None:
+            raise InputError(f"--extract {extract}: --extract needs --metric; add for example --metric exact_match")
+        return None
+    return Scoring(metric, extract)
+
+
 def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
     """The rules of ``select --profiles``, which has numbers instead of models.
 
     Raises:
         InputError: A limit is out of range, or another option needs models.
     """
-    if options.get("pool") is not None:
-        raise InputError("--profiles gives numbers instead of models; leave out --pool")
-    for switch in ("race", "search"):
-        if options.get(switch):
-            raise InputError(f"--{switch} runs models, but --profiles gives only their numbers; leave out one of them")
-    return Rules(**_given(options, "max_gap", "max_length_ratio", "max_models"))
+    _check_no_models(options, "profiles", "gives numbers instead of models")
+    return read_rules(options)
+
+
+def read_rules(options: Mapping[str, Any]) -> Rules:
+    """The limits that the options of a command set, by parameter name; ``max_gap`` holds for votes, too.
+
+    Raises:
+        InputError: A limit is out of range.
+    """
+    given = _given(options, "max_gap", "max_length_ratio", "max_models", "max_calls")
+    return Rules(**given, **({"vote_gap": given["max_gap"]} if "max_gap" in given else {}))
 
 
 def load_split(options: Mapping[str, Any], split: str) -> Task:
@@ -241,6 +328,31 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
     """Raise InputError if the value of an option is not an allowed one."""
     if value not in allowed:
         raise InputError(f"{option} {value}: not one of {', '.join(allowed)}")
+
+
+def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
+    """Raise InputError if an option needs models, for a run that has none."""
+    for name in ("pool", "race", "search"):
+        if options.get(name):
+            raise InputError(f"--{name} runs models, but --{source} {what}; leave out one of them")
+
+
+def split_names(names: str) -> tuple[str, ...]:
+    """The names of an option that takes several, with commas between them."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _read_columns(values: Sequence[str]) -> dict[str, str]:
+    """The columns of a table by role, from ``ROLE=NAME`` each."""
+    columns: dict[str, str] = {}
+    for value in values:
+        role, equals, name = value.partition("=")
+        if not equals or not role or not name:
+            raise InputError(f"--column {value}: give ROLE=NAME, for example question=prompt")
+        if role in columns:
+            raise InputError(f"--column {value}: the role {role} is given twice; give each role once")
+        columns[role] = name
+    return columns
 
 
 def _check_levels(race: float | None, level: float, search: int | None) -> None:

@@ -20,6 +20,7 @@ from advisor.config import (
     check_seed,
     check_task_is_given,
     load_split,
+    split_names,
 )
 from advisor.output import provenance
 from advisor.output.chosen_set import candidates_of_run
@@ -52,7 +53,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         MemberError: A member cannot be run.
     """
     config = evaluation_config(run, options, command)
-    methods = _split(options["methods"])
+    methods = split_names(options["methods"])
     method_options = _learned_options(run, methods, config)
     for method, values in _read_settings(options.get("settings") or (), methods).items():
         method_options.setdefault(method, {}).update(values)
@@ -75,7 +76,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     """
     check_task_is_given(options)
     inference = InferenceConfig.from_options(options)
-    methods, members = _split(options["methods"]), _split(options.get("members") or "")
+    methods, members = split_names(options["methods"]), split_names(options.get("members") or "")
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
     for method in methods:
@@ -153,8 +154,3 @@ def _check_unique(option: str, names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"{option}: {name} appears twice; name each once")
-
-
-def _split(names: str) -> list[str]:
-    """The names of an option that takes several, with commas between them."""
-    return [name.strip() for name in names.split(",") if name.strip()]

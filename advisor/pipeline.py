@@ -11,7 +11,8 @@ from advisor.choose.race import profile_candidates
 from advisor.choose.rules import select
 from advisor.compare.calibration import chance_of
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
-from advisor.config import RunConfig
+from advisor.config import LogsConfig, RunConfig
+from advisor.logs.join import join_logs
 from advisor.output import provenance
 from advisor.output.result_json import Outcome, task_info
 from advisor.profile.engine import Engine
@@ -22,8 +23,10 @@ from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import Advice, advise, close_candidates, fragile, misfit
 from advisor.verify.held_out import ChosenSet, choose
+from advisor.verify.recommendation import recommend
+from advisor.verify.responses import can_vote
 from advisor.verify.server_advice import behind_server, remote_in, undecodable
-from advisor.verify.strategies import MethodResult, compare_strategies, recommend
+from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies, fitting_voters
 from advisor.verify.traces import trace_responses
 
 
@@ -73,26 +76,30 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
-        alternatives=strategies,
+        strategies=strategies,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         provenance=provenance.of_run(config, profiler.identities),
     )
 
 
-def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[MethodResult, ...]:
-    """Other uses of the members' own answers; empty if they did not answer the held-out questions."""
-    if config.held_out is None or not (chosen.verified or chosen.voters):
+def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[StrategyResult, ...]:
+    """All strategies on the held-out questions; empty if no model was asked these."""
+    if config.held_out is None or not chosen.alone:
         return ()
-    names = chosen.voters or chosen.selection.selected
-    learned = [chosen.pool.complete[name] for name in names]
-    members = [chosen.alone[name] for name in names]
-    # A server's model may be better than every member, so a vote has to beat it too.
-    rivals = [profile for name, profile in chosen.alone.items() if name not in names]
-    return compare_strategies(config.dev, learned, config.held_out, members, config.seed, rivals)
+    verified = chosen.verified
+    together = (Strategy(verified.method, chosen.selection.selected), verified.ensemble) if verified else None
+    return compare_strategies(
+        AnsweredSplit(config.dev, chosen.pool.complete),
+        AnsweredSplit(config.held_out, chosen.alone),
+        chosen.voters,
+        can_vote=can_vote(config.held_out),
+        together=together,
+        seed=config.seed,
+    )
 
 
-def _advise(chosen: ChosenSet, strategies: Sequence[MethodResult], warning: str | None, level: float) -> Advice:
-    """The verdict on the chosen set, with the result of a search, and a better strategy if the set is not worth it."""
+def _advise(chosen: ChosenSet, strategies: Sequence[StrategyResult], warning: str | None, level: float) -> Advice:
+    """The verdict on the chosen set, with the result of a search, and the recommendation."""
     remote = chosen.pool.remote
     if remote_in(chosen.selection, remote):
         advice = undecodable(chosen.selection, remote)
@@ -101,10 +108,64 @@ def _advise(chosen: ChosenSet, strategies: Sequence[MethodResult], warning: str 
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.searched and chosen.verified else None
-    instead = recommend(strategies, level) if advice.verdict != "ensemble" else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, instead, away, chosen.searched, only, trouble, warning)
-    return replace(advice, text=" ".join(part for part in parts if part))
+    parts = (advice.text, away, chosen.searched, only, trouble, warning)
+    text = " ".join(part for part in parts if part)
+    return replace(advice, text=text, recommendation=recommend(strategies, level))
+
+
+def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
+    """Choose and compare on the responses of logs; no model runs.
+
+    Raises:
+        InputError: The logs cannot be read or joined, or have too few questions.
+    """
+    logs = join_logs(
+        config.paths,
+        config.options,
+        models=config.models,
+        only=config.log_format,
+        task=config.log_task,
+        scoring=config.scoring,
+    )
+    for note in logs.notes:
+        progress.say(note)
+    numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
+    dev, held_out = (
+        AnsweredSplit(
+            logs.task(split, own, config.seed), {name: each.part(own) for name, each in logs.profiles.items()}
+        )
+        for split, own in numbers.items()
+    )
+    selection = select([profile.standing for profile in dev.profiles.values()], config.rules)
+    profiles = [dev.profiles[decision.model] for decision in selection.decisions]
+    voters = fitting_voters(profiles, config.rules)
+    draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
+    strategies = compare_strategies(dev, held_out, voters, can_vote=logs.can_vote, draws=draws, seed=config.seed)
+    margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
+    warning = misfit(profiles, 100.0, None)
+    advice = advise(selection)
+    return Outcome(
+        task_info=task_info(dev.task, None),
+        rules=config.rules,
+        standings=tuple(profile.standing for profile in profiles),
+        selection=selection,
+        failures={},
+        pairs=all_pairs(profiles),
+        advice=replace(
+            advice,
+            text=" ".join(part for part in (advice.text, warning) if part),
+            recommendation=recommend(strategies, config.level),
+        ),
+        task=dev.task,
+        profiles=tuple(profiles),
+        intervals={profile.model: accuracy_interval(profile, seed=config.seed) for profile in profiles},
+        margins={margin.model: margin for margin in margins},
+        held_out=held_out.task,
+        alone=tuple(held_out.profiles[profile.model] for profile in profiles),
+        strategies=strategies,
+        provenance=provenance.of_logs(config, logs),
+    )
 
 
 def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ensemble.errors import InputError
@@ -12,6 +12,7 @@ from ensemble.errors import InputError
 FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
+Shown = Literal["yes", "not_yet", "no"]
 
 LEVEL = 0.05
 """The accepted probability of a false alarm by default; intervals have the confidence 1 - LEVEL."""
@@ -99,6 +100,12 @@ class Profile:
     # Measured times differ from run to run; two profiles with the same answers are equal.
     cost: Cost = field(default=Cost(0.0, 0), compare=False)
 
+    def part(self, numbers: Sequence[int]) -> Profile:
+        """The answers to some of the questions, by their numbers, with a proportional share of the cost."""
+        share = len(numbers) / len(self.answers) if self.answers else 0.0
+        cost = replace(self.cost, seconds=self.cost.seconds * share, tokens=round(self.cost.tokens * share))
+        return Profile(self.model, tuple(self.answers[number] for number in numbers), cost)
+
     @property
     def accuracy(self) -> float:
         """Mean score, in points (0 to 100)."""
@@ -143,17 +150,21 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of section 4.1, both inclusive.
+    """The limits of section 4.1 for sets that decode together, and those of votes; all are inclusive.
 
     Attributes:
         max_gap: The largest gap between the accuracies of a candidate and the primary, in points, 0 to 100.
         max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
         max_models: The most members in the set, with the primary, at least 1.
+        vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
+        max_calls: The most models in a vote or a cascade, at least 1.
     """
 
     max_gap: float = 10.0
     max_length_ratio: float = 2.0
     max_models: int = 3
+    vote_gap: float = 15.0
+    max_calls: int = 5
 
     def __post_init__(self) -> None:
         # NaN fails each of these comparisons, too.
@@ -162,6 +173,8 @@ class Rules:
         # result.json has the limits, and JSON has no infinity.
         if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
+        if self.max_calls < 1:
+            raise InputError(f"--max-calls {self.max_calls}: give at least 1")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
             raise InputError(f"--max-models {self.max_models}: give at least 1")

@@ -17,7 +17,7 @@ from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import holm
 from advisor.tasks import load_task
-from advisor.verify.strategies import chosen, dev_scores
+from advisor.verify.responses import chosen, dev_scores
 from ensemble.methods import get_module
 
 if TYPE_CHECKING:

@@ -36,7 +36,50 @@ WeakSandbox = Annotated[
     bool,
     typer.Option("--allow-weak-sandbox", help="Run them also where the sandbox cannot protect your keys and files."),
 ]
-Gap = Annotated[float, typer.Option("--max-gap", help="Points that a member may be worse than the best model.")]
+Gap = Annotated[
+    float | None,
+    typer.Option(
+        "--max-gap",
+        help="Points that a member may be worse than the best model.",
+        show_default="10; 15 for votes",
+    ),
+]
+Calls = Annotated[int, typer.Option("--max-calls", help="The maximum number of models in a vote or a cascade.")]
+Logs = Annotated[
+    list[str] | None,
+    typer.Option("--logs", help="A file, folder or glob with logs of other tools; can be given several times."),
+]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", help="The format of the logs. Default: recognised from their content.")
+]
+LogTask = Annotated[
+    str | None, typer.Option("--log-task", help="The evaluation to take, as a glob, if the logs have several.")
+]
+LogModels = Annotated[
+    str | None, typer.Option("--models", metavar="GLOB,...", help="The models to take from the logs. Default: all.")
+]
+LogScore = Annotated[
+    str | None,
+    typer.Option("--score", help="The score to use if a log has several, for example exact_match,flexible-extract."),
+]
+Metric = Annotated[str | None, typer.Option("--metric", help="Score the responses of logs again with this metric.")]
+Extract = Annotated[
+    str | None, typer.Option("--extract", help="With --metric: a regular expression that finds the answer.")
+]
+Column = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="ROLE=NAME", help="A column of a table, for example question=prompt."),
+]
+ModelColumns = Annotated[
+    str | None, typer.Option("--model-columns", metavar="GLOB,...", help="The columns of a table with one per model.")
+]
+Cluster = Annotated[
+    str | None, typer.Option("--cluster", help="The field that says which questions share a passage or a document.")
+]
+DevSize = Annotated[
+    int | None,
+    typer.Option("--dev-size", help="Questions of the logs that choose.", show_default="300, at most half"),
+]
 Ratio = Annotated[
     float, typer.Option("--max-length-ratio", help="How many times longer or shorter a member's responses may be.")
 ]

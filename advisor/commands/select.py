@@ -23,9 +23,21 @@ def select(
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,
     allow_weak_sandbox: opt.WeakSandbox = False,
-    max_gap: opt.Gap = 10.0,
+    logs: opt.Logs = None,
+    log_format: opt.LogFormat = None,
+    log_task: opt.LogTask = None,
+    models: opt.LogModels = None,
+    score: opt.LogScore = None,
+    metric: opt.Metric = None,
+    extract: opt.Extract = None,
+    column: opt.Column = None,
+    model_columns: opt.ModelColumns = None,
+    cluster: opt.Cluster = None,
+    dev_size: opt.DevSize = None,
+    max_gap: opt.Gap = None,
     max_length_ratio: opt.Ratio = 2.0,
     max_models: opt.Models = 3,
+    max_calls: opt.Calls = 5,
     level: opt.Level = 0.05,
     method: opt.Method = "unite",
     k: opt.K = 10,
@@ -51,11 +63,11 @@ def select(
     debug: opt.Debug = False,
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor.config import RunConfig, rules_for_numbers
+    from advisor.config import LogsConfig, RunConfig, rules_for_numbers
     from advisor.output.result_json import result_of, samples_of
     from advisor.output.run_folder import check_out, folder_name, write_run
     from advisor.output.terminal import print_conclusion, print_tables
-    from advisor.pipeline import run, run_on_numbers
+    from advisor.pipeline import run, run_on_logs, run_on_numbers
     from advisor.progress import Progress
     from advisor.session import open_session
     from reports import write_report
@@ -64,6 +76,10 @@ def select(
     if profiles is not None:
         outcome = run_on_numbers(profiles, rules_for_numbers(context.params), command)
         folder = out or Path("runs") / folder_name(profiles.stem)
+        check_out(folder)
+    elif logs:
+        outcome = run_on_logs(LogsConfig.from_options(context.params, command), Progress(quiet=quiet))
+        folder = out or Path("runs") / folder_name(outcome.task_info["name"])
         check_out(folder)
     else:
         config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogSource, find_sources, get_format
 from advisor.logs.streams import Notes
 from advisor.records import Answer, Cost, Profile, join
@@ -116,19 +117,6 @@ class JoinedLogs:
             fingerprint=digest,
             signature=Signature(self.name, self.metric, split, len(examples), 0, seed, digest[:12], ()),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """A metric that scores the responses of logs again.
-
-    Attributes:
-        metric: The name of the metric.
-        extract: The regular expression that finds the answer in a response; None for the whole response.
-    """
-
-    metric: str
-    extract: str | None = None
 
 
 @dataclass(slots=True)
@@ -363,8 +351,8 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
                 draws[draw] = replace(answer, score=score.value, extracted=score.extracted)
     if changed:
         notes.append(
-            f"{scoring.metric} gives another score than the log to {changed:,} of {graded:,} responses; the log's scores "
-            "are not used"
+            f"{scoring.metric} gives another score than the log to {changed:,} of {graded:,} responses; the log's "
+            "scores are not used"
         )
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.streams import Notes, head_of
+from advisor.logs.streams import Notes, head_of, json_lines
 from ensemble.errors import InputError
 
 # In this order they are asked whether a file is theirs: the most specific form first, any table last.
-FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
+FORMATS = ("pool",)
 MOST_FILES = 100_000
 """Files of all folders together."""
 
@@ -35,6 +35,18 @@ class LogFile:
     def head(self) -> bytes:
         """The first 64 kB, decompressed."""
         return head_of(self.path)
+
+    @cached_property
+    def first_object(self) -> dict[str, Any]:
+        """The object on the first line of a file with JSON lines; empty for other files."""
+        if not self.head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+            return {}
+        try:
+            # Not from the head, because a line may be longer.
+            value, place = next(json_lines(self.path, []), ({}, ""))
+        except InputError:
+            return {}
+        return value if place.endswith(":1") else {}
 
 
 @dataclass(frozen=True, slots=True)

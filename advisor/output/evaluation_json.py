@@ -9,7 +9,7 @@ from advisor.config import RunConfig
 from advisor.records import Profile
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task
-from advisor.verify.strategies import MethodResult
+from advisor.verify.methods import MethodResult
 
 SCHEMA_VERSION = 1
 

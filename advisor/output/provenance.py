@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from advisor.config import RunConfig
+from advisor.config import LogsConfig, RunConfig
+from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.pool_file import PoolEntry
 from advisor.servers.identity import ServerIdentity
@@ -44,6 +45,17 @@ def of_run(config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIde
 def of_numbers(command: str, path: Path) -> dict[str, Any]:
     """``provenance`` of a run on published or earlier numbers."""
     return {"command": command, "profiles": str(path), "versions": _versions(), "models": {}}
+
+
+def of_logs(config: LogsConfig, logs: JoinedLogs) -> dict[str, Any]:
+    """``provenance`` of a run on logs."""
+    return {
+        "command": config.command,
+        "seed": config.seed,
+        "versions": _versions(),
+        "logs": [{"path": str(source.path), "format": source.format} for source in logs.sources],
+        "models": {},
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -20,7 +20,8 @@ from advisor.statistics import Interval
 from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
 from advisor.verify.held_out import Verified
-from advisor.verify.strategies import MethodResult
+from advisor.verify.recommendation import Recommendation
+from advisor.verify.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
@@ -52,7 +53,7 @@ class Outcome:
         verified: The set on held-out questions; None if it was not run there.
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
-        alternatives: Other strategies with its members' answers, the best first.
+        strategies: All strategies on the held-out questions, the best first.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         provenance: What is needed to repeat the run.
     """
@@ -74,13 +75,13 @@ class Outcome:
     verified: Verified | None = None
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
-    alternatives: tuple[MethodResult, ...] = ()
+    strategies: tuple[StrategyResult, ...] = ()
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
-def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
-    """``task`` of ``result.json``."""
+def task_info(task: Task, max_new_tokens: int | None) -> dict[str, Any]:
+    """``task`` of ``result.json``; without a limit of tokens for responses of logs."""
     return {
         "name": task.name,
         "metric": task.metric,
@@ -90,6 +91,7 @@ def task_info(task: Task, max_new_tokens: int) -> dict[str, Any]:
         "signature": str(task.signature),
         "stop": list(task.stop),
         "max_new_tokens": max_new_tokens,
+        "extract": task.extract,
         "notes": list(task.notes),
     }
 
@@ -114,8 +116,8 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
-        "alternatives": [_alternative(result, len(outcome.alternatives)) for result in outcome.alternatives],
-        "advice": asdict(outcome.advice),
+        "strategies": [_result(result, outcome) for result in outcome.strategies],
+        "advice": {**asdict(outcome.advice), "recommendation": _recommendation(outcome.advice.recommendation)},
         "provenance": dict(outcome.provenance),
     }
 
@@ -312,24 +314,53 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
     }
 
 
-def _alternative(result: MethodResult, looked_at: int) -> dict[str, Any]:
-    if result.comparison is None:
-        raise TypeError(f"{result.method}: an alternative without a comparison")
+def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
     comparison = result.comparison
     return {
-        "method": result.method,
-        "members": list(result.members),
+        **_strategy(result.strategy),
         "n": comparison.n,
+        "split": outcome.held_out.split if outcome.held_out is not None else None,
         "accuracy": comparison.accuracy,
         "accuracy_ci": list(comparison.accuracy_ci),
         "best_single": comparison.best_single_accuracy,
         "best_single_model": comparison.best_single,
-        "delta": comparison.delta,
-        "delta_ci": list(comparison.delta_ci),
-        "p_value": result.p_adjusted,
-        "looked_at": looked_at,
+        "gain": comparison.delta,
+        "gain_ci": list(comparison.delta_ci),
+        "p_value": comparison.p_value,
+        "p_adjusted": result.p_adjusted,
         "gained": comparison.gained,
         "lost": comparison.lost,
+        "calls_per_question": result.calls,
+        "tokens_per_question": result.tokens,
+        "seconds_per_question": result.seconds,
+        "price_per_1000": None,
+    }
+
+
+def _strategy(strategy: Strategy) -> dict[str, Any]:
+    """A strategy, with all that is needed to run it; a router also needs the dev questions of ``samples.jsonl``."""
+    return {
+        "strategy": strategy.name,
+        "members": list(strategy.members),
+        "weights": list(strategy.weights) or None,
+        "routes": dict(strategy.routes) or None,
+        "draws": strategy.draws,
+    }
+
+
+def _recommendation(recommendation: Recommendation | None) -> dict[str, Any] | None:
+    if recommendation is None:
+        return None
+    name = recommendation.strategy.name
+    return {
+        **_strategy(recommendation.strategy),
+        "method": name if name in list_methods() and name != "router" else None,
+        "expected_gain": recommendation.expected_gain,
+        "expected_gain_ci": list(recommendation.expected_gain_ci),
+        "calls_per_question": recommendation.calls_per_question,
+        "price_per_1000": None,
+        "shown": recommendation.shown,
+        "text": recommendation.text,
     }
 
 

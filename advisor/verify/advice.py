@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from advisor.choose.rules import select
 from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
+from advisor.verify.recommendation import Recommendation
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -24,6 +25,7 @@ class Advice:
     Attributes:
         verdict: What to do.
         text: The set, its figures and their uncertainty.
+        recommendation: What to run; None if nothing was compared on held-out questions.
         questions_needed: If the verdict is ``cannot_tell`` although the ensemble was run: the number of questions, in
             all, that would tell; None without a difference.
     """
@@ -31,6 +33,7 @@ class Advice:
     verdict: Verdict
     text: str
     questions_needed: int | None = None
+    recommendation: Recommendation | None = None
 
 
 @dataclass(frozen=True, slots=True)

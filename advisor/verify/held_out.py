@@ -6,7 +6,7 @@ questions, so that its figures there do not depend on the choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from advisor.choose.race import ProfiledPool, without_failed
@@ -14,9 +14,11 @@ from advisor.choose.search import SearchedSet, best_of, promising_sets, put_forw
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Profile, Selection
+from advisor.records import Profile, Rules, Selection
 from advisor.statistics import Comparison, Interval, accuracy_interval, compare
 from advisor.tasks.task import Task
+from advisor.verify.responses import can_vote
+from advisor.verify.strategies import fitting_voters
 from ensemble.errors import MemberError
 
 
@@ -55,7 +57,7 @@ class ChosenSet:
         verified: The set on the held-out questions; None if it was not run there.
         alone: The answers of single models to the held-out questions, by name: the set's members, and other models that
             the set is compared with.
-        voters: The models for a vote and a router; empty for the members of the set.
+        voters: The models of votes, cascades and routers; empty if they were not asked the held-out questions.
         trouble: Why the set could not be run on the held-out questions.
         tried: The sets that a search decoded on dev; None without a search.
         searched: What the search found, for the advice; None if it decoded nothing.
@@ -81,8 +83,11 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     """
     while True:
         chosen = _choose_on_dev(config, pool, profiler, progress)
-        models, voters = chosen.selection.selected, pool.voters(config.rules)
-        if config.held_out is None or (len(models) < 2 and not voters):
+        models = chosen.selection.selected
+        if config.held_out is None:
+            return chosen
+        voters = _voters(pool, config.held_out, config.rules, models)
+        if len(voters) < 2:
             return chosen
         # The set has to be better than the best candidate, even if a search found a set without it, or a server runs
         # it.
@@ -114,6 +119,14 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         k=config.k,
     )
     return replace(chosen, verified=verified)
+
+
+def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
+    """The models of votes, cascades and routers, the most accurate on dev first."""
+    if can_vote(task):
+        return fitting_voters(list(pool.complete.values()), rules)
+    # Without votes only a router uses other models than the set, and no other rule is known for it.
+    return pool.voters(rules) or tuple(selected)
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:

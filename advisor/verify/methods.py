@@ -8,7 +8,7 @@ responses as there are members: the result of the same cost without an ensemble.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.config import RunConfig
@@ -16,8 +16,8 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
-from advisor.statistics import compare, holm
-from advisor.verify.strategies import MethodResult, can_vote, chosen, dev_scores
+from advisor.statistics import Comparison, compare, holm
+from advisor.verify.responses import can_vote, chosen, dev_scores
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._response import ResponseMethod
@@ -27,6 +27,37 @@ CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
 TEMPERATURE = 0.7  # of the control's samples, as in that paper
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """A method on a set, compared with the best single model on the same questions.
+
+    Attributes:
+        method: The method's name; ``self-consistency`` for the control.
+        level: ``token``, ``span``, ``response`` or ``control``.
+        members: The members of the set.
+        left_out: Why the method was not run; None if it was.
+        comparison: The method against the best single model.
+        p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
+        ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
+        seconds: Seconds of a question, likewise.
+        ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
+        handled: Vocabulary entries read in a step (Table 5 of the paper); None for spans and responses.
+        peak_memory: Bytes.
+    """
+
+    method: str
+    level: str
+    members: tuple[str, ...] = ()
+    left_out: str | None = None
+    comparison: Comparison | None = None
+    p_adjusted: float | None = None
+    ms_per_token: float | None = None
+    seconds: float | None = None
+    ensembled: float | None = None
+    handled: float | None = None
+    peak_memory: int | None = None
 
 
 class Evaluator:

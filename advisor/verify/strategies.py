@@ -1,180 +1,263 @@
-"""Strategies that choose among the members' own answers: a vote, or a router that asks one member for each question.
+"""Strategies: what could run in production, compared on the same held-out questions.
 
-They need only the answers that the members gave alone, so they are judged on the held-out questions without decoding.
-The router learns from the dev questions only. Methods that generate, and candidates outside of the set, are not part of
-this; `advisor evaluate` compares methods.
+A strategy is one model, a set that decodes together, a vote or a cascade, a router, or several responses of one model.
+All but the set that decodes need only the answers that the models gave alone. Votes, weights and routers are made from
+the dev questions; the held-out ones judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from advisor.records import LEVEL, Profile
-from advisor.statistics import Comparison, check_same_questions, compare, holm
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.records import LEVEL, TOLERANCE, Profile, Rules, Shown, gap
+from advisor.statistics import Comparison, compare, holm
 from advisor.tasks.task import Task
+from advisor.verify.responses import dev_scores
+from advisor.verify.votes import cascade_calls, codes_of, vote, vote_weights
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._response import ResponseMethod
 
-_FEWEST_VOTERS = 3  # with fewer members, a vote is always the primary's answer
-# Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
-# its answers would tell the vote which one is right.
-_VOTE_METRICS = ("exact_match", "number", "choice")
-_DESCRIPTIONS = {
-    "voting": "What does better is a vote (every model answers alone, and the answer that most of them give is taken)",
-    "router": "What does better is a router (each question goes only to the model that was right on the dev questions "
-    "most like it)",
-}
+FEWEST_VOTERS = 3
+"""With two voters the answer is always the first one's."""
+_PRIOR = 10
+"""Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
+# From the simplest to the most complex: the first of equally good strategies is recommended.
+_ORDER = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
 
 
 @dataclass(frozen=True, slots=True)
-class MethodResult:
-    """A method on a set, compared with the best single model on the same questions.
+class Strategy:
+    """One way to answer questions in production.
 
     Attributes:
-        method: The method's name; ``self-consistency`` for the control.
-        level: ``token``, ``span``, ``response`` or ``control``.
-        members: The members of the set.
-        left_out: Why the method was not run; None if it was.
-        comparison: The method against the best single model.
-        p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
-        ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
-        seconds: Seconds of a question, likewise.
-        ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
-        handled: Vocabulary entries read in a step (Table 5 of the paper); None for spans and responses.
-        peak_memory: Bytes.
+        name: ``single``, ``vote``, ``weighted_vote``, ``cascade``, ``router``, ``group_router``, ``self_consistency``,
+            or the name of a token-level or span-level method.
+        members: The models, the most accurate on dev first; a cascade asks them in this order.
+        weights: The weight of each member's vote; empty where all have the same.
+        routes: For a router by groups, the member of each group; other groups go to the first member.
+        draws: Responses of the one member, for ``self_consistency``.
     """
 
-    method: str
-    level: str
-    members: tuple[str, ...] = ()
-    left_out: str | None = None
-    comparison: Comparison | None = None
-    p_adjusted: float | None = None
-    ms_per_token: float | None = None
-    seconds: float | None = None
-    ensembled: float | None = None
-    handled: float | None = None
-    peak_memory: int | None = None
+    name: str
+    members: tuple[str, ...]
+    weights: tuple[float, ...] = ()
+    routes: tuple[tuple[str, str], ...] = ()
+    draws: int = 1
+
+    @property
+    def sort_key(self) -> tuple[int, int]:
+        """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
+        place = _ORDER.index(self.name) if self.name in _ORDER else len(_ORDER)
+        return place, len(self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredSplit:
+    """The questions of a split, and the models' answers to them by name."""
+
+    task: Task
+    profiles: Mapping[str, Profile]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """A strategy on the held-out questions.
+
+    Attributes:
+        strategy: The strategy.
+        comparison: Its answers against the best single model on these questions.
+        p_adjusted: The p-value after Holm's correction for all strategies but single models; None for a single model.
+        calls: Responses that a question takes, on average.
+        tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
+        seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
+    """
+
+    strategy: Strategy
+    comparison: Comparison
+    p_adjusted: float | None
+    calls: float
+    tokens: float | None
+    seconds: float | None
+
+    def shown(self, level: float = LEVEL) -> Shown:
+        """Whether the test shows that it is better than the best single model (``yes``), or worse (``no``)."""
+        if self.p_adjusted is None or self.p_adjusted > level or abs(self.comparison.delta) < TOLERANCE:
+            return "not_yet"
+        return "yes" if self.comparison.delta > 0 else "no"
+
+
+def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]:
+    """The models of votes and cascades: the most accurate one and those close to it. Lengths do not matter.
+
+    Args:
+        profiles: The candidates' answers to the dev questions.
+        rules: ``vote_gap`` is the limit of the gap, in points; ``max_calls`` that of the number of models.
+
+    Returns:
+        At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
+    """
+    ranked = sorted(profiles, key=_rank)
+    close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
+    return tuple(profile.model for profile in close[: rules.max_calls])
 
 
 def compare_strategies(
-    dev: Task,
-    learned: Sequence[Profile],
-    held_out: Task,
-    members: Sequence[Profile],
+    dev: AnsweredSplit,
+    held_out: AnsweredSplit,
+    voters: Sequence[str],
+    *,
+    can_vote: bool,
+    together: tuple[Strategy, Profile] | None = None,
+    draws: Mapping[str, Sequence[Profile]] | None = None,
     seed: int = 0,
-    rivals: Sequence[Profile] = (),
-) -> tuple[MethodResult, ...]:
-    """Compare the strategies that fit the task and the set with the best single model on the held-out questions.
+) -> tuple[StrategyResult, ...]:
+    """Compare all strategies that fit the task with the best single model on the held-out questions.
 
     Args:
         dev: The questions to learn from.
-        learned: The members' answers to them, the primary's first.
-        held_out: The questions of the comparison.
-        members: The members' answers to these, in the same order, at least one.
-        seed: The seed of draws and of the resampling of graded scores.
-        rivals: Answers to the same questions by models outside of the set, which count as single models, too.
+        held_out: The questions of the comparison; all models that answered them count as single models.
+        voters: The models of votes, cascades and routers, the most accurate on dev first.
+        can_vote: Whether the extracted answers can be counted.
+        together: A set that decodes together, and its answers to the held-out questions.
+        draws: Several responses of a model to each held-out question, by name.
+        seed: The seed of the resampling of graded scores.
 
     Returns:
-        A vote, if answers are short and fixed and at least three members vote; a router, if the set has at least two
-        members and there are enough dev questions. The best first.
+        The best first; of equally good ones the simplest first.
 
     Raises:
-        UniteError: The members answered different questions.
+        UniteError: The models answered different questions.
     """
-    names = tuple(profile.model for profile in members)
-    if len(names) < 2:
+    learned, alone = dev.profiles, held_out.profiles
+    if not alone:
         return ()
-    prompts, scores = dev_scores(dev, learned)
-    comparisons = {
-        name: compare(chosen(name, method, held_out, members)[0], (*members, *rivals), seed)
-        for name, method in _fitting_methods(held_out, len(names), prompts, scores)
-    }
-    p_values = holm([comparison.p_value for comparison in comparisons.values()])
-    results = zip(comparisons.items(), p_values, strict=True)
-    best_first = sorted(results, key=lambda result: -round(result[0][1].accuracy, 9))
-    return tuple(
-        MethodResult(name, "response", names, comparison=comparison, p_adjusted=p_value)
-        for (name, comparison), p_value in best_first
-    )
-
-
-def recommend(strategies: Sequence[MethodResult], level: float = LEVEL) -> str | None:
-    """A sentence on the best strategy that is significantly better than the best single model; None without one.
-
-    Args:
-        strategies: All that were compared.
-        level: The accepted probability of recommending a strategy that gains nothing, between 0 and 1.
-    """
-    # After Holm's correction each of these holds, so the best of them may be named.
-    better = [
-        (result.method, result.comparison, result.p_adjusted)
-        for result in strategies
-        if result.comparison is not None
-        and result.p_adjusted is not None
-        and result.p_adjusted <= level
-        and result.comparison.delta > 0
+    first = min((learned[name] for name in alone if name in learned), key=_rank).model
+    answers: list[tuple[Strategy, Profile, _Use]] = [_single(first, alone)]
+    best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
+    if best != first:
+        answers.append(_single(best, alone))
+    if together is not None:
+        strategy, profile = together
+        n = len(profile.answers)
+        use = _Use(len(strategy.members), profile.cost.tokens / n, profile.cost.seconds / n)
+        answers.append((strategy, profile, use))
+    if can_vote and len(voters) >= FEWEST_VOTERS:
+        answers.extend(_votes(learned, alone, voters))
+    if len(voters) > 1:
+        answers.extend(_routers(dev, held_out, voters))
+    if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
+        answers.append(_self_consistency(first, draws[first]))
+    singles = list(alone.values())
+    compared = [(strategy, compare(profile, singles, seed), use) for strategy, profile, use in answers]
+    tested = [comparison.p_value for strategy, comparison, _ in compared if strategy.name != "single"]
+    adjusted = iter(holm(tested))
+    results = [
+        StrategyResult(
+            strategy,
+            comparison,
+            None if strategy.name == "single" else next(adjusted),
+            use.calls,
+            use.tokens or None,
+            use.seconds or None,
+        )
+        for strategy, comparison, use in compared
     ]
-    if not better:
-        return None
-    method, comparison, p_value = max(better, key=lambda result: result[1].accuracy)
-    p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-    corrected = f" after correction for {len(strategies)} alternatives looked at" if len(strategies) > 1 else ""
-    return (
-        f"{_DESCRIPTIONS[method]}: {comparison.accuracy:.1f} points on the same questions, {comparison.delta:.1f} more "
-        f"than {comparison.best_single} alone ({p_text}{corrected})."
-    )
+    return tuple(sorted(results, key=lambda each: (-round(each.comparison.accuracy, 9), each.strategy.sort_key)))
 
 
-def can_vote(task: Task) -> bool:
-    """Whether the answers that the task's metric reads can be counted as votes."""
-    return task.metric in _VOTE_METRICS and task.scorer is None
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a question takes on average: calls of models, generated tokens, seconds; 0 where a figure is not known."""
+
+    calls: float
+    tokens: float
+    seconds: float
 
 
-def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:
-    """What a response-level method learns from: the prompts, and for each prompt the score of every member.
-
-    Args:
-        task: The dev questions.
-        profiles: The members' answers to them, the primary's first.
-
-    Raises:
-        UniteError: Two members answered different questions.
-    """
-    _check_questions(profiles)
-    # The router compares prompts, and never sees the references of the held-out questions.
-    prompts = [example.prompt for example in task.examples]
-    return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
+def _single(name: str, alone: Mapping[str, Profile]) -> tuple[Strategy, Profile, _Use]:
+    profile = alone[name]
+    return Strategy("single", (name,)), replace(profile, model="single"), _use([profile], np.array([1.0]))
 
 
-def chosen(name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]) -> tuple[Profile, list[int]]:
-    """The answers that a method chooses, as a profile, and the number of the member that gave each of them.
-
-    Raises:
-        UniteError: Two members answered different questions.
-    """
-    _check_questions(profiles)
-    picks = []
-    for n, example in enumerate(task.examples):
-        answers = [profile.answers[n] for profile in profiles]
-        texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
-        picks.append(method.choose(example.prompt, texts, extracted))
-    return Profile(name, tuple(profiles[pick].answers[n] for n, pick in enumerate(picks))), picks
-
-
-def _check_questions(profiles: Sequence[Profile]) -> None:
-    for profile in profiles[1:]:
-        check_same_questions(profiles[0], profile)
+def _votes(
+    learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]
+) -> Iterator[tuple[Strategy, Profile, _Use]]:
+    # The smallest vote, and that of all who fit: between them lie gain and cost.
+    for size in sorted({FEWEST_VOTERS, len(voters)}):
+        names = tuple(voters[:size])
+        members = [alone[name] for name in names]
+        codes = codes_of(members)
+        shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
+        winners = vote(codes)
+        yield Strategy("vote", names), _picked("vote", members, winners), _use(members, np.ones(size))
+        yield Strategy("cascade", names), _picked("cascade", members, winners), _use(members, shares)
+    weights = vote_weights([learned[name] for name in voters])
+    strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
+    yield strategy, _picked(strategy.name, members, vote(codes, weights)), _use(members, np.ones(size))
 
 
-def _fitting_methods(
-    task: Task, members: int, prompts: Sequence[str], scores: Sequence[Sequence[float]]
-) -> Iterator[tuple[str, ResponseMethod]]:
-    if members >= _FEWEST_VOTERS and can_vote(task):
-        yield "voting", get_module("voting").make(prompts, scores, make_options("voting", {}))
-    try:
-        yield "router", get_module("router").make(prompts, scores, make_options("router", {}))
-    except InputError:
-        return  # too few dev questions to learn from
+def _routers(
+    dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]
+) -> Iterator[tuple[Strategy, Profile, _Use]]:
+    names, members = tuple(voters), [held_out.profiles[name] for name in voters]
+    prompts, scores = dev_scores(dev.task, [dev.profiles[name] for name in voters])
+    questions = [example.prompt for example in held_out.task.examples]
+    # Logs may lack the questions.
+    if all(question.strip() for question in (*prompts, *questions)):
+        try:
+            router = get_module("router").make(prompts, scores, make_options("router", {}))
+        except InputError:
+            pass  # too few dev questions to learn from
+        else:
+            yield _routed(Strategy("router", names), members, np.array(router.choose_all(questions)))
+    routes = _routes([example.group for example in dev.task.examples], np.array(scores), names)
+    if len(routes) > 1:
+        member_of = {group: names.index(name) for group, name in routes}
+        picks = np.array([member_of.get(example.group or "", 0) for example in held_out.task.examples])
+        yield _routed(Strategy("group_router", names, routes=routes), members, picks)
+
+
+def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The member with the best scores in each group, smoothed by its scores in all groups."""
+    overall = scores.mean(axis=0)
+    routes = []
+    for group in sorted({group for group in groups if group is not None}):
+        own = scores[[each == group for each in groups]]
+        smoothed = (own.sum(axis=0) + _PRIOR * overall) / (len(own) + _PRIOR)
+        routes.append((group, names[int(smoothed.round(9).argmax())]))
+    return tuple(routes)
+
+
+def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> tuple[Strategy, Profile, _Use]:
+    shares = np.bincount(picks, minlength=len(members)) / len(picks)
+    return strategy, _picked(strategy.name, members, picks), _use(members, shares)
+
+
+def _self_consistency(name: str, draws: Sequence[Profile]) -> tuple[Strategy, Profile, _Use]:
+    strategy = Strategy("self_consistency", (name,), draws=len(draws))
+    return strategy, _picked(strategy.name, draws, vote(codes_of(draws))), _use(draws, np.ones(len(draws)))
+
+
+def _picked(name: str, members: Sequence[Profile], picks: NDArray[Any]) -> Profile:
+    return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks.tolist())))
+
+
+def _use(members: Sequence[Profile], shares: NDArray[Any]) -> _Use:
+    """The average use of a question, if each member is asked for a share of the questions."""
+    n = len(members[0].answers)
+    costs = [(member.cost.tokens / n, member.cost.seconds / n) for member in members]
+    # A figure that one member lacks is not known for all of them together.
+    tokens = 0.0 if any(not cost[0] for cost in costs) else float(shares @ [cost[0] for cost in costs])
+    seconds = 0.0 if any(not cost[1] for cost in costs) else float(shares @ [cost[1] for cost in costs])
+    return _Use(float(shares.sum()), tokens, seconds)
+
+
+def _rank(profile: Profile) -> tuple[float, float, str]:
+    # The order of the rules: see advisor.choose.rules.
+    length = profile.mean_length
+    return -round(profile.accuracy, 9), float("inf") if length is None else round(length, 9), profile.model

@@ -1,0 +1,71 @@
+"""Pools: questions with the answers of many models, without the texts of the responses.
+
+JSON Lines, usually compressed. A line is one question with all its models; a model has the extracted answer (null if
+none was found), 1 if it is right or 0, and the number of characters of the response:
+
+    {"id": 7, "question": "1 + 1?", "group": "sums", "reference": "2", "models": {"small": ["3", 0, 12], ...}}
+
+The task's name is the file's name without its extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.streams import Notes, json_lines
+from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+
+SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
+_EXTENSIONS = (".xz", ".gz", ".bz2", ".jsonl", ".json", ".ndjson")
+
+
+def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
+    """Files whose first line has models with answers."""
+    return [LogSource("pool", file.path) for file in files if _is_pool(file)]
+
+
+def read(source: LogSource, _options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
+    return usable(source.path, _records(source.path, notes), notes)
+
+
+def _is_pool(file: LogFile) -> bool:
+    models = file.first_object.get("models") if b'"models"' in file.head else None
+    return isinstance(models, dict) and any(isinstance(cell, list) and len(cell) == 3 for cell in models.values())
+
+
+def _records(path: Path, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    task = path.name
+    while task.endswith(_EXTENSIONS):
+        task = task.rpartition(".")[0]
+    known: set[str] = set()
+    for line, place in json_lines(path, notes):
+        number, models = text_of(line.get("id")), line.get("models")
+        if number is None or not isinstance(models, dict):
+            yield LeftOut("it has no id, or no models", place)
+            continue
+        question, group = text_of(line.get("question")), text_of(line.get("group"))
+        reference = text_of(line.get("reference")) or texts_of(line.get("reference"))
+        for model, cell in models.items():
+            if model not in known:
+                known.add(check_name(model, place))
+            extracted, score, length = cell if isinstance(cell, list) and len(cell) == 3 else (None, None, None)
+            right = score_of(score)
+            if right is None:
+                yield LeftOut("a model's answer is not a list of text, score between 0 and 1, and length", place)
+                continue
+            yield LogRecord(
+                model=model,
+                task=task,
+                id=number,
+                place=place,
+                question=question,
+                reference=reference,
+                extracted=text_of(extracted),
+                score=right,
+                length=count_of(length),
+                group=group,
+            )

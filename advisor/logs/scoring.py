@@ -1,0 +1,45 @@
+"""Scores the responses of logs again: by a metric and a pattern, or as a task file does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.tasks.catalogue import find_task
+from advisor.tasks.metrics import metric_names, runs_code
+from advisor.tasks.task_file import read_definition
+from advisor.tasks.templates import check_pattern
+from ensemble.errors import InputError
+from ensemble.limits import LimitedProcess, limited_process
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A metric that reads an answer from a response and compares it with the reference.
+
+    Attributes:
+        metric: The name of the metric; the options of a choice question are compared by their letters.
+        extract: The regular expression that finds the answer in a response; None for the whole response.
+    """
+
+    metric: str
+    extract: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [name for name in metric_names() if not runs_code(name)]
+        if self.metric not in names:
+            raise InputError(f"--metric {self.metric}: not one of {', '.join(names)}")
+        if self.extract is not None and (problem := check_pattern(self.extract, limited_process())) is not None:
+            raise InputError(f"--extract {self.extract}: {problem}")
+
+    @classmethod
+    def of_task(cls, name_or_path: str | Path) -> Scoring:
+        """The metric and the pattern of a built-in task or a task file. Its data is not read.
+
+        Raises:
+            InputError: The task cannot be read, or its metric cannot score logs.
+        """
+        path, variant = find_task(name_or_path)
+        with LimitedProcess() as child:
+            definition = read_definition(path, variant, child)
+        return cls(definition.metric, definition.extract)

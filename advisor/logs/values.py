@@ -1,0 +1,98 @@
+"""Values of untrusted logs: what can be used of them, and how many records are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from advisor.logs.record import LogRecord
+from advisor.logs.streams import Notes
+from ensemble.errors import InputError
+
+LONGEST_NAME = 500
+"""Characters of a model's name."""
+_LARGEST = 2**53
+
+
+class LeftOut(NamedTuple):
+    """A record that cannot be used.
+
+    Attributes:
+        reason: What it lacks, as the end of a sentence: "it has no score".
+        place: File and line or number.
+    """
+
+    reason: str
+    place: str
+
+
+def text_of(value: object) -> str | None:
+    """A text, or a finite number as text; None for other types and for absent values."""
+    if isinstance(value, str):
+        # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, int):
+        # Python refuses to write integers with thousands of digits.
+        return str(value) if abs(value) < 10**100 else None
+    return str(value) if math.isfinite(value) else None
+
+
+def texts_of(value: object) -> tuple[str, ...] | None:
+    """A list of texts or numbers as texts; None for anything else, or if the list is empty."""
+    texts = [text_of(item) for item in value] if isinstance(value, (list, tuple)) else []
+    known = tuple(text for text in texts if text is not None)
+    return known if known and len(known) == len(texts) else None
+
+
+def score_of(value: object) -> float | None:
+    """A score between 0 and 1: a number in this range, or a truth value; None for anything else."""
+    # NaN is in no range.
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
+
+
+def count_of(value: object) -> int | None:
+    """A whole number of at least 0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def check_name(name: str, place: str) -> str:
+    """Check a model's name.
+
+    Raises:
+        InputError: It is empty or too long, or has characters that cannot be printed.
+    """
+    if not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+        raise InputError(
+            f"{place}: the model's name {name[:50]!a} is not a printable text of 1 to {LONGEST_NAME} characters; "
+            "correct the log"
+        )
+    return name
+
+
+def usable(path: Path, found: Iterable[LogRecord | LeftOut], notes: Notes) -> Iterator[LogRecord]:
+    """The records of a file without those that are left out, which are counted in one note for each reason.
+
+    Raises:
+        InputError: The file has no record that can be used.
+    """
+    left: dict[str, tuple[int, str]] = {}
+    kept = 0
+    for record in found:
+        if isinstance(record, LogRecord):
+            kept += 1
+            yield record
+        else:
+            count, first = left.get(record.reason, (0, record.place))
+            left[record.reason] = (count + 1, first)
+    if not kept:
+        reason, place = next(((reason, first) for reason, (_, first) in left.items()), ("it is empty", str(path)))
+        raise InputError(f"{place}: no record of this log can be used: {reason}; give another file")
+    for reason, (count, first) in left.items():
+        what = "1 record is" if count == 1 else f"{count:,} records are"
+        notes.append(f"{path}: {what} left out: {reason}; the first is {first}")

@@ -1,0 +1,92 @@
+"""The recommendation: the strategy that did best on the held-out questions, in words.
+
+What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
+chance. :mod:`advisor.verify.advice` says what is shown about the set that decodes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.records import LEVEL, Shown, join
+from advisor.statistics import Interval
+from advisor.verify.strategies import Strategy, StrategyResult
+
+_SHOWN = {
+    "yes": "the test shows that it is better",
+    "not_yet": "the test does not show a difference yet",
+    "no": "the test shows that it is worse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to run, what it gains, and whether the test shows it.
+
+    Attributes:
+        strategy: What to run.
+        expected_gain: Points over the best single model on the held-out questions; at most 0 for a single model.
+        expected_gain_ci: Its interval, in points.
+        calls_per_question: Responses that a question takes, on average.
+        shown: Whether the test shows the gain.
+        text: The recommendation in sentences.
+    """
+
+    strategy: Strategy
+    expected_gain: float
+    expected_gain_ci: Interval
+    calls_per_question: float
+    shown: Shown
+    text: str
+
+
+def recommend(results: Sequence[StrategyResult], level: float = LEVEL) -> Recommendation | None:
+    """Recommend the best of the compared strategies; None without one.
+
+    Args:
+        results: The strategies, the best first, as :func:`advisor.verify.strategies.compare_strategies` returns them.
+        level: The accepted probability that the test shows a gain where there is none, between 0 and 1.
+    """
+    if not results:
+        return None
+    best = results[0]
+    comparison = best.comparison
+    return Recommendation(
+        strategy=best.strategy,
+        expected_gain=comparison.delta,
+        expected_gain_ci=comparison.delta_ci,
+        calls_per_question=best.calls,
+        shown=best.shown(level),
+        text=_text(best, level),
+    )
+
+
+def describe(strategy: Strategy) -> str:
+    """What to do, as the beginning of a sentence: ``Ask a, b and c in this order, and ...``."""
+    names = join(strategy.members)
+    sentences = {
+        "single": f"Use {names} alone",
+        "vote": f"Ask {names}, and take the answer that most of them give (a vote)",
+        "cascade": f"Ask {names} in this order, stop as soon as the rest cannot change the majority, and take the "
+        "answer that most of them give (a cascade)",
+        "weighted_vote": f"Ask {names}, and take the answer with the most weight (a vote, weighted by accuracy)",
+        "router": f"Send each question to the one of {names} that was right on similar dev questions (a router)",
+        "group_router": f"Send each group of questions to the one of {names} that was best on it (a router by groups)",
+        "self_consistency": f"Ask {names} {strategy.draws} times, and take the answer that it gives most often "
+        "(self-consistency)",
+    }
+    return sentences.get(strategy.name, f"Decode {names} together, in this order ({strategy.name})")
+
+
+def _text(best: StrategyResult, level: float) -> str:
+    comparison = best.comparison
+    low, high = comparison.delta_ci
+    on = f"on {comparison.n:,} held-out questions it scores {comparison.accuracy:.1f} points"
+    if best.strategy.name == "single":
+        return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
+    calls = f"{best.calls:.1f} calls a question"
+    return (
+        f"{describe(best.strategy)}: {on}, {comparison.delta:+.1f} ({low:+.1f} to {high:+.1f}) against the best single "
+        f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}."
+    )

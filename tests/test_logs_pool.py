@@ -1,0 +1,127 @@
+"""Pools: the answers of many models to each question, without texts."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from advisor.logs import pool
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogFile, LogSource, find_sources
+from ensemble.errors import InputError
+
+POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
+LINE = {
+    "id": 7,
+    "question": "1 + 1?",
+    "group": "sums",
+    "reference": "2",
+    "models": {"small": ["3", 0, 12], "large": [None, 1, 9]},
+}
+
+
+def records(path: Path) -> tuple[list[LogRecord], list[str]]:
+    notes: list[str] = []
+    return list(pool.read(LogSource("pool", path), LogOptions(), notes)), notes
+
+
+def write(folder: Path, *lines: object) -> Path:
+    path = folder / "sums.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def real(name: str) -> Path:
+    path = POOLS / name
+    if not path.exists():
+        pytest.skip(f"../shared/pools/{name} is not here")
+    return path
+
+
+def test_a_line_is_one_record_for_each_model(tmp_path: Path) -> None:
+    path = write(tmp_path, LINE)
+    small, large = records(path)[0]
+    assert small == LogRecord(
+        model="small",
+        task="sums",
+        id="7",
+        place=f"{path}:1",
+        question="1 + 1?",
+        reference="2",
+        extracted="3",
+        score=0.0,
+        length=12,
+        group="sums",
+    )
+    assert (large.model, large.extracted, large.score, large.length) == ("large", None, 1.0, 9)
+
+
+def test_a_pool_is_recognised_by_its_first_line(tmp_path: Path) -> None:
+    path = write(tmp_path, LINE)
+    assert [source.format for source in find_sources([str(path)], [], "pool")] == ["pool"]
+
+
+def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None:
+    path = write(tmp_path, {**LINE, "models": {f"model-{n}": ["x" * 100, 0, 12] for n in range(1000)}})
+    assert [source.format for source in find_sources([str(path)], [], "pool")] == ["pool"]
+
+
+def test_other_json_lines_are_not_pools(tmp_path: Path) -> None:
+    path = write(tmp_path, {"id": 1, "models": {"small": "3"}}, LINE)
+    assert pool.recognise([LogFile(path, given=True)], []) == []
+
+
+def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:
+    bad = {"a": ["2", float("nan"), 3], "b": ["2", 7, 3], "c": "2", "d": ["2", 1]}
+    path = write(tmp_path, LINE, {**LINE, "models": bad}, {**LINE, "models": None})
+    found, notes = records(path)
+    assert [record.model for record in found] == ["small", "large"]
+    assert notes == [
+        f"{path}: 4 records are left out: a model's answer is not a list of text, score between 0 and 1, and length; "
+        f"the first is {path}:2",
+        f"{path}: 1 record is left out: it has no id, or no models; the first is {path}:3",
+    ]
+
+
+def test_a_pool_without_usable_answers_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, {**LINE, "models": {"small": ["2", "yes", 3]}})
+    with pytest.raises(InputError, match=r"sums\.jsonl:1: no record of this log can be used: a model's answer"):
+        records(path)
+
+
+def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, {**LINE, "models": {"\x1b[31mred": ["2", 1, 3]}})
+    with pytest.raises(InputError, match=r"sums\.jsonl:1: the model's name '\\x1b\[31mred'"):
+        records(path)
+
+
+# The counts and accuracies are those that the file of each pool was made with.
+@pytest.mark.parametrize(("name", "models", "questions"), [("math-l5", 41, 721), ("crux", 51, 800)])
+def test_real_pools_have_all_models_on_all_questions(name: str, models: int, questions: int) -> None:
+    found, notes = records(real(f"{name}.jsonl.xz"))
+    counts: dict[str, int] = defaultdict(int)
+    for record in found:
+        counts[record.model] += 1
+    assert (len(counts), set(counts.values()), notes) == (models, {questions}, [])
+
+
+def test_a_large_pool_is_read_as_a_stream() -> None:
+    path = real("mmlu-pro.jsonl.xz")
+    first = next(pool.read(LogSource("pool", path), LogOptions(), []))
+    assert (first.model, first.id, first.task) == ("Llama-2-13b-hf", "70", "mmlu-pro")
+
+
+def test_accuracies_of_the_pool_are_the_published_ones() -> None:
+    rows = json.loads(real("logs/zeroeval/math-l5.summary.json").read_text(encoding="utf-8"))
+    published = {row["Model"]: row["Acc"] for row in rows}
+    scores: dict[str, list[float]] = defaultdict(list)
+    for record in records(real("math-l5.jsonl.xz"))[0]:
+        assert record.score is not None
+        scores[record.model].append(record.score)
+    mine = {model: f"{100 * sum(right) / len(right):.2f}" for model, right in scores.items()}
+    # Two models of the summary are not in the pool.
+    assert mine == {model: published[model] for model in mine}
+    assert (len(mine), len(published)) == (41, 43)
