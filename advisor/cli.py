@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from advisor.commands.compare import compare
 from advisor.commands.evaluate import evaluate
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
@@ -50,7 +51,7 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, serve, evaluate, export, tasks, methods):
+for command in (select, profile, report, run, serve, evaluate, compare, export, tasks, methods):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

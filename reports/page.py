@@ -43,7 +43,15 @@ _SCRIPTS = ("theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "ex
 
 def write_page(path: Path, result: Result) -> Path:
     """Write the report to a file, and return its path; see :func:`reports.write_report`."""
-    content = render(result)
+    return write_html(path, render(result))
+
+
+def write_html(path: Path, content: str) -> Path:
+    """Write a page to a file, whole or not at all, and return its path.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     try:
         write_text(path, content)
     except OSError as error:
@@ -61,8 +69,8 @@ def section_values(result: Result) -> dict[str, dict[str, Any]]:
     return {name: values for name, values in computed.items() if values is not None}
 
 
-def render(result: Result) -> str:
-    """Return the report as HTML."""
+def make_environment() -> Environment:
+    """The templates, with the filters of the report."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -72,14 +80,19 @@ def render(result: Result) -> str:
     )
     # Drawings are not escaped again: the XML writer has escaped their text.
     environment.filters |= {**text.FILTERS, "drawn": Markup}
+    return environment
+
+
+def render(result: Result) -> str:
+    """Return the report as HTML."""
+    environment = make_environment()
     values = section_values(result)
     sections = {
         name: Markup(environment.get_template(f"sections/{name}.html.j2").render(result=result, **values[name]))
         for name in values
     }
     # Only this package's own files, and text that was escaped by other means, are marked as safe.
-    style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _STYLES)
-    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    style, script = contents(*_STYLES), contents(*_SCRIPTS)
     return environment.get_template("page.html.j2").render(
         result=result,
         headline=verdict.headline(result),
@@ -88,11 +101,17 @@ def render(result: Result) -> str:
         style=Markup(style),
         script=Markup(script),
         # The policy allows exactly this style and this script, so that injected ones cannot run.
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hash=content_hash(style),
+        script_hash=content_hash(script),
         data=Markup(script_data(result)),
     )
 
 
-def _hash(content: str) -> str:
+def contents(*names: str) -> str:
+    """The style sheets or scripts of these names, one after the other."""
+    return "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in names)
+
+
+def content_hash(content: str) -> str:
+    """The hash by which the page's security policy allows a style or a script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

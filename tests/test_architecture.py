@@ -30,7 +30,7 @@ ORDER = {
         "api",
         "",
     ],
-    "reports": ["text", "read", "script_data", "charts", "sections", "page", ""],
+    "reports": ["text", "read", "script_data", "charts", "sections", "page", "comparison", ""],
     "advisor": [
         "progress",
         "records",

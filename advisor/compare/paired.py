@@ -79,7 +79,8 @@ class PairedDifference:
         discordance: Mean squared difference of the scores, 0 to 1.
         margin_ci: The interval with the confidence 1 - 2 * level, for two one-sided tests.
         equivalent: Whether this interval is within the margin: the models are shown to be equally good.
-        smallest_shown: The smallest true difference that these questions show with a probability of 80%.
+        smallest_shown: The smallest true difference that these questions show with a probability of 80%, after the
+            correction for all pairs.
         questions_needed: Questions, in all, that show a true difference of this size with a probability of 80%; None if
             no difference was observed.
         questions_safe: The same for the least difference that is likely (the lower end of the one-sided 80% interval);
@@ -212,9 +213,8 @@ def compare_pairs(
     """
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
-    pairs = [
-        _difference(table, paired, parts, pair, level, margin) for pair in combinations(range(len(table.models)), 2)
-    ]
+    numbers = list(combinations(range(len(table.models)), 2))
+    pairs = [_difference(table, paired, parts, pair, (level, level / len(numbers)), margin) for pair in numbers]
     adjusted = holm([pair.p_value for pair in pairs])
     return [replace(pair, p_adjusted=value) for pair, value in zip(pairs, adjusted, strict=True)]
 
@@ -282,9 +282,11 @@ def _difference(
     paired: PairedScores,
     parts: dict[str, PairedScores],
     pair: tuple[int, int],
-    level: float,
+    levels: tuple[float, float],
     margin: float,
 ) -> PairedDifference:
+    # The second level is that of all pairs together: the strictest one that Holm's correction asks of a pair.
+    level, strict = levels
     differences = paired.differences(*pair)
     delta, discordance = 100 * float(differences.mean()), float((differences**2).mean())
     (interval, method), (p_value, test) = paired.interval(*pair, level), paired.p_value(*pair)
@@ -309,9 +311,9 @@ def _difference(
         discordance=discordance,
         margin_ci=(low, high),
         equivalent=-margin < low and high < margin,
-        smallest_shown=smallest_shown(differences, design, level),
-        questions_needed=_needed(abs(delta), discordance, design, level),
-        questions_safe=_needed(least, discordance, design, level) if least > 0 else None,
+        smallest_shown=smallest_shown(differences, design, strict),
+        questions_needed=_needed(abs(delta), discordance, design, strict),
+        questions_safe=_needed(least, discordance, design, strict) if least > 0 else None,
         macro_delta=float(np.mean([group.delta for group in groups])) if groups else None,
         groups=groups,
     )

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import numpy as np
 
+from advisor.config import LogsConfig
 from advisor.logs.join import JoinedLogs, join_logs
-from advisor.logs.record import LogOptions
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
 from ensemble.errors import InputError
+from ensemble.files import exists
 
 Answered = tuple[str, str, Floats]
 """A model of a log: its name, the name of its log, and its scores in the order of the common questions."""
@@ -44,52 +44,39 @@ class ScoreTable:
     notes: tuple[str, ...]
 
 
-def read_columns(
-    paths: Sequence[str], names: Sequence[str], options: LogOptions, *, only: str | None = None, task: str | None = None
-) -> ScoreTable:
+def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
     """Read models of logs that are joined to one.
 
     Args:
-        paths: The logs: files, folders and globs.
+        config: The logs and how to read them.
         names: Names or globs of the models, in the order of the table; empty for all, the most accurate first.
-        options: What the user says about the logs.
-        only: The format of the logs; None to recognise it.
-        task: Glob of the evaluation to take; None if there is only one.
 
     Raises:
         InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
     """
-    joined = join_logs(paths, options, models=names, only=only, task=task)
-    chosen = _in_order(joined, names, "the logs")
-    answered = [(name, "", _scores(joined, name)) for name in chosen]
+    joined = _join(config.paths, names, config)
+    answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
 
 
-def read_runs(
-    arguments: Sequence[str], options: LogOptions, *, only: str | None = None, task: str | None = None
-) -> ScoreTable:
+def read_runs(config: LogsConfig) -> ScoreTable:
     """Read runs and logs, and keep the questions that they have in common, by id and by question and reference.
 
     Args:
-        arguments: A path each: a run folder, or a log as file, folder or glob; ``PATH#MODEL`` takes the models whose
-            name or glob is given. The order is that of the table; for one path without a name it is by accuracy.
-        options: What the user says about the logs.
-        only: The format of the logs; None to recognise it.
-        task: Glob of the evaluation to take; None if each path has only one.
+        config: The paths and how to read them. A path is a run folder, or a log as file, folder or glob;
+            ``PATH#MODEL`` takes the models that the name or glob fits. Their order is that of the table; the models of
+            a single path without a name are ordered by accuracy.
 
     Raises:
         InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
             or they have no question in common.
     """
-    given = [_path_and_name(argument) for argument in arguments]
+    given = [_path_and_name(path) for path in config.paths]
     wanted: dict[str, list[str]] = {}
     for path, name in given:
         wanted.setdefault(path, []).append(name)
-    # A path that is given several times is read once. "*" takes every model of a path that has no name.
-    logs = {
-        path: join_logs([path], options, models=() if "*" in names else names, only=only, task=task)
-        for path, names in wanted.items()
-    }
+    # A path that is given several times is read once. Without a name it gives all its models.
+    logs = {path: _join([path], () if "*" in names else names, config) for path, names in wanted.items()}
     rows = _common_rows(logs)
     answered = [
         (model, path, _scores(logs[path], model)[rows[path]])
@@ -99,22 +86,32 @@ def read_runs(
     return _table(logs, next(iter(rows.values())), answered, sort=len(given) == 1 and given[0][1] == "*")
 
 
+def _join(paths: Sequence[str], names: Sequence[str], config: LogsConfig) -> JoinedLogs:
+    return join_logs(
+        paths,
+        config.options,
+        models=names,
+        only=config.log_format,
+        task=config.log_task,
+        scoring=config.scoring,
+    )
+
+
 def _path_and_name(argument: str) -> tuple[str, str]:
     path, mark, name = argument.rpartition("#")
-    # A file name may have the mark, too.
-    if not mark or not name or Path(argument).expanduser().exists():
+    # A file's name may have the mark, too.
+    if not mark or not name or exists(argument):
         return argument, "*"
     return path, name
 
 
 def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]:
-    """The models in the order of the names that they fit; all if there are no names."""
+    """The models in the order of the names or globs that they fit."""
     chosen: list[str] = []
-    for name in names or ("*",):
+    for name in names:
         fitting = [model for model in joined.profiles if fnmatchcase(model, name)]
         if not fitting:
-            some = ", ".join(list(joined.profiles)[:10])
-            raise InputError(f"{name}: no model of {place} has this name; the models are {some}")
+            raise InputError(f"{name}: no model of {place} has this name; leave the names out to see all")
         # A name may fit an earlier glob: it keeps the earlier place.
         chosen.extend(model for model in fitting if model not in chosen)
     return chosen
