@@ -179,6 +179,11 @@ class PairedScores:
             return cluster_sign_flip(differences, labels, self.seed), test
         return flip_p_value(self._flipped[:, b] - self._flipped[:, a], float(differences.sum())), test
 
+    @property
+    def units(self) -> int:
+        """The number of independent parts: clusters, or questions."""
+        return len(self.scores) if self.clusters is None else len(np.unique(self.clusters))
+
     def design_effect(self, a: int, b: int) -> float:
         """How many times the questions' clusters enlarge the variance of the difference, at least 1."""
         if self.clusters is None:
@@ -237,22 +242,29 @@ def check_gate(table: ScoreTable, points: float, *, level: float = LEVEL, seed: 
         (low, high), _ = paired.interval(0, number, 2 * level)
         outcome: Outcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
         differences = paired.differences(0, number)
-        shown = points + smallest_shown(differences, paired.design_effect(0, number), 2 * level)
+        design = paired.design_effect(0, number)
+        shown = points + smallest_shown(differences, 2 * level, design=design, units=paired.units)
         results.append(GateResult(model, outcome, 100 * float(differences.mean()), (low, high), min(100.0, shown)))
     return results
 
 
-def smallest_shown(differences: Floats, design: float = 1.0, level: float = LEVEL, power: float = POWER) -> float:
+def smallest_shown(
+    differences: Floats, level: float = LEVEL, power: float = POWER, *, design: float = 1.0, units: int | None = None
+) -> float:
     """The smallest true difference that so many questions show, in points, at most 100.
 
     The share of questions that models answer differently is taken from these differences.
 
     Args:
         differences: One value for each question, between -1 and 1.
-        design: How many times clusters enlarge the variance, at least 1.
         level: The probability of a false alarm, two-sided, between 0 and 1.
         power: The probability to show the difference, between 0 and 1.
+        design: How many times clusters enlarge the variance, at least 1.
+        units: The number of clusters; None if questions are independent.
     """
+    fewest = _fewest(level)
+    if (len(differences) if units is None else units) < fewest:
+        return 100.0
     n = len(differences) / design
     # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
     discordance = (float((differences**2).sum()) + 2) / (len(differences) + 2)
@@ -260,8 +272,7 @@ def smallest_shown(differences: Floats, design: float = 1.0, level: float = LEVE
     spread = math.sqrt(max(n + miss**2 - alarm**2, 0.0))
     share = math.sqrt(discordance) * (alarm * math.sqrt(n) + miss * spread) / (n + miss**2)
     # The exact test is stricter than the formula by about one question, and it needs a few changed questions at all.
-    streak = math.ceil(1 + math.log2(1 / level))
-    return 100 * min(1.0, max(share + 1 / n, float(stats.gamma.ppf(power, streak)) / n))
+    return 100 * min(1.0, max(share + 1 / n, float(stats.gamma.ppf(power, fewest)) / n))
 
 
 def _parts(table: ScoreTable, seed: int) -> dict[str, PairedScores]:
@@ -296,6 +307,14 @@ def _difference(
     groups = tuple(_group(name, part, pair, delta, level) for name, part in parts.items())
     error = 100 * math.sqrt(design * max(discordance - (delta / 100) ** 2, 0.0) / len(differences))
     least = abs(delta) - float(stats.norm.isf(1 - POWER)) * error
+
+    def needed(true: float) -> int | None:
+        found = questions_needed(true, discordance, strict)
+        # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76%
+        # to 79% in place of 80%. Clusters of the same size must be enough for their test, too.
+        fewest = _fewest(strict) * len(differences) / paired.units
+        return None if found is None else math.ceil(max(design * (found + 100 / true), fewest))
+
     return PairedDifference(
         a=table.models[pair[0]],
         b=table.models[pair[1]],
@@ -311,9 +330,9 @@ def _difference(
         discordance=discordance,
         margin_ci=(low, high),
         equivalent=-margin < low and high < margin,
-        smallest_shown=smallest_shown(differences, design, strict),
-        questions_needed=_needed(abs(delta), discordance, design, strict),
-        questions_safe=_needed(least, discordance, design, strict) if least > 0 else None,
+        smallest_shown=smallest_shown(differences, strict, design=design, units=paired.units),
+        questions_needed=needed(abs(delta)),
+        questions_safe=needed(least) if least > 0 else None,
         macro_delta=float(np.mean([group.delta for group in groups])) if groups else None,
         groups=groups,
     )
@@ -325,11 +344,9 @@ def _group(name: str, part: PairedScores, pair: tuple[int, int], total: float, l
     return GroupDifference(name, len(part.scores), delta, part.interval(*pair, level)[0], opposite)
 
 
-def _needed(delta: float, discordance: float, design: float, level: float) -> int | None:
-    needed = questions_needed(delta, discordance, level)
-    # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76% to
-    # 79% in place of 80%.
-    return None if needed is None else math.ceil(design * (needed + 100 / delta))
+def _fewest(level: float) -> int:
+    """The fewest questions or clusters that can show anything: if all go the same way, p is 2 * 0.5**n."""
+    return math.ceil(1 + math.log2(1 / level))
 
 
 def _is_plain(differences: Floats) -> bool:

@@ -100,8 +100,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
 
 def models_table(comparison: Mapping[str, Any]) -> Table:
     """The accuracy of each model."""
-    clusters = comparison["clusters"]
-    questions = f"{comparison['n']:,} questions" + (f" in {clusters['n']:,} clusters" if clusters else "")
+    questions = f"{comparison['n']:,} questions{_of_clusters(comparison)}"
     table = _table(f"{comparison['task']}, {questions}, {comparison['metric']}")
     has_groups = any(each["accuracy_macro"] is not None for each in comparison["models"])
     _columns(table, "model", "points", _confidence(comparison), *(["macro"] if has_groups else []))
@@ -166,9 +165,10 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     pairs = shown_pairs(comparison)
     smallest = sorted(pair["smallest_shown"] for pair in pairs)
     span = f"{smallest[0]:.1f}" + (f" to {smallest[-1]:.1f}" if smallest[-1] - smallest[0] >= 0.1 else "")
-    found = [
-        f"With {comparison['n']:,} questions, a true difference of about {span} points or more is shown 4 times out of 5."
-    ]
+    n = f"{comparison['n']:,} questions"
+    found = [f"With {n}, a true difference of about {span} points or more is shown 4 times out of 5."]
+    if smallest[0] >= 100:
+        found = [f"{n}{_of_clusters(comparison)} are too few to show any difference."]
     if len(comparison["pairs"]) > 1:
         differ = sum(pair["verdict"] in ("better", "worse") for pair in comparison["pairs"])
         found.append(f"{differ} of {len(comparison['pairs'])} pairs are shown to differ, after Holm's correction.")
@@ -219,6 +219,11 @@ def _gate_text(result: GateResult, baseline: str, points: float) -> str:
         f"Gate unsure: the questions are too few to tell whether {result.model} is worse by more than {allowed} "
         f"({figures}); a true loss of {result.smallest_shown:.1f} points is found 4 times out of 5."
     )
+
+
+def _of_clusters(comparison: Mapping[str, Any]) -> str:
+    clusters = comparison["clusters"]
+    return f" in {clusters['n']:,} cluster{'' if clusters['n'] == 1 else 's'}" if clusters else ""
 
 
 def _confidence(comparison: Mapping[str, Any]) -> str:

@@ -1,0 +1,599 @@
+"""``advisor compare``: the statistics against slow versions and simulations, the command, its gate and its page."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from advisor.compare.paired import PairedScores, check_gate, compare_pairs, smallest_shown
+from advisor.compare.score_table import ScoreTable
+from advisor.statistics import (
+    bonett_price,
+    cluster_interval,
+    cluster_sign_flip,
+    holm,
+    mcnemar,
+    mean_interval,
+    sign_flip,
+)
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+Floats = np.ndarray
+
+
+def table(*columns: Sequence[float] | Floats, groups: Sequence[str] = (), clusters: Sequence[str] = ()) -> ScoreTable:
+    scores = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
+    names = tuple("abcdefghijklmnopqrstuvwxyz"[: len(columns)])
+    return ScoreTable(
+        "sums", "score", names, scores, tuple(groups) or (None,) * len(scores), tuple(clusters) or None, ()
+    )
+
+
+def changed(gained: int, lost: int, n: int) -> tuple[list[float], list[float]]:
+    """Two columns of scores, of which the second gains and loses some questions."""
+    old = [0.0] * gained + [1.0] * lost + [1.0] * (n - gained - lost)
+    return old, [1.0] * gained + [0.0] * lost + [1.0] * (n - gained - lost)
+
+
+def draw(generator: np.random.Generator, n: int, gain: float, discordance: float) -> tuple[Floats, Floats]:
+    """Two columns with a true gain (a share) and a true share of questions that only one of them answers right."""
+    sign = generator.choice([1, -1, 0], n, p=[(discordance + gain) / 2, (discordance - gain) / 2, 1 - discordance])
+    return (sign < 0).astype(float), (sign > 0).astype(float)
+
+
+def clustered(
+    generator: np.random.Generator, clusters: int, size: int, share: float = 0.6
+) -> tuple[Floats, Floats, list[str]]:
+    """Two equally good models; in a cluster, part of what makes a question hard for a model is common."""
+    labels = np.repeat(np.arange(clusters), size)
+    common = generator.normal(size=(clusters, 2))[labels]
+    right = math.sqrt(share) * common + math.sqrt(1 - share) * generator.normal(size=(clusters * size, 2)) > 0
+    return right[:, 0].astype(float), right[:, 1].astype(float), [str(label) for label in labels]
+
+
+# --- Clusters ---
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 1.0]), st.sampled_from("abcdefgh")), min_size=1, max_size=40))
+def test_the_cluster_test_counts_all_signs_of_the_clusters(questions: list[tuple[float, str]]) -> None:
+    differences, labels = np.array([value for value, _ in questions]), [label for _, label in questions]
+    totals = [sum(value for value, label in questions if label == name) for name in sorted(set(labels))]
+    sums = [
+        abs(sum(s * t for s, t in zip(signs, totals, strict=True))) for signs in product((1, -1), repeat=len(totals))
+    ]
+    expected = np.mean([value >= abs(sum(totals)) for value in sums])
+    assert cluster_sign_flip(differences, labels) == pytest.approx(expected)
+
+
+def test_the_cluster_test_of_graded_scores_counts_all_signs_of_few_clusters() -> None:
+    generator = np.random.default_rng(3)
+    differences, labels = generator.uniform(-1, 1, 30), [str(n % 7) for n in range(30)]
+    totals = [sum(d for d, label in zip(differences, labels, strict=True) if label == str(n)) for n in range(7)]
+    sums = [abs(sum(s * t for s, t in zip(signs, totals, strict=True))) for signs in product((1, -1), repeat=7)]
+    expected = np.mean([value >= abs(sum(totals)) - 1e-12 for value in sums])
+    assert cluster_sign_flip(differences, labels) == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 90), st.integers(0, 90), st.integers(0, 500))
+def test_with_one_question_in_each_cluster_the_test_is_mcnemars(gained: int, lost: int, same: int) -> None:
+    differences = np.array([1.0] * gained + [-1.0] * lost + [0.0] * same + [0.0])
+    assert cluster_sign_flip(differences, np.arange(len(differences))) == pytest.approx(mcnemar(differences), abs=1e-12)
+
+
+def test_the_cluster_interval_is_the_sandwich_formula() -> None:
+    generator = np.random.default_rng(5)
+    values, labels = generator.choice([-1.0, 0.0, 1.0], 60), [f"c{n}" for n in generator.integers(0, 12, 60)]
+    # As documented: one question more that was gained and one that was lost, each in a cluster alone.
+    values_more, labels_more = [*values, 1.0, -1.0], [*labels, "gained", "lost"]
+    mean = sum(values_more) / len(values_more)
+    squares, names = 0.0, sorted(set(labels_more))
+    for name in names:
+        squares += sum(v - mean for v, label in zip(values_more, labels_more, strict=True) if label == name) ** 2
+    error = math.sqrt(squares * len(names) / (len(names) - 1)) / len(values_more)
+    half = stats.t.ppf(0.975, len(set(labels)) - 1) * error
+    assert cluster_interval(values, labels) == pytest.approx((100 * (mean - half), 100 * (mean + half)))
+
+
+def test_one_cluster_says_nothing_about_others() -> None:
+    assert cluster_interval(np.array([1.0, 1.0, 0.0]), ["a"] * 3) == (-100, 100)
+
+
+@pytest.mark.parametrize("size", [5, 10])
+def test_the_level_holds_with_clusters_and_does_not_without(size: int) -> None:
+    generator = np.random.default_rng(size)
+    false, naive, covered, repetitions = 0, 0, 0, 400
+    for _ in range(repetitions):
+        a, b, labels = clustered(generator, 40, size)
+        false += cluster_sign_flip(b - a, labels) <= 0.05
+        naive += mcnemar(b - a) <= 0.05
+        low, high = cluster_interval(b - a, labels)
+        covered += low <= 0 <= high
+    assert naive / repetitions > 0.1  # the simulation has clusters that matter
+    assert false / repetitions <= 0.07
+    assert 0.93 <= covered / repetitions <= 0.98
+
+
+def test_the_interval_of_an_accuracy_covers_it_with_clusters() -> None:
+    generator, covered = np.random.default_rng(1), 0
+    for _ in range(400):
+        a, _, labels = clustered(generator, 40, 5)
+        low, high = PairedScores(a[:, None], labels).accuracy_interval(0)
+        covered += low <= 50 <= high
+    assert 0.925 <= covered / 400 <= 0.975
+
+
+# --- Pairs ---
+
+
+def test_a_pair_has_the_figures_of_a_table_counted_by_hand() -> None:
+    (pair,) = compare_pairs(table(*changed(15, 5, 100)))
+    assert (pair.a, pair.b, pair.n, pair.gained, pair.lost) == ("a", "b", 100, 15, 5)
+    assert pair.delta == pytest.approx(10)
+    assert pair.discordance == pytest.approx(0.2)
+    assert pair.p_value == pytest.approx(stats.binomtest(15, 20).pvalue)
+    assert pair.delta_ci == bonett_price(np.array([1.0] * 15 + [-1.0] * 5 + [0.0] * 80))
+    assert (pair.test, pair.delta_method) == ("exact McNemar", "Bonett-Price")
+
+
+def test_p_values_are_corrected_for_all_pairs() -> None:
+    generator = np.random.default_rng(2)
+    pairs = compare_pairs(table(*(generator.random(200) < share for share in (0.5, 0.6, 0.7, 0.75))))
+    assert len(pairs) == 6
+    assert [pair.p_adjusted for pair in pairs] == holm([pair.p_value for pair in pairs])
+
+
+def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
+    generator = np.random.default_rng(4)
+    a, b, c = generator.random((3, 50))
+    pairs = compare_pairs(table(a, b, c), seed=7)
+    for pair, differences in zip(pairs, (b - a, c - a, c - b), strict=True):
+        assert pair.delta_ci == pytest.approx(mean_interval(100 * differences, seed=7))
+
+
+def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
+    generator = np.random.default_rng(6)
+    a = generator.random(80)
+    b = np.clip(a + generator.normal(0.04, 0.2, 80), 0, 1)
+    (pair,) = compare_pairs(table(a, b))
+    assert pair.p_value == pytest.approx(sign_flip(b - a), abs=0.02)
+    assert pair.test == "sign-flip permutation"
+
+
+def test_graded_scores_in_clusters_keep_the_level() -> None:
+    generator, false = np.random.default_rng(8), 0
+    for repetition in range(200):
+        labels = np.repeat(np.arange(25), 4)
+        a, b = (generator.normal(size=(25, 2))[labels] + generator.normal(size=(100, 2))).T
+        squash = [1 / (1 + np.exp(-column)) for column in (a, b)]
+        false += PairedScores(np.column_stack(squash), [str(n) for n in labels], repetition).p_value(0, 1)[0] <= 0.05
+    assert false / 200 <= 0.09
+
+
+def test_the_same_answers_are_no_difference() -> None:
+    (pair,) = compare_pairs(table([1, 0, 1, 1] * 10, [1, 0, 1, 1] * 10))
+    assert (pair.delta, pair.p_value, pair.questions_needed, pair.questions_safe) == (0, 1, None, None)
+    assert pair.delta_ci[0] < 0 < pair.delta_ci[1]
+
+
+# --- Equivalence and power ---
+
+
+def test_equivalence_is_two_one_sided_tests_at_the_level() -> None:
+    few, many = (compare_pairs(table(*changed(n // 100, n // 100, n)), margin=1)[0] for n in (200, 2000))
+    assert (few.equivalent, many.equivalent) == (False, True)
+    assert many.margin_ci == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), level=0.1)
+
+
+def test_models_that_differ_by_the_margin_are_rarely_called_equivalent() -> None:
+    generator = np.random.default_rng(9)
+    false = sum(compare_pairs(table(*draw(generator, 800, 0.02, 0.06)), margin=2)[0].equivalent for _ in range(500))
+    assert false / 500 <= 0.075
+
+
+@pytest.mark.parametrize(("n", "discordance"), [(150, 0.3), (500, 0.1), (500, 0.3), (2000, 0.05)])
+def test_the_smallest_difference_is_shown_four_times_out_of_five(n: int, discordance: float) -> None:
+    generator = np.random.default_rng(n)
+    a, b = draw(generator, 100 * n, 0.0, discordance)
+    # The share of changed questions is known exactly here; what is left is the formula.
+    size = round(n * discordance / 2)
+    observed = np.array([1.0] * size + [-1.0] * size + [0.0] * (n - 2 * size))
+    gain = smallest_shown(observed) / 100
+    shown = 0
+    for _ in range(1500):
+        a, b = draw(generator, n, gain, max(discordance, gain))
+        shown += mcnemar(b - a) <= 0.05
+    assert 0.77 <= shown / 1500 <= 0.85
+
+
+def test_the_smallest_difference_needs_enough_changed_questions_for_the_exact_test() -> None:
+    gain = smallest_shown(np.zeros(100)) / 100
+    generator = np.random.default_rng(1)
+    shown = np.mean([mcnemar(np.array([1.0] * generator.binomial(100, gain) + [0.0])) <= 0.05 for _ in range(2000)])
+    assert 0.77 <= shown <= 0.88
+
+
+def test_clusters_make_the_smallest_difference_larger() -> None:
+    a, b, labels = clustered(np.random.default_rng(3), 60, 10)
+    alone, together = (compare_pairs(table(a, b, clusters=names))[0].smallest_shown for names in ((), labels))
+    assert together > 1.3 * alone
+
+
+def test_too_few_clusters_show_no_difference() -> None:
+    a, b = changed(60, 0, 60)
+    pairs = [compare_pairs(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
+    assert [pair.p_value <= 0.05 for pair in pairs] == [False, True]
+    assert [pair.smallest_shown == 100 for pair in pairs] == [True, False]
+    assert pairs[0].questions_needed == 72  # six clusters of twelve
+
+
+def power(n: int, gain: float, discordance: float) -> float:
+    """The probability that the exact McNemar test shows a gain, summed over the number of changed questions."""
+    chances = np.arange(n + 1)
+    weights = stats.binom.pmf(chances, n, discordance)
+    kept = weights > 1e-12
+    total = 0.0
+    for count, weight in zip(chances[kept], weights[kept], strict=True):
+        outcomes = np.arange(count + 1)
+        p_values = np.minimum(
+            1, 2 * np.minimum(stats.binom.cdf(outcomes, count, 0.5), stats.binom.sf(outcomes - 1, count, 0.5))
+        )
+        gained = stats.binom.pmf(outcomes, count, 0.5 + gain / discordance / 2)
+        total += weight * gained[(p_values <= 0.05) & (2 * outcomes > count)].sum()
+    return float(total)
+
+
+@pytest.mark.parametrize(("gained", "lost", "n"), [(25, 15, 100), (35, 25, 200), (9, 3, 100)])
+def test_the_questions_needed_show_the_observed_difference_four_times_out_of_five(
+    gained: int, lost: int, n: int
+) -> None:
+    (pair,) = compare_pairs(table(*changed(gained, lost, n)))
+    assert pair.questions_needed is not None
+    assert 0.785 <= power(pair.questions_needed, (gained - lost) / n, (gained + lost) / n) <= 0.82
+
+
+def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_is_estimated() -> None:
+    """Findings D2: the number for the observed difference promises 80% and reaches 44 to 71%."""
+    generator, gain, discordance = np.random.default_rng(11), 0.05, 0.3
+    needed, safe = [], []
+    for _ in range(150):
+        pair = compare_pairs(table(*draw(generator, 150, gain, discordance)))[0]
+        if pair.delta > 0 and pair.p_value > 0.05:
+            needed.append(min(pair.questions_needed or 0, 4000))
+            safe += [] if pair.questions_safe is None else [min(pair.questions_safe, 4000)]
+    known = {n: power(n, gain, discordance) for n in {100 * round(n / 100) for n in needed + safe} if n}
+    reached = [np.mean([known.get(100 * round(n / 100), 0.0) for n in numbers]) for numbers in (needed, safe)]
+    assert reached[0] < 0.8
+    assert reached[1] >= 0.8
+
+
+# --- Groups ---
+
+
+def test_a_large_group_does_not_hide_small_ones() -> None:
+    """Findings D5: one large subject gains, nine small ones lose, and the mean over all questions gains."""
+    groups = ["large"] * 400 + [f"small{n}" for n in range(9) for _ in range(10)]
+    old = [0.0] * 60 + [1.0] * 340 + [1.0] * 90
+    new = [1.0] * 400 + ([0.0] * 4 + [1.0] * 6) * 9
+    (pair,) = compare_pairs(table(old, new, groups=groups))
+    assert pair.delta > 0
+    assert pair.macro_delta is not None
+    assert pair.macro_delta < -30
+    assert [group.group for group in pair.groups if group.opposite] == [f"small{n}" for n in range(9)]
+
+
+def test_a_group_has_the_interval_of_its_questions() -> None:
+    old, new = changed(8, 2, 40)
+    (pair,) = compare_pairs(table(old * 2, new * 2, groups=["x"] * 40 + ["y"] * 40))
+    assert [(group.group, group.n) for group in pair.groups] == [("x", 40), ("y", 40)]
+    assert pair.groups[0].delta_ci == bonett_price(np.array([1.0] * 8 + [-1.0] * 2 + [0.0] * 30))
+
+
+def test_one_group_is_not_compared_with_itself() -> None:
+    (pair,) = compare_pairs(table(*changed(8, 2, 40), groups=["x"] * 40))
+    assert (pair.groups, pair.macro_delta) == ((), None)
+
+
+# --- The gate ---
+
+
+def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: float = 1.0) -> dict[str, float]:
+    """How often the gate has each outcome, for a true gain and 15% of questions that change."""
+    generator = np.random.default_rng(seed)
+    found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0].outcome for _ in range(repetitions)]
+    return {outcome: found.count(outcome) / repetitions for outcome in ("pass", "worse", "unsure")}
+
+
+@pytest.mark.parametrize("n", [100, 1000])
+def test_the_gate_rarely_fails_a_model_that_loses_no_more_than_is_allowed(n: int) -> None:
+    assert outcomes(1, n, -0.01)["worse"] <= 0.075
+    assert outcomes(2, n, 0.0)["worse"] <= 0.05
+
+
+def test_the_gate_rarely_passes_a_model_that_loses_more_than_is_allowed() -> None:
+    assert outcomes(3, 1000, -0.01)["pass"] <= 0.075
+
+
+def test_the_gate_finds_the_loss_that_it_says_it_finds() -> None:
+    loss = check_gate(table(*changed(75, 75, 1000)), 1)[0].smallest_shown / 100
+    assert 0.75 <= outcomes(4, 1000, -loss)["worse"] <= 0.88
+
+
+def test_the_gate_never_fails_the_same_answers() -> None:
+    result = check_gate(table([1, 0] * 5, [1, 0] * 5), 0)[0]
+    assert result.outcome == "unsure"  # ten questions cannot show that nothing was lost
+
+
+def test_the_gate_fails_no_more_often_with_many_models() -> None:
+    generator, failed = np.random.default_rng(12), 0
+    for _ in range(200):
+        base, *new = (generator.random(300) < 0.6 for _ in range(9))
+        failed += any(result.outcome == "worse" for result in check_gate(table(base, *new), 0))
+    assert failed / 200 <= 0.08
+
+
+def test_the_page_has_the_rates_of_the_gate_that_a_simulation_gives() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "compare.md").read_text(encoding="utf-8")
+    said = {
+        int(row[0].replace(",", "")): [float(cell.rstrip("%")) / 100 for cell in row[1:]]
+        for row in re.findall(r"^\| ([\d,]+) \| (\d+%) \| (\d+%) \| (\d+%) \| (\d+%) \|$", page, re.MULTILINE)
+    }
+    assert sorted(said) == [100, 500, 2000]
+    for n, rates in said.items():
+        found = [outcomes(n, n, gain, repetitions=1000)["worse"] for gain in (0, -0.01, -0.05, -0.1)]
+        assert found == pytest.approx(rates, abs=0.035)
+
+
+# --- The command ---
+
+
+def write_log(path: Path, models: dict[str, Sequence[float]], **fields: Callable[[int], str]) -> str:
+    """Write a log in the form of a pool: a line for each question with all models' scores."""
+    n = len(next(iter(models.values())))
+    lines = [
+        {
+            "id": str(number),
+            "question": f"What is {number} + 1?",
+            "reference": str(number + 1),
+            **{name: make(number) for name, make in fields.items()},
+            "models": {model: ["x", scores[number], 10] for model, scores in models.items()},
+        }
+        for number in range(n)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return path.name
+
+
+def compared(place: Place, *arguments: str) -> dict[str, Any]:
+    ran = place.advisor("compare", *arguments, "--json", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    return dict(json.loads(ran.out))
+
+
+@pytest.fixture
+def logs(place: Place) -> Place:
+    """Two logs with a model each, of which the second loses 25 points."""
+    old, new = changed(5, 55, 200)
+    write_log(place.folder / "old.jsonl", {"base": old})
+    write_log(place.folder / "new.jsonl", {"tuned": new})
+    return place
+
+
+def test_two_logs_are_compared_on_their_common_questions(logs: Place) -> None:
+    write_log(logs.folder / "new.jsonl", {"tuned": changed(5, 55, 200)[1][:150]})
+    ran = logs.advisor("compare", "old.jsonl", "new.jsonl", "--json")
+    assert json.loads(ran.out)["n"] == 150
+    assert "old.jsonl: 50 of 200 questions are not in all logs; left out" in ran.err
+
+
+def test_the_difference_is_the_second_minus_the_first(logs: Place) -> None:
+    (pair,) = compared(logs, "old.jsonl", "new.jsonl")["pairs"]
+    assert (pair["a"], pair["b"], pair["verdict"]) == ("base", "tuned", "worse")
+    assert pair["delta"] == pytest.approx(-25)
+    (pair,) = compared(logs, "new.jsonl", "old.jsonl")["pairs"]
+    assert (pair["delta"], pair["verdict"]) == (pytest.approx(25), "better")
+
+
+def test_the_columns_of_one_log_are_compared_with_the_best_if_none_is_named(place: Place) -> None:
+    write_log(place.folder / "log.jsonl", {"weak": [0, 0, 1, 0], "best": [1, 1, 1, 0], "good": [1, 1, 0, 0]})
+    found = compared(place, "log.jsonl")
+    assert found["baseline"] == "best"
+    assert [model["model"] for model in found["models"]] == ["best", "good", "weak"]
+    assert compared(place, "--logs", "log.jsonl") | {"provenance": {}} == found | {"provenance": {}}
+
+
+def test_the_columns_of_one_log_are_named_in_any_order(place: Place) -> None:
+    write_log(place.folder / "log.jsonl", {"weak": [0, 0, 1, 0], "best": [1, 1, 1, 0], "good": [1, 1, 0, 0]})
+    by_log = compared(place, "--logs", "log.jsonl", "good", "b*")
+    by_path = compared(place, "log.jsonl#good", "log.jsonl#b*")
+    assert [model["model"] for model in by_log["models"]] == ["good", "best"]
+    assert by_log | {"provenance": {}} == by_path | {"provenance": {}}
+
+
+def test_models_of_the_same_name_are_told_apart_by_their_log(place: Place) -> None:
+    write_log(place.folder / "monday.jsonl", {"m": [1, 0, 1, 0]})
+    write_log(place.folder / "friday.jsonl", {"m": [1, 1, 1, 0]})
+    (pair,) = compared(place, "monday.jsonl", "friday.jsonl")["pairs"]
+    assert (pair["a"], pair["b"], pair["gained"]) == ("m (monday.jsonl)", "m (friday.jsonl)", 1)
+
+
+def test_a_file_may_have_the_mark_of_a_model_in_its_name(place: Place) -> None:
+    write_log(place.folder / "run#2.jsonl", {"a": [1, 0], "b": [1, 1]})
+    assert compared(place, "run#2.jsonl")["baseline"] == "b"
+
+
+def test_clusters_come_from_a_field(place: Place) -> None:
+    a, b, labels = clustered(np.random.default_rng(1), 30, 5)
+    write_log(place.folder / "log.jsonl", {"a": a.tolist(), "b": b.tolist()}, group=lambda n: labels[n])
+    found = compared(place, "log.jsonl#a", "log.jsonl#b", "--cluster", "group")
+    assert found["clusters"] == {"field": "group", "n": 30}
+    assert found["pairs"][0]["p_value"] == pytest.approx(cluster_sign_flip(b - a, labels))
+    assert found["pairs"][0]["delta_ci"] == pytest.approx(cluster_interval(b - a, labels))
+
+
+def test_the_table_has_the_models_and_their_difference(logs: Place) -> None:
+    ran = logs.advisor("compare", "old.jsonl", "new.jsonl")
+    assert ran.status == 0
+    assert re.search(r"tuned +72\.5", ran.out)
+    assert re.search(r"tuned +−25\.0 +−31\.6 to −17\.9 +< 0\.001 +5 +55 +worse", ran.out)
+
+
+def test_of_many_models_only_pairs_with_the_baseline_are_printed_and_json_has_all(place: Place) -> None:
+    generator = np.random.default_rng(1)
+    names = [f"m{n}" for n in range(8)]
+    write_log(place.folder / "log.jsonl", {name: (generator.random(60) < 0.5).astype(int).tolist() for name in names})
+    ran = place.advisor("compare", "--logs", "log.jsonl", "m*")
+    assert "Difference from m0; p after Holm's correction for 28 pairs" in ran.out
+    assert "Only pairs with m0 are shown; --json has all 28." in ran.out
+    assert len(compared(place, "--logs", "log.jsonl", "m*")["pairs"]) == 28
+
+
+def test_where_groups_contradict_the_whole_a_sentence_says_so(place: Place) -> None:
+    old = [0.0] * 60 + [1.0] * 340 + [1.0] * 90
+    new = [1.0] * 400 + ([0.0] * 4 + [1.0] * 6) * 9
+    write_log(
+        place.folder / "log.jsonl",
+        {"old": old, "new": new},
+        group=lambda n: "large" if n < 400 else f"small{(n - 400) // 10}",
+    )
+    ran = place.advisor("compare", "--logs", "log.jsonl", "old", "new")
+    assert "+4.9 points over all questions, but −34.5 as the mean over 10 groups; 9 of them go the other way" in ran.out
+    assert ran.out.count("the other way") == 10  # each small group, and the sentence
+
+
+def test_names_of_models_and_groups_do_not_control_the_terminal(place: Place) -> None:
+    models = {"[bold]a": [1, 0, 1], "b": [1, 1, 1]}
+    write_log(place.folder / "log.jsonl", models, group=lambda n: f"\x1b[31m\u202e[red]{n}")
+    ran = place.advisor("compare", "log.jsonl")
+    assert {"\x1b", "\u202e"} & set(ran.out + ran.err) == set()
+    assert "␛[31m⟨U+202E⟩[red]0" in ran.out
+    assert "[bold]a" in ran.out
+
+
+# --- The gate of the command ---
+
+
+def test_the_gate_ends_with_status_3_and_still_prints_the_table(logs: Place) -> None:
+    ran = logs.advisor("compare", "old.jsonl", "new.jsonl", "--fail-if-worse", "1")
+    assert ran.status == 3
+    assert "Gate failed: tuned is worse by more than 1 point (−25.0 points against base," in ran.out
+
+
+def test_the_gate_passes_a_model_that_is_not_worse(logs: Place) -> None:
+    ran = logs.advisor("compare", "new.jsonl", "old.jsonl", "--fail-if-worse", "1")
+    assert ran.status == 0
+    assert "Gate passed: base is not worse by more than 1 point" in ran.out
+
+
+def test_too_few_questions_fail_the_gate_only_on_request(place: Place) -> None:
+    write_log(place.folder / "log.jsonl", {"old": [1, 0] * 10, "new": [1, 0] * 10})
+    arguments = ("compare", "log.jsonl#old", "log.jsonl#new", "--fail-if-worse", "1")
+    ran = place.advisor(*arguments)
+    assert ran.status == 0
+    assert "Gate unsure: the questions are too few to tell whether new is worse by more than 1 point" in ran.out
+    assert place.advisor(*arguments, "--fail-if-unsure").status == 3
+
+
+def test_json_of_a_failed_gate_is_still_one_object(logs: Place) -> None:
+    ran = logs.advisor("compare", "old.jsonl", "new.jsonl", "--fail-if-worse", "1", "--json")
+    assert ran.status == 3
+    assert [result["outcome"] for result in json.loads(ran.out)["gate"]["results"]] == ["worse"]
+    assert "Gate failed" in ran.err
+
+
+# --- The page ---
+
+
+def test_a_failed_page_leaves_no_file(logs: Place) -> None:
+    (logs.folder / "page.html").mkdir()
+    assert "--html page.html: give the name of a file" in logs.refused(
+        "compare", "old.jsonl", "new.jsonl", "--html", "page.html"
+    )
+
+
+def test_the_page_has_the_figures_as_text_and_loads_and_runs_nothing(logs: Place) -> None:
+    ran = logs.advisor("compare", "old.jsonl", "new.jsonl", "--fail-if-worse", "1", "--html", "page.html")
+    assert ran.out.endswith("Page: page.html\n")
+    page = (logs.folder / "page.html").read_text(encoding="utf-8")
+    shown = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    for figure in ("tuned is worse than base", "−25.0", "−31.6 to −17.9", "72.5", "Gate failed"):
+        assert figure in shown
+    assert "<script" not in page
+    assert re.search(r"(?:src|href)=[\"'](?!#)", page) is None
+    assert re.search(r" style=", page) is None  # the policy of the page would ignore it
+
+
+def test_names_cannot_add_markup_to_the_page(place: Place) -> None:
+    write_log(place.folder / "log.jsonl", {"<b onclick=x>a</b>": [1, 0, 1], "b": [1, 1, 1]}, group=lambda n: f"<i>{n}")
+    place.advisor("compare", "log.jsonl", "--html", "page.html")
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert "<b onclick" not in page
+    assert "<i>0" not in page
+    assert "&lt;b onclick" in page
+
+
+def test_the_page_of_many_models_draws_the_pairs_that_it_lists(place: Place) -> None:
+    generator = np.random.default_rng(1)
+    names = [f"m{n}" for n in range(8)]
+    write_log(place.folder / "log.jsonl", {name: (generator.random(60) < 0.5).astype(int).tolist() for name in names})
+    place.advisor("compare", "--logs", "log.jsonl", "m*", "--html", "page.html")
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert page.count("<title>m") == 14  # seven marks, on a wide and on a narrow drawing
+
+
+# --- What cannot be compared ---
+
+
+def test_logs_without_a_common_question_are_counted(place: Place) -> None:
+    write_log(place.folder / "a.jsonl", {"a": [1, 0, 1]})
+    lines = [{"id": f"q{n}", "question": "?", "reference": "1", "models": {"b": ["x", 1, 1]}} for n in range(5)]
+    (place.folder / "b.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    line = place.refused("compare", "a.jsonl", "b.jsonl")
+    assert "no question is in all of them" in line
+    assert "a.jsonl (3), b.jsonl (5)" in line
+
+
+def test_other_references_under_the_same_ids_are_other_questions(place: Place) -> None:
+    write_log(place.folder / "a.jsonl", {"a": [1, 0, 1]})
+    write_log(place.folder / "b.jsonl", {"b": [1, 0, 1]}, reference=lambda n: f"another {n}")
+    assert "3 ids are common, with other questions or references" in place.refused("compare", "a.jsonl", "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "nothing to compare"),
+        (("old.jsonl",), "only base is in it, and a comparison needs two models"),
+        (("--logs", "old.jsonl", "base"), "only base is in it"),
+        (("old.jsonl", "old.jsonl"), "base of old.jsonl is given 2 times"),
+        (("old.jsonl", "old.jsonl#b*"), "base of old.jsonl is given 2 times"),
+        (("old.jsonl", "new.jsonl#nothing"), "nothing"),
+        (("old.jsonl", "missing.jsonl"), "missing.jsonl"),
+        (("--logs", "old.jsonl", "base", "other"), "other: no model of the logs has this name"),
+        (("old.jsonl", "new.jsonl", "--level", "0.5"), "--level 0.5: give a probability above 0 and below 0.5"),
+        (("old.jsonl", "new.jsonl", "--margin", "nan"), "--margin nan: give points above 0"),
+        (("old.jsonl", "new.jsonl", "--fail-if-worse", "-1"), "--fail-if-worse -1: give points from 0 to 100"),
+        (("old.jsonl", "new.jsonl", "--fail-if-unsure"), "--fail-if-unsure needs --fail-if-worse"),
+        (("old.jsonl", "new.jsonl", "--html", "no/page.html"), "--html no/page.html: give the name of a file"),
+        (("old.jsonl", "new.jsonl", "--cluster", "passage"), "--cluster passage"),
+    ],
+)
+def test_bad_input_is_one_line(logs: Place, arguments: tuple[str, ...], reason: str) -> None:
+    assert reason in logs.refused("compare", *arguments)
