@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
 from advisor.compare.paired import PairedScores, check_gate, compare_pairs, smallest_shown
-from advisor.compare.score_table import ScoreTable
+from advisor.compare.score_table import ScoreTable, read_runs
+from advisor.config import LogsConfig
+from advisor.logs.join import JoinedLogs
+from advisor.records import Answer, Profile
 from advisor.statistics import (
     bonett_price,
     cluster_interval,
@@ -28,6 +32,7 @@ from advisor.statistics import (
     mean_interval,
     sign_flip,
 )
+from advisor.tasks.task import Example
 
 if TYPE_CHECKING:
     from pools import Place
@@ -434,6 +439,26 @@ def test_models_of_the_same_name_are_told_apart_by_their_log(place: Place) -> No
     assert (pair["a"], pair["b"], pair["gained"]) == ("m (monday.jsonl)", "m (friday.jsonl)", 1)
 
 
+def test_of_several_responses_to_a_question_the_mean_score_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def profile(model: str, *values: float) -> Profile:
+        answers = (Answer(str(n), None, None, value, "unknown") for n, value in enumerate(values))
+        return Profile(model, tuple(answers))
+
+    joined = JoinedLogs(
+        name="sums",
+        metric="score",
+        examples=tuple(Example(str(n), "?", "?", "1") for n in range(3)),
+        profiles={"once": profile("once", 1, 0, 1), "thrice": profile("thrice", 1, 0, 0)},
+        draws={"thrice": tuple(profile("thrice", *values) for values in ((1, 0, 0), (1, 1, 0), (0, 1, 0)))},
+        clusters=None,
+        notes=(),
+        sources=(),
+    )
+    monkeypatch.setattr("advisor.compare.score_table.join_logs", lambda *_, **__: joined)
+    found = read_runs(LogsConfig.from_options({"logs": ["log#once", "log#thrice"]}, ""))
+    assert found.scores == pytest.approx(np.array([[1, 2 / 3], [0, 2 / 3], [1, 0]]))
+
+
 def test_a_file_may_have_the_mark_of_a_model_in_its_name(place: Place) -> None:
     write_log(place.folder / "run#2.jsonl", {"a": [1, 0], "b": [1, 1]})
     assert compared(place, "run#2.jsonl")["baseline"] == "b"
@@ -538,6 +563,25 @@ def test_the_page_has_the_figures_as_text_and_loads_and_runs_nothing(logs: Place
     assert "<script" not in page
     assert re.search(r"(?:src|href)=[\"'](?!#)", page) is None
     assert re.search(r" style=", page) is None  # the policy of the page would ignore it
+
+
+@pytest.mark.browser
+def test_the_page_fits_a_phone_and_follows_the_theme_without_a_script(place: Place) -> None:
+    names = ["a-model-with-a-long-name-of-many-words-1.5-70b-instruct", "b", "c", "d"]
+    generator = np.random.default_rng(1)
+    models = {name: (generator.random(60) < 0.5).astype(int).tolist() for name in names}
+    write_log(place.folder / "log.jsonl", models, group=lambda n: f"group {n % 3}")
+    place.advisor("compare", "log.jsonl", "--html", "page.html")
+    with browser() as window:
+        resize(window, 390)
+        prefer(window, "dark")
+        open_report(window, place.folder / "page.html")
+        assert window.execute_script("return document.documentElement.scrollWidth") <= 390
+        background = "return getComputedStyle(document.body).backgroundColor"
+        assert window.execute_script(background) == "rgb(14, 19, 25)"
+        window.execute_script("document.querySelector('#theme-light').click()")
+        assert window.execute_script(background) == "rgb(244, 246, 248)"
+        assert window.get_log("browser") == []
 
 
 def test_names_cannot_add_markup_to_the_page(place: Place) -> None:

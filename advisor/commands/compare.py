@@ -19,7 +19,7 @@ def compare(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[A B ...]",
+            metavar="A B",
             help="Run folders or logs, each with #MODEL if it has several; with --logs, models of these logs. "
             "The first is the baseline.",
         ),
@@ -51,7 +51,7 @@ def compare(
     ] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page.")] = None,
     as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no notes on what was left out of the logs.")] = False,
     debug: opt.Debug = False,
 ) -> None:
     """Compare models on the questions that they share: differences with intervals, exact tests, a gate for CI."""
