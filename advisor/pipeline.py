@@ -90,7 +90,11 @@ def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[StrategyResult, .
     together = (Strategy(verified.method, chosen.selection.selected), verified.ensemble) if verified else None
     return compare_strategies(
         AnsweredSplit(config.dev, chosen.pool.complete),
-        AnsweredSplit(config.held_out, chosen.alone),
+        AnsweredSplit(
+            config.held_out,
+            chosen.alone,
+            {entry.name: entry.price for entry in config.candidates if entry.price is not None},
+        ),
         chosen.voters,
         can_vote=can_vote(config.held_out),
         together=together,

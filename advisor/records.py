@@ -65,6 +65,7 @@ class Cost:
         steps: Decoding steps, with those that chose EOS; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
+        prompt_tokens: Tokens of the prompts; 0 if they are not known.
         peak_memory: Bytes, see :func:`advisor.profile.generate.peak_memory`; None if it is not known.
     """
 
@@ -73,6 +74,7 @@ class Cost:
     steps: int = 0
     combined: int = 0
     handled: int = 0
+    prompt_tokens: int = 0
     peak_memory: int | None = None
 
 
@@ -103,7 +105,8 @@ class Profile:
     def part(self, numbers: Sequence[int]) -> Profile:
         """The answers to some of the questions, by their numbers, with a proportional share of the cost."""
         share = len(numbers) / len(self.answers) if self.answers else 0.0
-        cost = replace(self.cost, seconds=self.cost.seconds * share, tokens=round(self.cost.tokens * share))
+        seconds, tokens = self.cost.seconds * share, round(self.cost.tokens * share)
+        cost = replace(self.cost, seconds=seconds, tokens=tokens, prompt_tokens=round(self.cost.prompt_tokens * share))
         return Profile(self.model, tuple(self.answers[number] for number in numbers), cost)
 
     @property

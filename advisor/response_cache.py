@@ -48,6 +48,7 @@ class Response:
         steps: Decoding steps; see :class:`ensemble.decode.sequences.Counts`.
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
+        prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Response:
     steps: int = 0
     combined: int = 0
     handled: int = 0
+    prompt_tokens: int = 0
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -221,7 +223,7 @@ def _read(value: str) -> Response | None:
         response: Any = Response(**{**kept, "options": tuple(kept["options"])})
     except TypeError:
         return None
-    counts = (response.tokens, response.steps, response.combined, response.handled)
+    counts = (response.tokens, response.steps, response.combined, response.handled, response.prompt_tokens)
     fits = (
         _is_text(response.text)
         and (response.error is None or _is_text(response.error))

@@ -77,7 +77,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
         (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
         (["select", "--profiles", "gone.json"], "--profiles gone.json: the file does not exist"),
-        ([*SELECT, "--profiles", "gone.json"], "leave out --pool"),
+        ([*SELECT, "--profiles", "gone.json"], "leave out one of them"),
         (["select", "--profiles", "gone.json", "--race"], "--race runs models"),
         (["select", "--profiles", "gone.json", "--search"], "--search runs models"),
         ([*SELECT, "--search", "--tries", "1"], "--tries 1: give at least 2 sets"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
+from advisor.records import Cost
 from ensemble.errors import InputError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -172,3 +173,26 @@ def test_a_pool_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "models.txt").write_bytes(b"\xff\xfe\x00alpha")
     with pytest.raises(InputError, match="cannot be read as UTF-8 text"):
         read_pool(str(folder / "models.txt"))
+
+
+def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:
+    (tmp_path / "pool.txt").write_text("openai:http://h:1/v1#m price_in=0.5 price_out=2\norg/free\n", encoding="utf-8")
+    paid, free = read_pool(str(tmp_path / "pool.txt"))
+    assert paid.price is not None
+    assert paid.price.of(Cost(1.0, tokens=100, prompt_tokens=1000)) == pytest.approx((0.5 * 1000 + 2 * 100) / 1e6)
+    assert paid.price.of(Cost(1.0, tokens=100)) is None
+    assert free.price is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("price_in=1", "price_out= is missing"),
+        ("price_in=-1 price_out=1", "price_in=-1: give dollars per million tokens"),
+        ("price_in=1 price_out=nan", "price_out=nan: give dollars per million tokens"),
+    ],
+)
+def test_a_wrong_price_is_refused(tmp_path: Path, options: str, says: str) -> None:
+    (tmp_path / "pool.txt").write_text(f"org/model {options}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=says):
+        read_pool(str(tmp_path / "pool.txt"))

@@ -175,12 +175,11 @@ def join_logs(
         _score_again(reading, kept, common, scoring, notes)
     common = _scored(reading, kept, common, notes)
     examples = tuple(reading.examples[number] for number in common)
-    (name, _), *_ = reading.tasks.most_common(1)
     metrics = [metric for metric, _ in reading.metrics.most_common()]
     if len(metrics) > 1 and scoring is None:
         notes.append(f"the logs have several scores, {join(metrics)}; they are compared as if they were one")
     return JoinedLogs(
-        name=name,
+        name=next(iter(reading.tasks), _name(sources)),
         metric=scoring.metric if scoring else (metrics or ["score"])[0],
         examples=examples,
         profiles={model: _profile(model, reading.models[model], common, 0) for model in kept},
@@ -200,12 +199,13 @@ def _records(sources: Iterable[LogSource], options: LogOptions, notes: Notes) ->
 def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None, notes: Notes) -> _Reading:
     reading, left_out = _Reading(), Counter[str]()
     for record in records:
-        if task is not None and not fnmatchcase(record.task, task):
+        if task is not None and not fnmatchcase(record.task or "", task):
             continue
         if models and not any(fnmatchcase(record.model, pattern) for pattern in models):
             left_out[record.model] += 1
             continue
-        reading.tasks[record.task] += 1
+        if record.task is not None:
+            reading.tasks[record.task] += 1
         if record.metric is not None:
             reading.metrics[record.metric] += 1
         model = reading.models.setdefault(record.model, _Model())
@@ -393,6 +393,12 @@ def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> 
 def _some(counts: Mapping[str, int], most: int = 5) -> str:
     listed = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:most])
     return listed + (f" and {len(counts) - most} more" if len(counts) > most else "")
+
+
+def _name(sources: Sequence[LogSource]) -> str:
+    """A name for a task that the logs do not name: that of the one file, or of the folder."""
+    path = sources[0].path
+    return path.name.partition(".")[0] if len(sources) == 1 else path.absolute().parent.name
 
 
 def _reasons(notes: Notes) -> str:

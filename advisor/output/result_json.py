@@ -333,7 +333,7 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
         "calls_per_question": result.calls,
         "tokens_per_question": result.tokens,
         "seconds_per_question": result.seconds,
-        "price_per_1000": None,
+        "price_per_1000": result.price,
     }
 
 
@@ -358,7 +358,7 @@ def _recommendation(recommendation: Recommendation | None) -> dict[str, Any] | N
         "expected_gain": recommendation.expected_gain,
         "expected_gain_ci": list(recommendation.expected_gain_ci),
         "calls_per_question": recommendation.calls_per_question,
-        "price_per_1000": None,
+        "price_per_1000": recommendation.price_per_1000,
         "shown": recommendation.shown,
         "text": recommendation.text,
     }

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from advisor.pool.resources import OPTIONS, Resources, read_resources
+from advisor.pool import prices, resources
+from advisor.pool.prices import Price, read_price
+from advisor.pool.resources import Resources, read_resources
 from advisor.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
@@ -28,7 +30,8 @@ from ensemble.models.spec import CHAT_TEMPLATES, COMMIT, DTYPES, HUB_ID, READS, 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _OPTIONS = (
     *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
-    *OPTIONS,
+    *resources.OPTIONS,
+    *prices.OPTIONS,
 )
 
 
@@ -44,6 +47,7 @@ class PoolEntry:
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
         chat_template: The use of chat templates, one of CHAT_TEMPLATES.
         resources: What it needs on a node of a cluster.
+        price: What its tokens cost; None if the line does not say it.
     """
 
     name: str
@@ -53,6 +57,7 @@ class PoolEntry:
     device: str | None = None
     chat_template: ChatTemplate | None = None
     resources: Resources = field(default_factory=Resources)
+    price: Price | None = None
 
 
 def read_pool(pool: str) -> tuple[PoolEntry, ...]:
@@ -109,7 +114,8 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
     if words[0].startswith(PREFIX):
         remote, options = read_server_line(words, place)
         name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
-        return PoolEntry(name, remote, place, chat_template=_template(options, place))
+        template, price = _template(options, place), read_price(options, place)
+        return PoolEntry(name, remote, place, chat_template=template, price=price)
     options = dict(_option(word, place) for word in words[1:])
     # A dict keeps the last of two equal names, so their number tells.
     if len(options) < len(words) - 1:
@@ -127,6 +133,7 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
         device=options.get("device"),
         chat_template=_template(options, place),
         resources=read_resources(options, place),
+        price=read_price(options, place),
     )
 
 

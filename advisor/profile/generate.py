@@ -213,6 +213,7 @@ def _generate_texts(
                 steps=counts.steps,
                 combined=counts.combined,
                 handled=counts.handled,
+                prompt_tokens=len(encoded[numbers[place]][0]),
             ),
         )
 

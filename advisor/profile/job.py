@@ -134,6 +134,7 @@ class Job:
             steps=sum(response.steps for response in responses),
             combined=sum(response.combined for response in responses),
             handled=sum(response.handled for response in responses),
+            prompt_tokens=_all_known([response.prompt_tokens for response in responses if response.error is None]),
             peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )
         pairs = list(zip(self.task.examples, responses, strict=True))
@@ -141,6 +142,12 @@ class Job:
         scores = iter(self.task.score_all([(example, r.text) for example, r in pairs if r.error is None]))
         answers = (_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs)
         return Profile(self.name, tuple(answers), cost)
+
+
+def _all_known(counts: Sequence[int]) -> int:
+    """The sum of counts; 0 if one of them is not known."""
+    # Responses that an earlier version stored have none.
+    return sum(counts) if all(counts) else 0
 
 
 def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:

@@ -16,7 +16,10 @@ from urllib.parse import unquote, urlsplit
 from ensemble.errors import InputError
 
 PREFIX = "openai:"
-OPTIONS = ("name", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute")
+OPTIONS = (
+    *("name", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute"),
+    *("price_in", "price_out"),
+)
 _OPENAI = "api.openai.com"
 # A host name, IPv4 or IPv6 address. Names in other scripts need their ASCII form (xn--...), as in DNS.
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
@@ -165,7 +168,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
         place: File and line, for messages.
 
     Returns:
-        The address, and the options that are not part of it: ``name`` and ``chat_template``.
+        The address, and the options that are not part of it: ``name``, ``chat_template`` and the prices.
 
     Raises:
         InputError: The address or an option is wrong.

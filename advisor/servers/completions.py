@@ -72,7 +72,8 @@ def generate(
     if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
     text, reason = _cut(text, choice.get("finish_reason"), stop)
-    return Response(text, _new_tokens(answer), reason, 0.0), answer
+    tokens, prompt_tokens = _count(answer, "completion_tokens"), _count(answer, "prompt_tokens")
+    return Response(text, tokens, reason, 0.0, prompt_tokens=prompt_tokens), answer
 
 
 def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> Response:
@@ -143,8 +144,8 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
     return text, "stop" if stop else "eos"
 
 
-def _new_tokens(answer: Mapping[str, Any]) -> int:
+def _count(answer: Mapping[str, Any], name: str) -> int:
     usage = answer.get("usage")
-    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    # The count is used for speeds only, so a wrong one costs no response.
+    count = usage.get(name) if isinstance(usage, dict) else None
+    # The count is used for speeds and prices only, so a wrong one costs no response.
     return count if isinstance(count, int) and 0 <= count < 1 << 31 else 0

@@ -29,6 +29,7 @@ class Recommendation:
         expected_gain: Points over the best single model on the held-out questions; at most 0 for a single model.
         expected_gain_ci: Its interval, in points.
         calls_per_question: Responses that a question takes, on average.
+        price_per_1000: Dollars of 1,000 questions; None if it is not known.
         shown: Whether the test shows the gain.
         text: The recommendation in sentences.
     """
@@ -37,6 +38,7 @@ class Recommendation:
     expected_gain: float
     expected_gain_ci: Interval
     calls_per_question: float
+    price_per_1000: float | None
     shown: Shown
     text: str
 
@@ -57,6 +59,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL) -> Recomm
         expected_gain=comparison.delta,
         expected_gain_ci=comparison.delta_ci,
         calls_per_question=best.calls,
+        price_per_1000=best.price,
         shown=best.shown(level),
         text=_text(best, level),
     )

@@ -8,13 +8,14 @@ the dev questions; the held-out ones judge.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.records import LEVEL, TOLERANCE, Profile, Rules, Shown, gap
+from advisor.pool.prices import Price
+from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
 from advisor.statistics import Comparison, compare, holm
 from advisor.tasks.task import Task
 from advisor.verify.responses import dev_scores
@@ -58,10 +59,11 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredSplit:
-    """The questions of a split, and the models' answers to them by name."""
+    """The questions of a split, the models' answers to them by name, and what the models' tokens cost, if known."""
 
     task: Task
     profiles: Mapping[str, Profile]
+    prices: Mapping[str, Price] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class StrategyResult:
         calls: Responses that a question takes, on average.
         tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
         seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
+        price: Dollars of 1,000 questions; None if a price or the tokens of the prompts are not known.
     """
 
     strategy: Strategy
@@ -83,6 +86,7 @@ class StrategyResult:
     calls: float
     tokens: float | None
     seconds: float | None
+    price: float | None
 
     def shown(self, level: float = LEVEL) -> Shown:
         """Whether the test shows that it is better than the best single model (``yes``), or worse (``no``)."""
@@ -137,15 +141,11 @@ def compare_strategies(
     if not alone:
         return ()
     first = min((learned[name] for name in alone if name in learned), key=_rank).model
-    answers: list[tuple[Strategy, Profile, _Use]] = [_single(first, alone)]
     best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
-    if best != first:
-        answers.append(_single(best, alone))
+    answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
     if together is not None:
         strategy, profile = together
-        n = len(profile.answers)
-        use = _Use(len(strategy.members), profile.cost.tokens / n, profile.cost.seconds / n)
-        answers.append((strategy, profile, use))
+        answers.append(_Answered(strategy, profile, dict.fromkeys(strategy.members, 1.0)))
     if can_vote and len(voters) >= FEWEST_VOTERS:
         answers.extend(_votes(learned, alone, voters))
     if len(voters) > 1:
@@ -153,40 +153,60 @@ def compare_strategies(
     if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
         answers.append(_self_consistency(first, draws[first]))
     singles = list(alone.values())
-    compared = [(strategy, compare(profile, singles, seed), use) for strategy, profile, use in answers]
-    tested = [comparison.p_value for strategy, comparison, _ in compared if strategy.name != "single"]
-    adjusted = iter(holm(tested))
+    comparisons = [compare(each.profile, singles, seed) for each in answers]
+    tested = [each.strategy.name != "single" for each in answers]
+    p_values = [comparison.p_value for comparison, is_tested in zip(comparisons, tested, strict=True) if is_tested]
+    adjusted = iter(holm(p_values))
     results = [
-        StrategyResult(
-            strategy,
-            comparison,
-            None if strategy.name == "single" else next(adjusted),
-            use.calls,
-            use.tokens or None,
-            use.seconds or None,
-        )
-        for strategy, comparison, use in compared
+        _result(each, comparison, next(adjusted) if is_tested else None, held_out)
+        for each, comparison, is_tested in zip(answers, comparisons, tested, strict=True)
     ]
     return tuple(sorted(results, key=lambda each: (-round(each.comparison.accuracy, 9), each.strategy.sort_key)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What a question takes on average: calls of models, generated tokens, seconds; 0 where a figure is not known."""
+class _Answered(NamedTuple):
+    """A strategy, its answers to the held-out questions, and how often a question asks each member, on average."""
 
-    calls: float
-    tokens: float
-    seconds: float
-
-
-def _single(name: str, alone: Mapping[str, Profile]) -> tuple[Strategy, Profile, _Use]:
-    profile = alone[name]
-    return Strategy("single", (name,)), replace(profile, model="single"), _use([profile], np.array([1.0]))
+    strategy: Strategy
+    profile: Profile
+    asked: Mapping[str, float]
 
 
-def _votes(
-    learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]
-) -> Iterator[tuple[Strategy, Profile, _Use]]:
+def _result(
+    answered: _Answered, comparison: Comparison, p_adjusted: float | None, held_out: AnsweredSplit
+) -> StrategyResult:
+    strategy, profile, asked = answered
+    n = comparison.n
+    costs = {name: held_out.profiles[name].cost for name in asked}
+    if profile.cost.tokens:
+        # Decoded together: all members write all tokens, in the time of the whole set.
+        costs = {name: replace(cost, tokens=profile.cost.tokens, seconds=0.0) for name, cost in costs.items()}
+    prices = {name: price.of(costs[name]) for name in asked if (price := held_out.prices.get(name)) is not None}
+    known = {name: price for name, price in prices.items() if price is not None}
+    seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
+    return StrategyResult(
+        strategy=strategy,
+        comparison=comparison,
+        p_adjusted=p_adjusted,
+        calls=sum(asked.values()),
+        tokens=_mean_of(asked, costs, n, "tokens"),
+        seconds=seconds,
+        price=1000 / n * sum(asked[name] * known[name] for name in asked) if len(known) == len(asked) else None,
+    )
+
+
+def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figure: str) -> float | None:
+    """The mean of a figure over the questions, for all members that are asked; None if a member lacks it."""
+    totals = {name: getattr(costs[name], figure) for name in asked}
+    return sum(asked[name] * total for name, total in totals.items()) / n if all(totals.values()) else None
+
+
+def _single(name: str, alone: Mapping[str, Profile]) -> _Answered:
+    answers = alone[name].answers
+    return _Answered(Strategy("single", (name,)), Profile("single", answers), {name: 1.0})
+
+
+def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]) -> Iterator[_Answered]:
     # The smallest vote, and that of all who fit: between them lie gain and cost.
     for size in sorted({FEWEST_VOTERS, len(voters)}):
         names = tuple(voters[:size])
@@ -194,16 +214,15 @@ def _votes(
         codes = codes_of(members)
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
-        yield Strategy("vote", names), _picked("vote", members, winners), _use(members, np.ones(size))
-        yield Strategy("cascade", names), _picked("cascade", members, winners), _use(members, shares)
+        yield _Answered(Strategy("vote", names), _picked("vote", members, winners), dict.fromkeys(names, 1.0))
+        asked = dict(zip(names, shares.tolist(), strict=True))
+        yield _Answered(Strategy("cascade", names), _picked("cascade", members, winners), asked)
     weights = vote_weights([learned[name] for name in voters])
     strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
-    yield strategy, _picked(strategy.name, members, vote(codes, weights)), _use(members, np.ones(size))
+    yield _Answered(strategy, _picked(strategy.name, members, vote(codes, weights)), dict.fromkeys(voters, 1.0))
 
 
-def _routers(
-    dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]
-) -> Iterator[tuple[Strategy, Profile, _Use]]:
+def _routers(dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]) -> Iterator[_Answered]:
     names, members = tuple(voters), [held_out.profiles[name] for name in voters]
     prompts, scores = dev_scores(dev.task, [dev.profiles[name] for name in voters])
     questions = [example.prompt for example in held_out.task.examples]
@@ -233,28 +252,19 @@ def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[
     return tuple(routes)
 
 
-def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> tuple[Strategy, Profile, _Use]:
+def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> _Answered:
     shares = np.bincount(picks, minlength=len(members)) / len(picks)
-    return strategy, _picked(strategy.name, members, picks), _use(members, shares)
+    asked = dict(zip(strategy.members, shares.tolist(), strict=True))
+    return _Answered(strategy, _picked(strategy.name, members, picks), asked)
 
 
-def _self_consistency(name: str, draws: Sequence[Profile]) -> tuple[Strategy, Profile, _Use]:
+def _self_consistency(name: str, draws: Sequence[Profile]) -> _Answered:
     strategy = Strategy("self_consistency", (name,), draws=len(draws))
-    return strategy, _picked(strategy.name, draws, vote(codes_of(draws))), _use(draws, np.ones(len(draws)))
+    return _Answered(strategy, _picked(strategy.name, draws, vote(codes_of(draws))), {name: float(len(draws))})
 
 
 def _picked(name: str, members: Sequence[Profile], picks: NDArray[Any]) -> Profile:
     return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks.tolist())))
-
-
-def _use(members: Sequence[Profile], shares: NDArray[Any]) -> _Use:
-    """The average use of a question, if each member is asked for a share of the questions."""
-    n = len(members[0].answers)
-    costs = [(member.cost.tokens / n, member.cost.seconds / n) for member in members]
-    # A figure that one member lacks is not known for all of them together.
-    tokens = 0.0 if any(not cost[0] for cost in costs) else float(shares @ [cost[0] for cost in costs])
-    seconds = 0.0 if any(not cost[1] for cost in costs) else float(shares @ [cost[1] for cost in costs])
-    return _Use(float(shares.sum()), tokens, seconds)
 
 
 def _rank(profile: Profile) -> tuple[float, float, str]:

@@ -1,0 +1,156 @@
+"""Joining: only the same question is the same question, and what is left out is said with counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.logs.join import JoinedLogs, join_logs
+from advisor.logs.record import LogOptions
+from advisor.logs.scoring import Scoring
+from ensemble.errors import InputError
+
+Row = Mapping[str, Any]
+
+
+def row(
+    number: int | str, *models: str, right: float = 1, question: str = "", reference: str = "r", **more: Any
+) -> Row:
+    """A line of a pool: the models give the reference if they are right."""
+    answers = {name: [reference if right else "other", right, 10] for name in models}
+    return {"id": number, "question": question or f"q{number}", "reference": reference, "models": answers, **more}
+
+
+def write(path: Path, rows: Sequence[Row]) -> str:
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
+    return str(path)
+
+
+def joined(folder: Path, *logs: Sequence[Row], **options: Any) -> JoinedLogs:
+    return join_logs([write(folder / f"log{n}.jsonl", rows) for n, rows in enumerate(logs)], **options)
+
+
+def said(logs: JoinedLogs, text: str) -> bool:
+    return any(text in note for note in logs.notes)
+
+
+def test_answers_of_different_logs_are_joined_by_question(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(n, "a") for n in range(5)], [row(n, "b", right=0) for n in reversed(range(5))])
+    assert [example.id for example in logs.examples] == ["0", "1", "2", "3", "4"]
+    assert {name: profile.accuracy for name, profile in logs.profiles.items()} == {"a": 100.0, "b": 0.0}
+    assert [answer.id for answer in logs.profiles["b"].answers] == ["0", "1", "2", "3", "4"]
+
+
+def test_an_id_that_is_a_number_here_and_a_text_there_is_the_same(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(1, "a"), row(2, "a")], [row("1", "b"), row("2", "b")])
+    assert len(logs.examples) == 2
+
+
+@pytest.mark.parametrize("changed", [{"reference": "changed"}, {"question": "changed"}])
+def test_an_id_with_another_question_or_reference_is_not_joined_and_is_counted(
+    tmp_path: Path, changed: dict[str, str]
+) -> None:
+    first = [row(n, "a") for n in range(10)]
+    second = [row(n, "b", **(changed if n == 3 else {})) for n in range(10)]
+    logs = joined(tmp_path, first, second)
+    assert [example.id for example in logs.examples] == [str(n) for n in range(10) if n != 3]
+    assert said(logs, "1 ids have another question or reference")
+
+
+def test_a_model_with_half_of_the_questions_is_left_out_and_named(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(n, "a", "b") for n in range(10)], [row(n, "half") for n in range(5)])
+    assert list(logs.profiles) == ["a", "b"]
+    assert said(logs, "half (5)")
+
+
+def test_a_model_that_is_named_is_kept_and_the_questions_are_those_of_all(tmp_path: Path) -> None:
+    rows = [[row(n, "a", "b") for n in range(10)], [row(n, "half") for n in range(5)]]
+    logs = joined(tmp_path, *rows, models=["a", "b", "half"])
+    assert len(logs.examples) == 5
+    assert list(logs.profiles) == ["a", "b", "half"]
+    assert said(logs, "5 questions are common to all models")
+
+
+def test_models_without_a_common_question_are_refused_with_their_counts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no question is in the logs of all models.*a \(3\), b \(2\)"):
+        joined(tmp_path, [row(n, "a") for n in range(3)], [row(n, "b") for n in range(7, 9)])
+
+
+def test_a_repeated_question_counts_once_and_is_named(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(1, "a", "b"), row(1, "a", "b", right=0), row(2, "a", "b")])
+    assert logs.profiles["a"].accuracy == 100.0
+    assert said(logs, "a: 1 records repeat a question")
+    assert said(logs, "log0.jsonl:2")
+
+
+def test_globs_choose_models_and_a_wrong_one_lists_those_of_the_logs(tmp_path: Path) -> None:
+    rows = [row(n, "qwen-7b", "qwen-72b", "llama") for n in range(4)]
+    assert list(joined(tmp_path, rows, models=["qwen-*"]).profiles) == ["qwen-7b", "qwen-72b"]
+    with pytest.raises(InputError, match=r"no model of the logs matches; they have qwen-7b \(4\)"):
+        joined(tmp_path, rows, models=["Qwen*"])
+
+
+def test_the_split_depends_on_the_seed_and_has_every_question_once(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(n, "a") for n in range(50)])
+    dev, held_out = logs.split(0)
+    assert sorted(dev + held_out) == list(range(50))
+    assert len(dev) == 25
+    assert logs.split(0) == (dev, held_out)
+    assert logs.split(1) != (dev, held_out)
+    assert len(logs.split(0, 10)[0]) == 10
+
+
+def test_questions_of_a_cluster_stay_on_one_side_of_the_split(tmp_path: Path) -> None:
+    rows = [row(n, "a", group=f"passage {n // 5}") for n in range(50)]
+    logs = joined(tmp_path, rows, options=LogOptions(cluster="group"))
+    dev, held_out = logs.split(0)
+    labels = logs.clusters
+    assert labels is not None
+    assert not {labels[n] for n in dev} & {labels[n] for n in held_out}
+
+
+@pytest.mark.parametrize("size", [0, 4, 100])
+def test_a_dev_size_that_leaves_no_question_on_a_side_is_refused(tmp_path: Path, size: int) -> None:
+    with pytest.raises(InputError, match="give 1 to 3"):
+        joined(tmp_path, [row(n, "a") for n in range(4)]).split(0, size)
+
+
+def test_a_cluster_field_that_questions_lack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 of 3 questions have no such field"):
+        joined(tmp_path, [row(0, "a", group="x"), row(1, "a"), row(2, "a")], options=LogOptions(cluster="group"))
+
+
+def test_responses_that_a_log_does_not_have_cannot_be_scored_again(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--metric: a has no responses in its log"):
+        joined(tmp_path, [row(n, "a") for n in range(3)], scoring=Scoring("exact_match"))
+
+
+@pytest.mark.parametrize(
+    ("scoring", "says"),
+    [
+        ({"metric": "nope"}, "--metric nope: not one of"),
+        ({"metric": "pass_at_1"}, "--metric pass_at_1: not one of"),
+        ({"metric": "number", "extract": "("}, r"--extract \(:"),
+        ({"metric": "number", "extract": "((((a{100}){100}){100}){100})"}, "--extract"),
+    ],
+)
+def test_a_scoring_that_cannot_be_used_is_refused(scoring: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Scoring(**scoring)
+
+
+def test_a_task_scores_logs_without_its_data() -> None:
+    scoring = Scoring.of_task("gsm8k")
+    assert scoring.metric == "number"
+
+
+def test_answers_are_votes_if_most_are_short_and_there(tmp_path: Path) -> None:
+    assert joined(tmp_path, [row(n, "a", "b") for n in range(4)]).can_vote
+    long = [row(n, "a", "b", reference="word " * 100) for n in range(4)]
+    assert not joined(tmp_path, long).can_vote
+    none = [{**row(n), "models": {"a": [None, 0, 5], "b": [None, 1, 5]}} for n in range(4)]
+    assert not joined(tmp_path, none).can_vote

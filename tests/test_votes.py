@@ -1,0 +1,95 @@
+"""Votes and cascades against slow counts that follow the definition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.records import Answer, Profile
+from advisor.verify.votes import answer_codes, cascade_calls, is_decided, vote, vote_weights
+
+ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+COLUMN = st.lists(ANSWER, min_size=1, max_size=7)
+
+
+def slow_vote(answers: list[str | None], weights: list[float] | None = None) -> int:
+    """The first member that gave the answer with the most votes; among tied answers the one given first."""
+    votes: dict[str, float] = {}
+    for answer, weight in zip(answers, weights or [1.0] * len(answers), strict=True):
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0.0) + weight
+    best = max((round(count, 9) for count in votes.values()), default=0.0)
+    return next((n for n, answer in enumerate(answers) if answer is not None and round(votes[answer], 9) == best), 0)
+
+
+def column(answers: list[str | None]) -> np.ndarray:
+    return answer_codes([[answer] for answer in answers])
+
+
+@given(COLUMN)
+def test_a_vote_equals_a_count_by_hand(answers: list[str | None]) -> None:
+    assert vote(column(answers))[0] == slow_vote(answers)
+
+
+@given(st.lists(st.tuples(ANSWER, st.integers(0, 8)), min_size=1, max_size=7))
+def test_a_weighted_vote_equals_a_sum_by_hand(pairs: list[tuple[str | None, int]]) -> None:
+    answers, weights = [answer for answer, _ in pairs], [weight / 4 for _, weight in pairs]
+    assert vote(column(answers), weights)[0] == slow_vote(answers, weights)
+
+
+@given(COLUMN)
+def test_a_vote_is_decided_exactly_if_no_further_answers_change_its_winner(answers: list[str | None]) -> None:
+    # All ways in which up to two more members can answer; "new" is an answer that no member gave so far.
+    for left in (0, 1, 2):
+        ends = product(["a", "b", "c", "new", None], repeat=left)
+        winners = set()
+        for end in ends:
+            every = [*answers, *end]
+            winner = every[slow_vote(every)]
+            # Without any answer the first member's response is taken, whatever follows.
+            winners.add(winner)
+        decided = len(winners) == 1 and (answers[slow_vote(answers)] in winners)
+        assert bool(is_decided(column(answers), left)[0]) == decided, (answers, left, winners)
+
+
+@given(st.lists(COLUMN, min_size=1, max_size=5).filter(lambda columns: len({len(own) for own in columns}) == 1))
+def test_a_cascade_stops_at_the_first_member_after_which_the_vote_is_decided(columns: list[list[str | None]]) -> None:
+    codes = answer_codes(list(zip(*columns, strict=True)))
+    members = codes.shape[0]
+    for question, calls in enumerate(cascade_calls(codes)):
+        own = codes[:, [question]]
+        first = next(n for n in range(1, members + 1) if n == members or is_decided(own[:n], members - n)[0])
+        assert calls == first
+        assert own[vote(own[:calls])[0], 0] == own[vote(own)[0], 0]
+
+
+def test_three_members_need_a_third_call_only_where_the_first_two_give_different_answers() -> None:
+    codes = answer_codes([["a", "a", "a", None], ["a", "b", "b", "b"], ["a", "b", "c", "b"]])
+    # In the last column the third member can at most tie, and then the second decides.
+    assert cascade_calls(codes).tolist() == [2, 3, 3, 2]
+    assert vote(codes).tolist() == [0, 1, 0, 1]
+
+
+def profile(name: str, answers: str, reference: str) -> Profile:
+    graded = zip(answers, reference, strict=True)
+    return Profile(name, tuple(Answer(str(n), a, a, float(a == r), "eos") for n, (a, r) in enumerate(graded)))
+
+
+def test_the_weights_follow_the_formula() -> None:
+    reference = "abcdabcd"
+    profiles = [profile("one", "abcdabdd", reference), profile("two", "abcdddda", reference)]
+    # Right 7 and 4 of 8. Both are wrong on one question, with the same answer, so c = 1.5 / 2.
+    wanted = [np.log(7.5 / 1.5) - np.log(0.75), np.log(4.5 / 4.5) - np.log(0.75)]
+    assert Counter(each.answers[6].extracted for each in profiles) == {"d": 2}
+    assert vote_weights(profiles) == pytest.approx(wanted)
+
+
+def test_a_model_that_is_seldom_right_has_no_negative_weight() -> None:
+    reference = "abcd" * 5
+    weights = vote_weights([profile("good", reference, reference), profile("bad", "b" * 20, reference)])
+    assert weights[0] > weights[1] >= 0
