@@ -198,6 +198,19 @@ def test_the_same_answers_are_no_difference() -> None:
     assert pair.delta_ci[0] < 0 < pair.delta_ci[1]
 
 
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("scores", [[0.0, 1.0], [0.5], [0.2, 0.7]])
+def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float]) -> None:
+    columns = np.random.default_rng(n).choice(scores, (3, n))
+    clusters, groups = [str(row // size) for row in range(n)], [str(row % 3) for row in range(n)]
+    for labels in (clusters, ()):
+        for pair in compare_pairs(table(*columns, groups=groups, clusters=labels)):
+            assert 0 < pair.p_value <= 1
+            assert 0 < pair.smallest_shown <= 100
+            assert all(-100 <= end <= 100 for end in (*pair.delta_ci, *pair.margin_ci))
+
+
 # --- Equivalence and power ---
 
 
