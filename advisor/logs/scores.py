@@ -39,11 +39,11 @@ def note_others(chosen: str, names: Iterable[str], path: Path, notes: Notes) -> 
         notes.append(f"{path}: the score is {chosen}; the log also has {others} (choose with --score)")
 
 
-def note_unscored(chosen: str, count: int, path: Path, notes: Notes) -> None:
-    """Say how many records have no score that can be used."""
+def note_unscored(chosen: str | None, count: int, path: Path, notes: Notes) -> None:
+    """Say how many records have no score that can be used; `chosen` is None if no record has any."""
     if count:
         what = "1 record has" if count == 1 else f"{count:,} records have"
-        notes.append(f"{path}: {what} no score {chosen} between 0 and 1")
+        notes.append(f"{path}: {what} no score{f' {chosen}' if chosen else ''} between 0 and 1")
 
 
 def _listed(names: Iterable[str]) -> str:

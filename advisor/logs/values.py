@@ -61,6 +61,13 @@ def count_of(value: object) -> int | None:
     return int(value) if value == int(value) else None
 
 
+def seconds_of(value: object) -> float | None:
+    """A time of at least 0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+        return None
+    return float(value)
+
+
 def check_name(name: str, place: str) -> str:
     """Check a model's name.
 
