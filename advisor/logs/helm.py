@@ -24,7 +24,7 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.streams import Notes, json_items, json_object
-from advisor.logs.values import LeftOut, check_name, count_of, score_of, seconds_of, text_of, usable
+from advisor.logs.values import LeftOut, check_name, count_of, line_of, object_at, score_of, seconds_of, text_of, usable
 from ensemble.errors import InputError
 
 SUMMARY = "HELM: a run's folder with scenario_state.json, per_instance_stats.json and run_spec.json"
@@ -42,7 +42,6 @@ _PREFERRED = (
 )
 _NAMES = {"state": "scenario_state.json", "spec": "run_spec.json", "scores": "per_instance_stats.json"}
 _RUN = re.compile(r"(?P<scenario>[^=]*?)[:-](?P<arguments>[^=:-]+=.*)", re.DOTALL)
-_LONGEST_ERROR = 300
 _GROUPS = ("subject", "subset", "category")
 _MODELS = ("model", "model_deployment")
 
@@ -84,7 +83,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     path = source.path
     parts = {_form(LogFile(companion, given=False)): companion for companion in source.companions}
     spec = _spec(parts.get("spec"), path, notes)
-    model = text_of(_inner(spec, "adapter_spec").get("model"))
+    model = text_of(object_at(spec, "adapter_spec").get("model"))
     if model is None:
         raise InputError(f"{path}: neither it nor run_spec.json beside it names the model; give another run")
     check_name(model, str(path))
@@ -94,8 +93,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         notes.append(f"{path}: no per_instance_stats.json beside it, so its responses have no scores")
     unscored = separate = 0
     for state, place in json_items(path, "request_states.item"):
-        instance, result = _inner(state, "instance"), _inner(state, "result")
-        number, question = text_of(instance.get("id")), text_of(_inner(instance, "input").get("text"))
+        instance, result = object_at(state, "instance"), object_at(state, "result")
+        number, question = text_of(instance.get("id")), text_of(object_at(instance, "input").get("text"))
         if number is None or question is None:
             yield LeftOut("its instance has no id or no text", place)
             continue
@@ -109,7 +108,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         trial = count_of(state.get("train_trial_index")) or 0
         completion = _completion(result) if index is None else {}
         response = text_of(completion.get("text"))
-        mapping, texts, correct = _inner(state, "output_mapping"), *_references(instance)
+        mapping, texts, correct = object_at(state, "output_mapping"), *_references(instance)
         score = scores.get((number, trial))
         unscored += score is None
         tokens = completion.get("tokens")
@@ -130,8 +129,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
             seconds=seconds_of(result.get("request_time")),
             draw=trial,
-            cut=_inner(completion, "finish_reason").get("reason") == "length",
-            error=_error(result) if score is None else None,
+            cut=object_at(completion, "finish_reason").get("reason") == "length",
+            error=(line_of(result.get("error")) or "the request failed") if result.get("success") is False else None,
         )
     if metric is not None or not scores:
         note_unscored(metric, unscored, path, notes)
@@ -170,8 +169,8 @@ def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, d
         stats = {
             name: entry.get("mean")
             for entry in (listed if isinstance(listed, list) else ())
-            if (name := text_of(_inner(entry, "name").get("name")))
-            and _inner(entry, "name").get("perturbation") is None
+            if (name := text_of(object_at(entry, "name").get("name")))
+            and object_at(entry, "name").get("perturbation") is None
         }
         known = [name for name in _PREFERRED if name in stats]
         names.update(dict.fromkeys(known))
@@ -181,7 +180,7 @@ def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, d
         if number is not None and score is not None:
             scores[number, count_of(item.get("train_trial_index")) or 0] = score
     if chosen is not None:
-        note_others(chosen, names, path, notes)
+        note_others(chosen, names, wanted, path, notes)
     return chosen, scores
 
 
@@ -191,7 +190,7 @@ def _references(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str
     pairs = [
         (text, isinstance(tags := reference.get("tags"), list) and "correct" in tags)
         for reference in (listed if isinstance(listed, list) else ())
-        if (text := text_of(_inner(reference, "output").get("text"))) is not None
+        if (text := text_of(object_at(reference, "output").get("text"))) is not None
     ]
     return tuple(text for text, _ in pairs), tuple(text for text, correct in pairs if correct)
 
@@ -201,14 +200,3 @@ def _completion(result: Mapping[str, Any]) -> Mapping[str, Any]:
     listed = result.get("completions")
     first = listed[0] if isinstance(listed, list) and listed else None
     return first if isinstance(first, dict) else {}
-
-
-def _error(result: Mapping[str, Any]) -> str | None:
-    if result.get("success") is not False:
-        return None
-    return " ".join((text_of(result.get("error")) or "the request failed").split())[:_LONGEST_ERROR]
-
-
-def _inner(value: object, key: str) -> dict[str, Any]:
-    inner = value.get(key) if isinstance(value, dict) else None
-    return inner if isinstance(inner, dict) else {}

@@ -25,7 +25,18 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.streams import Notes, head_of, json_items, json_members, json_object, zip_members
-from advisor.logs.values import LeftOut, check_name, count_of, score_of, seconds_of, text_of, texts_of, usable
+from advisor.logs.values import (
+    LeftOut,
+    check_name,
+    count_of,
+    line_of,
+    object_at,
+    score_of,
+    seconds_of,
+    text_of,
+    texts_of,
+    usable,
+)
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +61,6 @@ _USED = (
 )
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-_LONGEST_ERROR = 300
 _MOST_EPOCHS = 100_000
 _ZIP = b"PK\x03\x04"
 
@@ -111,8 +121,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
     except ImportError:
         raise InputError(f"{path}: logs of Inspect need inspect_ai: pip install 'unite-advisor[inspect]'") from None
     header, samples = _content(path, notes)
-    given = header.get("eval")
-    spec = given if isinstance(given, dict) else {}
+    spec = object_at(header, "eval")
     model, task = text_of(spec.get("model")), text_of(spec.get("task"))
     if model is None or not task:
         raise InputError(f"{path}: its header names no model or no task; write the log again")
@@ -156,7 +165,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             error=_error(sample) if score is None else None,
         )
     if chosen is not None:
-        note_others(chosen, names, path, notes)
+        note_others(chosen, names, options.score, path, notes)
     note_unscored(chosen, unscored, path, notes)
 
 
@@ -200,7 +209,7 @@ def _number(value: object) -> float | None:
 def _error(sample: EvalSample) -> str | None:
     if sample.error is None:
         return None
-    return text_of(" ".join(sample.error.message.split())[:_LONGEST_ERROR]) or "an error without a message"
+    return line_of(sample.error.message) or "an error without a message"
 
 
 def _input(sample: EvalSample) -> str | None:

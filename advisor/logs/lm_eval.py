@@ -32,7 +32,7 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.streams import Notes, json_lines, json_object
-from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import LeftOut, check_name, count_of, object_at, score_of, text_of, texts_of, usable
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"
@@ -82,7 +82,9 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     model = _model(results, path, notes)
     part = _task(results, path)
     task = _outermost(part, results)
-    lower = {name for name, better in _mapping(_mapping(results, "higher_is_better"), part).items() if better is False}
+    lower = {
+        name for name, better in object_at(object_at(results, "higher_is_better"), part).items() if better is False
+    }
     chosen: tuple[str, str] | None = None
     names: dict[str, None] = {}
     seen: set[str] = set()
@@ -126,18 +128,18 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
                 score=score,
                 metric=f"{metric},{kind}",
                 group=None if part == task else part,
-                cluster=text_of(_mapping(line, "doc").get(options.cluster)) if options.cluster else None,
+                cluster=text_of(object_at(line, "doc").get(options.cluster)) if options.cluster else None,
                 draw=draw,
             )
     if chosen is None:
         if names and options.score is not None:
             raise no_score(options.score, names, path)
         return
-    note_others(",".join(chosen), names, path, notes)
+    note_others(",".join(chosen), names, options.score, path, notes)
     note_unscored(",".join(chosen), unscored, path, notes)
     if several:
         notes.append(f"{path}: {several:,} questions have several responses and one score; it counts for the first one")
-    expected = count_of(_mapping(_mapping(results, "n-samples"), part).get("effective"))
+    expected = count_of(object_at(object_at(results, "n-samples"), part).get("effective"))
     if expected is not None and len(seen) < expected:
         notes.append(f"{path}: it has {len(seen):,} of the {expected:,} questions that the results count")
 
@@ -152,10 +154,10 @@ def _results(source: LogSource, notes: Notes) -> dict[str, Any]:
 
 
 def _model(results: Mapping[str, Any], path: Path, notes: Notes) -> str:
-    config = _mapping(results, "config")
+    config = object_at(results, "config")
     given = config.get("model_args")
     pairs = (pair.partition("=") for pair in given.split(",")) if isinstance(given, str) else ()
-    arguments = _mapping(config, "model_args") or {key.strip(): value for key, _, value in pairs}
+    arguments = object_at(config, "model_args") or {key.strip(): value for key, _, value in pairs}
     places = (results.get("model_name"), arguments.get("pretrained"), arguments.get("model"), config.get("model"))
     if name := next((text for text in map(text_of, places) if text), None):
         return check_name(name, str(path))
@@ -167,16 +169,16 @@ def _model(results: Mapping[str, Any], path: Path, notes: Notes) -> str:
 def _task(results: Mapping[str, Any], path: Path) -> str:
     match = _NAME.fullmatch(path.name)
     name = match["task"] if match else path.name
-    known = [*_mapping(results, "configs"), *_mapping(results, "n-samples")]
+    known = [*object_at(results, "configs"), *object_at(results, "n-samples")]
     # Some versions replace the other characters in the file's name.
     return next((task for task in known if name in (task, re.sub(r"\W", "_", task))), name)
 
 
 def _outermost(task: str, results: Mapping[str, Any]) -> str:
-    scored = _mapping(results, "groups")
+    scored = object_at(results, "groups")
     parents = {
         child: group
-        for group, children in _mapping(results, "group_subtasks").items()
+        for group, children in object_at(results, "group_subtasks").items()
         # A group without a score only lists different tasks.
         if group in scored and isinstance(children, list)
         for child in children
@@ -297,8 +299,3 @@ def _extracted(found: object, kind: str) -> str | None:
     text = text_of(found[0] if isinstance(found, list) and found else found)
     # Without a filter it is the whole response.
     return None if kind == _NO_FILTER or not text or text == _NOT_FOUND else text
-
-
-def _mapping(value: Mapping[str, Any], key: str) -> dict[str, Any]:
-    inner = value.get(key)
-    return inner if isinstance(inner, dict) else {}

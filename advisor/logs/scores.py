@@ -33,9 +33,9 @@ def no_score(wanted: str, names: Iterable[str], path: Path) -> InputError:
     return InputError(f"--score {wanted}: {path} has no such score; it has {_listed(names) or 'none'}")
 
 
-def note_others(chosen: str, names: Iterable[str], path: Path, notes: Notes) -> None:
-    """Say which other scores a log has."""
-    if others := _listed(name for name in names if name != chosen):
+def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Path, notes: Notes) -> None:
+    """Say which other scores a log has, if the user chose none."""
+    if wanted is None and (others := _listed(name for name in names if name != chosen)):
         notes.append(f"{path}: the score is {chosen}; the log also has {others} (choose with --score)")
 
 
