@@ -124,7 +124,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     note_others(", ".join(taken), (name for name in names if name not in taken), options.score, path, notes)
     note_unscored(None, unscored, path, notes)
     if several:
-        notes.append(f"{path}: {several:,} instances have several responses and one score; it counts for the first one")
+        notes.append(f"{path}: one score for several responses counts for the first of them; instances: {several:,}")
 
 
 def _metrics(source: LogSource, notes: Notes) -> dict[str, dict[str, Any]]:

@@ -138,7 +138,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     note_others(",".join(chosen), names, options.score, path, notes)
     note_unscored(",".join(chosen), unscored, path, notes)
     if several:
-        notes.append(f"{path}: {several:,} questions have several responses and one score; it counts for the first one")
+        notes.append(f"{path}: one score for several responses counts for the first of them; questions: {several:,}")
     expected = count_of(object_at(object_at(results, "n-samples"), part).get("effective"))
     if expected is not None and len(seen) < expected:
         notes.append(f"{path}: it has {len(seen):,} of the {expected:,} questions that the results count")

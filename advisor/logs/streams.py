@@ -75,6 +75,12 @@ class _Limited(io.RawIOBase):
             )
         return piece
 
+    def readinto(self, buffer: Any) -> int:
+        # ijson reads by this method where a stream has it.
+        piece = self.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
     def next_item(self) -> None:
         self._item = 0
 
@@ -305,7 +311,7 @@ def _small(path: Path, member: str | None) -> bytes | None:
     """The content of a file; None if it is larger than one element may be."""
     pieces, size = [], 0
     with open_log(path, member) as stream:
-        while piece := stream.read(_PIECE):
+        while piece := stream.read(2**16):
             stream.next_item()
             pieces.append(piece)
             size += len(piece)
