@@ -127,7 +127,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         raise InputError(f"{path}: its header names no model or no task; write the log again")
     check_name(model, str(path))
     if header.get("status") not in ("success", None):
-        notes.append(f"{path}: the run did not end with success (status: {text_of(header['status'])})")
+        notes.append(f"{path}: the run did not end with success (status: {line_of(header['status'])})")
     chosen, names, unscored = None, dict[str, None](), 0
     for value, place in samples:
         sample = _validated(EvalSample, value)
@@ -187,10 +187,10 @@ def _scores(sample: EvalSample) -> dict[str, tuple[float | None, str | None]]:
     """The value and the extracted answer of each score."""
     found: dict[str, tuple[float | None, str | None]] = {}
     for name, score in (sample.scores or {}).items():
-        if isinstance(score.value, Mapping):
-            found.update({f"{name}/{key}": (_number(value), score.answer) for key, value in score.value.items()})
-        else:
-            found[name] = (_number(score.value), score.answer)
+        values = score.value if isinstance(score.value, Mapping) else {None: score.value}
+        for key, value in values.items():
+            label = str(text_of(name if key is None else f"{name}/{key}"))
+            found[label] = (_number(value), score.answer)
     return found
 
 

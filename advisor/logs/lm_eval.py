@@ -117,8 +117,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             found = extracted[draw] if apart and isinstance(extracted, list) and len(extracted) > draw else extracted
             yield LogRecord(
                 model=model,
-                task=task,
-                id=number if part == task else f"{part}/{number}",
+                task=str(text_of(task)),
+                id=number if part == task else f"{text_of(part)}/{number}",
                 place=place,
                 question=_question(doc),
                 reference=_reference(line.get("target"), choices),
@@ -126,8 +126,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
                 response=text_of(response),
                 extracted=best if choices else _extracted(found, kind),
                 score=score,
-                metric=f"{metric},{kind}",
-                group=None if part == task else part,
+                metric=text_of(f"{metric},{kind}"),
+                group=None if part == task else text_of(part),
                 cluster=text_of(object_at(line, "doc").get(options.cluster)) if options.cluster else None,
                 draw=draw,
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from advisor.logs.streams import Notes
+from advisor.logs.values import line_of
 from ensemble.errors import InputError
 
 _MOST = 12
@@ -36,17 +37,18 @@ def no_score(wanted: str, names: Iterable[str], path: Path) -> InputError:
 def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Path, notes: Notes) -> None:
     """Say which other scores a log has, if the user chose none."""
     if wanted is None and (others := _listed(name for name in names if name != chosen)):
-        notes.append(f"{path}: the score is {chosen}; the log also has {others} (choose with --score)")
+        notes.append(f"{path}: the score is {_listed([chosen])}; the log also has {others} (choose with --score)")
 
 
 def note_unscored(chosen: str | None, count: int, path: Path, notes: Notes) -> None:
     """Say how many records have no score that can be used; `chosen` is None if no record has any."""
     if count:
         what = "1 record has" if count == 1 else f"{count:,} records have"
-        notes.append(f"{path}: {what} no score{f' {chosen}' if chosen else ''} between 0 and 1")
+        notes.append(f"{path}: {what} no score{f' {_listed([chosen])}' if chosen else ''} between 0 and 1")
 
 
 def _listed(names: Iterable[str]) -> str:
-    known = list(dict.fromkeys(names))
+    # The log gives the names: each is a part of one line.
+    known = list(dict.fromkeys(line_of(name) or "''" for name in names))
     more = f" and {len(known) - _MOST} more" if len(known) > _MOST else ""
     return ", ".join(known[:_MOST]) + more
