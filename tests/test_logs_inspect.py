@@ -261,6 +261,15 @@ def test_damaged_members_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "2 members are left out" in notes[0]
 
 
+def test_a_member_without_a_name_is_passed_over(tmp_path: Path) -> None:
+    path = zipped(tmp_path, {"samples/1_epoch_1.json": json.dumps(sample()).encode(), "x": b""})
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + 28], data[entry + 32] = 0, 1  # the name's one byte becomes a comment
+    path.write_bytes(data)
+    assert len(read("inspect", path)[0]) == 1
+
+
 def test_a_changed_byte_in_a_zstd_member_is_noticed(tmp_path: Path) -> None:
     path = written(tmp_path, "eval", sample(1), sample(2))
     with zipfile.ZipFile(path) as archive:

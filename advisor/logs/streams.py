@@ -158,7 +158,7 @@ def zip_members(path: Path) -> list[str]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            infos = [info for info in archive.infolist() if not info.is_dir()]
+            infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
     except (*_BROKEN, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a zip file ({error}); write the log again") from error
     if len(infos) > 100_000:
