@@ -83,7 +83,12 @@ LOGS = (
         | {"arguments": {f"gen_args_{n}": {"arg_0": "?", "arg_1": f" {n}"} for n in (0, 1)}}
     ).encode(),
     json.dumps(
-        {"version": 2, "status": "success", "eval": {"task": "t", "model": "m"}, "samples": [_SAMPLE] * 2}
+        {
+            "version": 2,
+            "status": "success",
+            "eval": {"task": "t", "created": "", "model": "m"},
+            "samples": [_SAMPLE] * 2,
+        }
     ).encode(),
     json.dumps({"adapter_spec": {"model": "m"}, "request_states": [_STATE]}).encode(),
     json.dumps(

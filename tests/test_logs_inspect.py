@@ -184,8 +184,9 @@ def test_a_log_that_is_still_written_has_its_header_in_the_journal(tmp_path: Pat
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("_journal/start.json", json.dumps({"version": 2, "eval": EVAL}))
         archive.writestr("samples/1_epoch_1.json", json.dumps(sample()))
-    (record,), _ = read("inspect", path)
+    (record,), notes = read("inspect", path)
     assert (record.model, record.score) == ("org/small", 1.0)
+    assert "it was still running" in notes[0]
 
 
 def test_the_response_was_cut_off_at_a_token_limit(tmp_path: Path) -> None:
@@ -215,10 +216,19 @@ def test_settings_of_a_sandbox_are_not_given_to_a_plug_in(tmp_path: Path, monkey
 
 
 def test_samples_of_another_form_are_counted(tmp_path: Path) -> None:
-    bad = [sample(None), sample(epoch=0), sample(target={}), sample(output=3), sample(scores=[]), 7, {}]
+    bad = [
+        sample(None),
+        sample(10**200),
+        sample(epoch=0),
+        sample(target={}),
+        sample(output=3),
+        sample(scores=[]),
+        7,
+        {},
+    ]
     records, notes = read("inspect", write(tmp_path, sample(), *bad))
     assert len(records) == 1
-    assert "7 records are left out: inspect_ai says that it is not a sample" in notes[-1]
+    assert "8 records are left out: inspect_ai says that it is not a sample" in notes[-1]
 
 
 @pytest.mark.parametrize("changes", [{"model": None}, {"task": ""}, {"model": [1]}])
@@ -238,6 +248,11 @@ def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> 
 def test_a_renamed_log_is_recognised(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path, kind, sample()).rename(tmp_path / "mine.dat")
     assert len(recognise("inspect", path)[0]) == 1
+
+
+def test_a_header_with_the_ids_of_many_samples_is_recognised(tmp_path: Path) -> None:
+    spec = {"task": "sums", "created": EVAL["created"], "dataset": {"sample_ids": list(range(50_000))}, **EVAL}
+    assert len(recognise("inspect", write(tmp_path, sample(), header={**HEADER, "eval": spec}))[0]) == 1
 
 
 def test_other_zip_files_are_no_logs(tmp_path: Path) -> None:

@@ -66,11 +66,12 @@ _ZIP = b"PK\x03\x04"
 
 
 def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
-    """Zip files with a header and samples, and JSON files with ``eval.task`` and samples."""
+    """Zip files with a header and samples, and JSON files with ``eval.created`` and samples."""
     sources = []
     for file in files:
         names = _names(file.path) if file.head.startswith(_ZIP) else []
-        is_json = {"eval.task", "eval.model", "status"} <= file.outline
+        # Not "eval.model": the ids of all samples come before it, and may fill the head.
+        is_json = {"eval.task", "eval.created", "status"} <= file.outline
         if any(map(_SAMPLE.fullmatch, names)) if names else is_json and _has_samples(file.path):
             sources.append(LogSource("inspect", file.path))
         elif is_json or any(name in names for name in _HEADERS):
@@ -126,12 +127,14 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
     if model is None or not task:
         raise InputError(f"{path}: its header names no model or no task; write the log again")
     check_name(model, str(path))
-    if header.get("status") not in ("success", None):
-        notes.append(f"{path}: the run did not end with success (status: {line_of(header['status'])})")
+    status = header.get("status")
+    if status != "success":
+        notes.append(f"{path}: the run did not end with success (status: {line_of(status) or 'it was still running'})")
     chosen, names, unscored = None, dict[str, None](), 0
     for value, place in samples:
         sample = _validated(EvalSample, value)
-        if sample is None or not 1 <= sample.epoch <= _MOST_EPOCHS:
+        number = None if sample is None else text_of(sample.id)
+        if sample is None or number is None or not 1 <= sample.epoch <= _MOST_EPOCHS:
             yield LeftOut("inspect_ai says that it is not a sample of its logs", place)
             continue
         scores = _scores(sample)
@@ -147,7 +150,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         yield LogRecord(
             model=model,
             task=task,
-            id=str(text_of(sample.id)),
+            id=number,
             place=place,
             question=_input(sample),
             reference=text_of(sample.target) or texts_of(sample.target),
