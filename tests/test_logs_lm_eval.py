@@ -167,6 +167,15 @@ def test_the_option_that_is_likeliest_per_character_is_extracted_for_acc_norm(tm
     assert (record.extracted, record.score) == ("certainly", 1.0)
 
 
+def test_the_option_that_is_likeliest_per_byte_is_extracted_for_acc_bytes(tmp_path: Path) -> None:
+    requests = {f"gen_args_{n}": {"arg_0": "?", "arg_1": f" {text}"} for n, text in enumerate(("ééé", "abcd"))}
+    bytewise = choice(arguments=requests, resps=[[["-3.0", "False"]], [["-3.0", "False"]]], acc_bytes=1.0)
+    bytewise["metrics"] = ["acc_norm", "acc_bytes"]
+    folder = write(tmp_path, bytewise)
+    found = [read("lm_eval", folder, options=options(name))[0][0].extracted for name in ("acc_norm", "acc_bytes")]
+    assert found == ["abcd", "ééé"]
+
+
 def test_a_target_of_digits_is_the_number_of_an_option_though_options_are_digits(tmp_path: Path) -> None:
     requests = {f"gen_args_{n}": {"arg_0": "?", "arg_1": f" {text}"} for n, text in enumerate("210")}
     (record,), _ = read("lm_eval", write(tmp_path, choice(arguments=requests, target="2")))

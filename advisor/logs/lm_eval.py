@@ -12,7 +12,8 @@ filter that has it. By default it is the first metric in the file for which more
 with other filters are left out, so that a question counts once.
 
 **Multiple choice.** The log has log-likelihoods and no text. The extracted answer is the text of the likeliest option
-(``acc_norm``: the likeliest per character), and a target that is the number of an option becomes its text.
+(``acc_norm``: the likeliest per character; ``acc_bytes``: per byte), and a target that is the number of an option
+becomes its text.
 
 **Groups.** The task of a sub-task is its outermost group with a score, the group is the sub-task, and ids are
 ``SUBTASK/DOC_ID``, because each sub-task counts from 0.
@@ -106,7 +107,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             continue
         seen.add(number)
         metric, doc = chosen[0], line["doc"]
-        choices, best = _options(line, normalised=metric.startswith("acc_norm"))
+        choices, best = _options(line, metric)
         draws = _draws(line)
         scores, extracted = line.get(metric), _first(line.get("filtered_resps"))
         apart = len(draws) > 1 and isinstance(scores, list) and len(scores) == len(draws)
@@ -256,7 +257,7 @@ def _draws(line: Mapping[str, Any]) -> list[object]:
     return first if isinstance(first, list) and first else [first]
 
 
-def _options(line: Mapping[str, Any], *, normalised: bool) -> tuple[tuple[str, ...], str | None]:
+def _options(line: Mapping[str, Any], metric: str) -> tuple[tuple[str, ...], str | None]:
     """The options of a multiple-choice line and the one that is likeliest; none for other lines."""
     responses, arguments = line.get("resps"), line.get("arguments")
     requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
@@ -274,7 +275,8 @@ def _options(line: Mapping[str, Any], *, normalised: bool) -> tuple[tuple[str, .
     if 2 * half == len(options) > 2 and options[:half] == options[half:]:  # mutual information asks twice
         options = options[:half]
     numbers = [value for value in likelihoods if value is not None][: len(options)]
-    lengths = [max(1, len(option)) if normalised else 1 for option in options]
+    sizes = {"acc_norm": [len(option) for option in options], "acc_bytes": [len(option.encode()) for option in options]}
+    lengths = [max(1, size) for size in sizes.get(metric, [1] * len(options))]
     best = max(range(len(options)), key=lambda number: numbers[number] / lengths[number])
     return tuple(options), options[best]
 
