@@ -55,6 +55,48 @@ REPLIES = (
     json.dumps({"choices": [_TEXT], "usage": {"completion_tokens": 3}, "system_fingerprint": "f", **_SAYS}).encode(),
     json.dumps({"error": {"message": "no", "code": 1}, **_SAYS}).encode(),
 )
+LOG_FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever")
+_SAMPLE = {"id": 1, "epoch": 1, "input": "1 + 1?", "target": "2", "model_usage": {"m": {"output_tokens": 5}}}
+_SAMPLE |= {
+    "scores": {"match": {"value": "C", "answer": "2"}, "judge": {"value": {"a": 1, "b": "I"}}},
+    "choices": ["1"],
+}
+_SAMPLE |= {"output": {"choices": [{"message": {"role": "assistant", "content": "2"}, "stop_reason": "stop"}]}}
+_OUTPUT = {"completions": [{"text": " A", "tokens": [{"text": " A"}]}], "request_time": 0.5, "success": True}
+_INSTANCE = {"id": "id1", "input": {"text": "?"}, "references": [{"output": {"text": "no"}, "tags": ["correct"]}]}
+_STATE = {"instance": _INSTANCE, "train_trial_index": 0, "output_mapping": {"A": "no"}, "result": _OUTPUT}
+_DOC = {"doc_id": 0, "doc": {"question": "?", "choices": ["a", "b"]}, "target": "1", "filter": "none"}
+LOGS = (
+    json.dumps(
+        {
+            **_DOC,
+            "resps": [["2", "3"]],
+            "filtered_resps": [["2", "3"]],
+            "metrics": ["em", "f1"],
+            "em": 1.0,
+            "f1": [0, 1],
+        }
+        | {"arguments": {"gen_args_0": {"arg_0": "?"}}}
+    ).encode(),
+    json.dumps(
+        {**_DOC, "resps": [[["-1.5", "True"]], [["-2.5", "False"]]], "filtered_resps": [], "metrics": ["acc"], "acc": 1}
+        | {"arguments": {f"gen_args_{n}": {"arg_0": "?", "arg_1": f" {n}"} for n in (0, 1)}}
+    ).encode(),
+    json.dumps(
+        {
+            "version": 2,
+            "status": "success",
+            "eval": {"task": "t", "created": "", "model": "m"},
+            "samples": [_SAMPLE] * 2,
+        }
+    ).encode(),
+    json.dumps({"adapter_spec": {"model": "m"}, "request_states": [_STATE]}).encode(),
+    json.dumps(
+        {"schema_version": "0.3.0", "evaluation_id": "e", "model_id": "m", "evaluation_name": "t", "sample_id": "q1"}
+        | {"input": {"raw": "?", "reference": ["2"]}, "output": {"raw": ["2"]}, "evaluation": {"score": 0.5}}
+        | {"answer_attribution": [{"extracted_value": "2"}], "performance": {"latency_ms": 250}, "error": None}
+    ).encode(),
+)
 
 
 def header_of(model: Path) -> bytes:
@@ -162,6 +204,22 @@ def read_numbers(folder: Path, data: bytes) -> None:
     result = result_of(run_on_numbers(path, Rules(), "advisor"))
     json.dumps(result, allow_nan=False)
     leaderboard(result)
+
+
+def read_logs(folder: Path, data: bytes) -> None:
+    """A log of another tool, by each format that claims it."""
+    from advisor.logs.record import LogOptions
+    from advisor.logs.sources import LogFile, get_format
+
+    path = folder / "samples_t_2025-01-02T03-04-05.jsonl"
+    path.write_bytes(data)
+    notes: list[str] = []
+    for name in LOG_FORMATS:
+        log_format = get_format(name)
+        for source in log_format.recognise([LogFile(path, given=False)], notes):
+            for record in log_format.read(source, LogOptions(cluster="group"), notes):
+                "\n".join((record.model, record.task, record.id, record.question or "", record.response or "")).encode()
+                f"{record.score or 0:.1f} {record.seconds or 0:.1f} {record.tokens or 0}".encode()
 
 
 def read_pool_file(folder: Path, data: bytes) -> None:
@@ -366,6 +424,7 @@ def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None
 
 _IMPORTS = {
     "numbers": ("advisor.pipeline", "advisor.output.terminal"),
+    "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),
     "reply": ("openai", "advisor.servers.identity", "advisor.tasks.task"),

@@ -85,6 +85,7 @@ def kinds() -> dict[str, Kind]:
         "evaluation": Kind((saved["evaluation.json"],), mutated_json, readers.read_evaluation_json, 2),
         "store": Kind((readers.STORED,), mutated_json, readers.read_store, 1),
         "numbers": Kind((readers.NUMBERS,), mutated_json, readers.read_numbers, 1),
+        "logs": Kind(readers.LOGS, mutated_lines, readers.read_logs, 1),
         "pool": Kind((readers.POOL, (demo / "pool.txt").read_bytes()), mutated_words, readers.read_pool_file, 1),
         "task": Kind((*[readers.TASK] * 5, *[demo_task] * 3, *tasks), mutated_words, readers.read_task_file, 2),
         "ensemble": Kind((saved["ensemble.json"],), mutated_json, readers.read_ensemble_json, 2),

@@ -25,7 +25,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 SEED = 20
-SHORT = {"samples": 30, "evaluation": 20, "store": 60, "numbers": 60, "pool": 60, "ensemble": 20, "request": 40}
+SHORT = {
+    "samples": 30,
+    "evaluation": 20,
+    "store": 60,
+    "numbers": 60,
+    "logs": 60,
+    "pool": 60,
+    "ensemble": 20,
+    "request": 40,
+}
 """Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),

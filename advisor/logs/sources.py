@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.streams import Notes, head_of, json_lines
+from advisor.logs.streams import Notes, head_of, json_lines, outline
 from ensemble.errors import InputError
 
 # In this order they are asked whether a file is theirs: the most specific form first, any table last.
@@ -35,6 +35,11 @@ class LogFile:
     def head(self) -> bytes:
         """The first 64 kB, decompressed."""
         return head_of(self.path)
+
+    @cached_property
+    def outline(self) -> frozenset[str]:
+        """The keys of the first JSON value in the head; see :func:`advisor.logs.streams.outline`."""
+        return outline(self.head)
 
     @cached_property
     def first_object(self) -> dict[str, Any]:

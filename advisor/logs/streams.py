@@ -11,9 +11,11 @@ import io
 import json
 import lzma
 import stat
+import struct
+import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,29 +28,42 @@ LARGEST_FILE = 2**32
 """Bytes that a file may expand to."""
 LARGEST_ITEM = 2**26
 """Bytes of one line, or of one element of a JSON list."""
+DEEPEST = 500
+"""Lists and objects in each other."""
 HEAD = 2**16
 """Bytes of the start of a file by which formats recognise their files."""
+_PIECE = 2**20
+_ZSTD = 93
+# The others expand a piece to gigabytes at once.
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD)
 _MAGIC = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError)
+_BROKEN = (
+    *(EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, struct.error),
+    NotImplementedError,  # an unknown method of compression
+)
 Notes = list[str]
 """Sentences for the user on what was left out of a log, and why."""
 
 
 class _Limited(io.RawIOBase):
-    """A stream that ends with an error after too many bytes, in all or since the last :meth:`next_item`."""
+    """A stream that ends with an error after too many bytes, in all or since the last :meth:`next_item`.
 
-    def __init__(self, stream: BinaryIO, place: str) -> None:
-        self._stream, self._place = stream, place
+    It is read in pieces of at most `piece` bytes.
+    """
+
+    def __init__(self, stream: BinaryIO, place: str, piece: int = _PIECE) -> None:
+        self._stream, self._place, self._piece = stream, place, piece
         self._total = self._item = 0
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        # ijson and the loops below read pieces; without a size the limit holds all the same.
+        if size < 0:
+            return b"".join(iter(lambda: self.read(self._piece), b""))
         try:
-            piece = self._stream.read(LARGEST_ITEM + 1 if size < 0 else size)
-        except _BROKEN as error:
+            piece = self._stream.read(min(size, self._piece))
+        except _broken() as error:
             raise InputError(f"{self._place}: the compressed data is damaged ({error}); write the log again") from error
         self._total += len(piece)
         self._item += len(piece)
@@ -59,6 +74,12 @@ class _Limited(io.RawIOBase):
                 f"{self._place}: one element is larger than {LARGEST_ITEM >> 20} MB; remove it, or give another file"
             )
         return piece
+
+    def readinto(self, buffer: Any) -> int:
+        # ijson reads by this method where a stream has it.
+        piece = self.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
 
     def next_item(self) -> None:
         self._item = 0
@@ -81,22 +102,40 @@ def open_log(path: Path, member: str | None = None) -> Iterator[_Limited]:
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: it is not a regular file; give a file or a folder with logs")
         if member is not None:
-            with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-                yield _Limited(cast(BinaryIO, stream), place)
+            with zipfile.ZipFile(path) as archive, _open_member(archive, member, place) as limited:
+                yield limited
             return
         with path.open("rb") as raw:
             magic = raw.read(8)
         opened = next((opener for start, opener in _MAGIC if magic.startswith(start)), open)
         with opened(path, "rb") as stream:
             yield _Limited(cast(BinaryIO, stream), place)
-    except _BROKEN as error:
+    except _broken() as error:
         raise InputError(f"{place}: the compressed data is damaged ({error}); write the log again") from error
-    except KeyError:
-        raise InputError(f"{path}: it has no member {member!r}; write the log again") from None
-    except RuntimeError as error:  # a zip file with a password
-        raise InputError(f"{place}: cannot be read ({error}); unpack it") from error
     except OSError as error:
         raise InputError(f"{place}: cannot be read ({error.strerror or error}); give another file") from error
+
+
+@contextmanager
+def _open_member(archive: zipfile.ZipFile, member: str, place: str) -> Iterator[_Limited]:
+    try:
+        info = archive.getinfo(member)
+        if info.compress_type not in _ZIP_METHODS:
+            raise InputError(f"{place}: it is compressed by neither deflate nor zstd; compress it again")
+        # Zstandard expands all bytes that it gets at once: 4 kB (the least that zipfile reads) to at most 128 MB.
+        with archive.open(info) as stream:
+            yield _Limited(cast(BinaryIO, stream), place, 2**12 if info.compress_type == _ZSTD else _PIECE)
+    except KeyError:
+        raise InputError(f"{place}: the zip file has no such member; write the log again") from None
+    except RuntimeError as error:  # a zip file with a password
+        raise InputError(f"{place}: cannot be read ({error}); unpack it") from error
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    """What libraries raise for damaged data."""
+    # The reader of inspect's logs loads it; it is not a dependency.
+    zstandard = sys.modules.get("zstandard")
+    return _BROKEN if zstandard is None else (*_BROKEN, zstandard.ZstdError)
 
 
 def head_of(path: Path) -> bytes:
@@ -112,19 +151,22 @@ def head_of(path: Path) -> bytes:
 
 
 def zip_members(path: Path) -> list[str]:
-    """The names of the files in a zip file.
+    """The names of the files in a zip file, each once.
 
     Raises:
-        InputError: It cannot be read, or has over 100,000 members.
+        InputError: It cannot be read, has over 100,000 members, or expands to more than 4 GB.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [info.filename for info in archive.infolist() if not info.is_dir()]
+            infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
     except (*_BROKEN, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a zip file ({error}); write the log again") from error
-    if len(names) > 100_000:
-        raise InputError(f"{path}: it has {len(names):,} members; give a zip file with at most 100,000")
-    return names
+    if len(infos) > 100_000:
+        raise InputError(f"{path}: it has {len(infos):,} members; give a zip file with at most 100,000")
+    # No more than these sizes is read, also if they are wrong.
+    if sum(info.file_size for info in infos) > LARGEST_FILE:
+        raise InputError(f"{path}: it expands to more than {LARGEST_FILE >> 30} GB; split it")
+    return list(dict.fromkeys(info.filename for info in infos))
 
 
 def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[tuple[dict[str, Any], str]]:
@@ -157,6 +199,8 @@ def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[
 def json_items(path: Path, prefix: str = "item", member: str | None = None) -> Iterator[tuple[Any, str]]:
     """The elements of a JSON list, one at a time, and the place of each.
 
+    A file up to 64 MB may have NaN and infinite numbers, as Python writes them.
+
     Args:
         path: The file.
         prefix: The path of the elements in ijson's form: ``item`` if the file is a list, ``samples.item`` if it is an
@@ -164,18 +208,136 @@ def json_items(path: Path, prefix: str = "item", member: str | None = None) -> I
         member: The name of a member, if the file is a zip file.
 
     Raises:
-        InputError: See :func:`open_log`; or the file is not JSON, or is cut off.
+        InputError: See :func:`open_log`; or the file is not JSON, is cut off, or has over 500 lists in each other.
     """
     number = 0
-    with open_log(path, member) as stream:
-        try:
-            # Pieces far below the limit of an element, which counts what was read since the last one.
-            for number, item in enumerate(ijson.items(stream, prefix, use_float=True, buf_size=2**16), start=1):
+    try:
+        data = _small(path, member)
+        if data is not None:
+            for number, item in enumerate(_values_at(json.loads(data), prefix.split(".")), start=1):
+                yield item, f"{path} (element {number})"
+            return
+        with open_log(path, member) as stream:
+            events = ijson.parse(_shallow(ijson.basic_parse(stream, use_float=True, buf_size=2**16), path))
+            # The stream counts what was read since the last element; its pieces are far below this limit.
+            for number, item in enumerate(ijson.items(events, prefix), start=1):
                 stream.next_item()
                 yield item, f"{path} (element {number})"
-        except (ijson.JSONError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise InputError(f"{path}: not JSON after element {number} ({reason}); write the log again") from error
+    except (ijson.JSONError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"{path}: not JSON after element {number} ({reason}); write the log again") from error
+
+
+def json_object(path: Path, member: str | None = None) -> dict[str, Any]:
+    """The object that a small file has, for example the description of a run.
+
+    Raises:
+        InputError: See :func:`open_log`; or it is not a JSON object, or is larger than 64 MB.
+    """
+    place = str(path) if member is None else f"{path}/{member}"
+    data = _small(path, member)
+    if data is None:
+        raise InputError(f"{place}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not JSON ({str(error)[:100]}); write the log again") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: not a JSON object; write the log again")
+    return value
+
+
+def json_members(path: Path, names: Iterable[str], notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects that members of a zip file have, and the place of each.
+
+    Members that are damaged, too large, or not one JSON object are left out, with one note for the file.
+
+    Raises:
+        InputError: The zip file cannot be opened.
+    """
+    broken: list[str] = []
+    damaged: tuple[type[Exception], ...] = (*_broken(), InputError, ValueError, RecursionError)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in names:
+                place = f"{path}/{name}"
+                try:
+                    with _open_member(archive, name, place) as stream:
+                        value = json.loads(stream.read())
+                except damaged:
+                    value = None
+                if isinstance(value, dict):
+                    yield value, place
+                else:
+                    broken.append(place)
+    except (zipfile.BadZipFile, struct.error, NotImplementedError, OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a zip file ({error}); write the log again") from error
+    if broken:
+        what = "1 member is" if len(broken) == 1 else f"{len(broken):,} members are"
+        notes.append(
+            f"{path}: {what} left out, because it is damaged, is not a JSON object or is larger than "
+            f"{LARGEST_ITEM >> 20} MB; the first is {broken[0]}"
+        )
+
+
+def outline(head: bytes) -> frozenset[str]:
+    """The keys of the first JSON value in the start of a file, as far as it goes.
+
+    Returns: Paths down to the third level, with ``item`` for the elements of a list: ``eval``, ``eval.task``.
+    """
+    found: set[str] = set()
+    path: list[str] = []
+    depth = 0
+    try:
+        for event, value in ijson.basic_parse(head, multiple_values=True):
+            if event == "map_key" and depth <= 3:
+                path[depth - 1 :] = [value]
+                found.add(".".join(path))
+            elif event.startswith("start_"):
+                depth += 1
+                if depth <= 3:
+                    path[depth - 1 :] = ["item" if event == "start_array" else ""]
+            elif event.startswith("end_"):
+                depth -= 1
+                del path[depth:]
+            if depth == 0:
+                break
+    except (ijson.JSONError, ValueError):
+        pass  # the head ends within the value, or it is not JSON
+    return frozenset(found)
+
+
+def _small(path: Path, member: str | None) -> bytes | None:
+    """The content of a file; None if it is larger than one element may be."""
+    pieces, size = [], 0
+    with open_log(path, member) as stream:
+        while piece := stream.read(2**16):
+            stream.next_item()
+            pieces.append(piece)
+            size += len(piece)
+            if size > LARGEST_ITEM:
+                return None
+    return b"".join(pieces)
+
+
+def _values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    if not path:
+        yield value
+    elif path[0] == "item" and isinstance(value, list):
+        for item in value:
+            yield from _values_at(item, path[1:])
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _values_at(value[path[0]], path[1:])
+
+
+def _shallow(events: Iterable[tuple[str, Any]], path: Path) -> Iterator[tuple[str, Any]]:
+    # ijson keeps the path of each level, so the memory grows with the square of the depth.
+    depth = 0
+    for event in events:
+        depth += event[0].startswith("start_") - event[0].startswith("end_")
+        if depth > DEEPEST:
+            raise InputError(f"{path}: it has over {DEEPEST} lists or objects in each other; give another file")
+        yield event
 
 
 def _lines(stream: _Limited) -> Iterator[bytes]:

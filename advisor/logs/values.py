@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from advisor.logs.record import LogRecord
 from advisor.logs.streams import Notes
@@ -14,6 +14,7 @@ from ensemble.errors import InputError
 LONGEST_NAME = 500
 """Characters of a model's name."""
 _LARGEST = 2**53
+_LONGEST_LINE = 300
 
 
 class LeftOut(NamedTuple):
@@ -59,6 +60,24 @@ def count_of(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
         return None
     return int(value) if value == int(value) else None
+
+
+def seconds_of(value: object) -> float | None:
+    """A time of at least 0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+        return None
+    return float(value)
+
+
+def line_of(value: object) -> str | None:
+    """A text in one line, cut after 300 characters; None for other types and blank texts."""
+    return " ".join((text_of(value) or "")[:_LONGEST_LINE].split()) or None
+
+
+def object_at(value: object, key: str) -> dict[str, Any]:
+    """The object that an object has under a key; empty if one of the two is something else."""
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
 
 
 def check_name(name: str, place: str) -> str:

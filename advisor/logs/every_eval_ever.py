@@ -1,0 +1,176 @@
+"""Logs in the schema of Every Eval Ever.
+
+``ID_samples.jsonl`` has one line for each instance and score; ``ID.json`` beside it is the aggregate, which says what
+the scores are. Most files of the collection are aggregates alone: they have no responses.
+
+**Score.** The name or the id of the metric in the aggregate, or ``evaluation_result_id``; by default the first of the
+file for each evaluation. A score counts as it is if it is between 0 and 1, more is better, and the aggregate names no
+other scale; otherwise ``is_correct`` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.scores import no_score, note_others, note_unscored
+from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.streams import Notes, json_lines, json_object
+from advisor.logs.values import (
+    LeftOut,
+    check_name,
+    count_of,
+    line_of,
+    object_at,
+    score_of,
+    seconds_of,
+    text_of,
+    texts_of,
+    usable,
+)
+from ensemble.errors import InputError
+
+SUMMARY = "Every Eval Ever: ID_samples.jsonl, and the aggregate ID.json beside it"
+_INSTANCE = {"evaluation_id", "model_id", "evaluation_name", "sample_id", "evaluation"}
+_AGGREGATE = {"schema_version", "evaluation_id", "evaluation_results"}
+_GROUPS = ("subject", "category", "subset")
+
+
+def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
+    """Files of lines with ``sample_id`` and ``evaluation``, each with its aggregate."""
+    sources = [LogSource("every_eval_ever", file.path, _aggregate_of(file.path)) for file in files if _is_log(file)]
+    used = {path for source in sources for path in source.companions}
+    notes.extend(
+        f"{file.path}: a summary without responses; the schema has these in a file ID_samples.jsonl"
+        for file in files
+        if file.path not in used and file.outline >= _AGGREGATE
+    )
+    return sources
+
+
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    """One record for each instance; see :class:`advisor.logs.sources.LogFormat`."""
+    return usable(source.path, _records(source, options, notes), notes)
+
+
+def _is_log(file: LogFile) -> bool:
+    # The first line may be longer than the head.
+    return b'"model_id"' in file.head and (file.outline >= _INSTANCE or file.first_object.keys() >= _INSTANCE)
+
+
+def _aggregate_of(path: Path) -> tuple[Path, ...]:
+    aggregate = path.with_name(path.name.replace("_samples.jsonl", ".json"))
+    return (aggregate,) if aggregate != path and aggregate.is_file() else ()
+
+
+def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    path, metrics = source.path, _metrics(source, notes)
+    models: set[str] = set()
+    chosen: dict[str, tuple[str, str]] = {}
+    names: dict[str, None] = {}
+    unscored = several = 0
+    for line, place in json_lines(path, notes):
+        model, task, number = (text_of(line.get(key)) for key in ("model_id", "evaluation_name", "sample_id"))
+        given, evaluation = object_at(line, "input"), object_at(line, "evaluation")
+        if not model or not task or number is None or not evaluation:
+            yield LeftOut("it has no model_id, no evaluation_name, no sample_id or no evaluation", place)
+            continue
+        if model not in models:
+            models.add(check_name(model, place))
+        result = text_of(line.get("evaluation_result_id")) or "score"
+        metric = metrics.get(result, {})
+        labels = [name for key in ("metric_name", "metric_id") if (name := text_of(metric.get(key)))]
+        name = (labels or [result])[0]
+        if len(names) < 100:
+            names[name] = None
+        if options.score in (None, result, *labels):
+            chosen.setdefault(task, (result, name))
+        if chosen.get(task) != (result, name):
+            continue
+        responses = _responses(line)
+        several += len(responses) > 1
+        score = _score(evaluation, metric)
+        error = line_of(line.get("error"))
+        unscored += score is None and not error
+        metadata = object_at(line, "metadata")
+        performance = object_at(line, "performance")
+        milliseconds = seconds_of(performance.get("latency_ms")) or seconds_of(performance.get("generation_time_ms"))
+        reference = texts_of(given.get("reference")) or ()
+        yield LogRecord(
+            model=model,
+            task=task,
+            id=number,
+            place=place,
+            question=text_of(given.get("raw")),
+            reference=(reference[0] if len(reference) == 1 else reference) or text_of(given.get("reference")),
+            choices=texts_of(given.get("choices")) or (),
+            response=responses[0] if responses else None,
+            extracted=_extracted(line),
+            score=score,
+            metric=name,
+            group=next((value for key in _GROUPS if (value := text_of(metadata.get(key)))), None),
+            cluster=text_of(metadata.get(options.cluster)) if options.cluster else None,
+            tokens=count_of(object_at(line, "token_usage").get("output_tokens")),
+            seconds=None if milliseconds is None else milliseconds / 1000,
+            error=error if score is None else None,
+        )
+    if not chosen:
+        if names and options.score is not None:
+            raise no_score(options.score, names, path)
+        return
+    taken = dict.fromkeys(name for _, name in chosen.values())
+    note_others(", ".join(taken), (name for name in names if name not in taken), options.score, path, notes)
+    note_unscored(None, unscored, path, notes)
+    if several:
+        notes.append(f"{path}: one score for several responses counts for the first of them; instances: {several:,}")
+
+
+def _metrics(source: LogSource, notes: Notes) -> dict[str, dict[str, Any]]:
+    """What the aggregate says of the metric of each result."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in source.companions:
+        try:
+            results = json_object(path).get("evaluation_results")
+        except InputError as error:
+            notes.append(f"{error}; it was not used")
+            continue
+        for result in results if isinstance(results, list) else ():
+            number = text_of(result.get("evaluation_result_id")) if isinstance(result, dict) else None
+            if number is not None:
+                found[number] = object_at(result, "metric_config")
+    return found
+
+
+def _score(evaluation: Mapping[str, Any], metric: Mapping[str, Any]) -> float | None:
+    is_proportion = metric.get("max_score") in (None, 1) and metric.get("min_score") in (None, 0)
+    score = score_of(evaluation.get("score")) if is_proportion and metric.get("lower_is_better") is not True else None
+    correct = evaluation.get("is_correct")
+    return float(correct) if score is None and isinstance(correct, bool) else score
+
+
+def _responses(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """All responses of an instance; of a conversation, the last message of the model."""
+    raw = object_at(line, "output").get("raw")
+    if isinstance(raw, str):
+        return (str(text_of(raw)),)
+    if responses := texts_of(raw):
+        return responses
+    messages = line.get("messages", line.get("interactions"))
+    turns = [
+        text
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, dict)
+        and message.get("role") == "assistant"
+        and (text := text_of(message.get("content")))
+    ]
+    return tuple(turns[-1:])
+
+
+def _extracted(line: Mapping[str, Any]) -> str | None:
+    """The last answer that is marked as terminal."""
+    listed = line.get("answer_attribution")
+    answers = [answer for answer in (listed if isinstance(listed, list) else ()) if isinstance(answer, dict)]
+    last = [answer for answer in answers if answer.get("is_terminal") is not False][-1:]
+    return text_of(last[0].get("extracted_value")) if last else None

@@ -1,0 +1,221 @@
+"""Logs of Inspect (``inspect_ai``), in both of its forms.
+
+``.eval`` is a zip file with ``header.json`` (``_journal/start.json`` while the evaluation runs) and one member
+``samples/ID_epoch_N.json`` for each sample. ``.json`` is one object with ``eval``, ``samples`` and others.
+
+The readers of inspect_ai have no limits: they take a member or a whole ``.json`` file into memory, whatever it expands
+to, and pass settings of a sandbox to its plug-in. So the files are read here piece by piece, and inspect_ai only
+checks the parts of a sample that are used, and brings old forms of them to the present one.
+
+**Score.** The scorer's name, or ``SCORER/KEY`` for a scorer that gives several values; by default the first of the
+file. ``C`` is 1, ``P`` is 0.5, ``I`` and ``N`` are 0, as inspect_ai's ``value_to_float`` has it; but a value that it
+cannot convert gives no score here, and not 0.
+
+**Draws.** The epochs, from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.scores import choose_score, note_others, note_unscored
+from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.streams import Notes, head_of, json_items, json_members, json_object, zip_members
+from advisor.logs.values import (
+    LeftOut,
+    check_name,
+    count_of,
+    line_of,
+    object_at,
+    score_of,
+    seconds_of,
+    text_of,
+    texts_of,
+    usable,
+)
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalSample
+
+SUMMARY = "Inspect: logs of inspect_ai, .eval or .json"
+_HEADERS = ("header.json", "_journal/start.json")
+_SAMPLE = re.compile(r"samples/.+\.json")
+# Not "sandbox", whose settings would go to a plug-in, nor what is large: messages, events, attachments, store.
+_USED = (
+    "id",
+    "epoch",
+    "input",
+    "choices",
+    "target",
+    "output",
+    "scores",
+    "metadata",
+    "model_usage",
+    "total_time",
+    "error",
+)
+_VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_MOST_EPOCHS = 100_000
+_ZIP = b"PK\x03\x04"
+
+
+def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
+    """Zip files with a header and samples, and JSON files with ``eval.created`` and samples."""
+    sources = []
+    for file in files:
+        names = _names(file.path) if file.head.startswith(_ZIP) else []
+        # Not "eval.model": the ids of all samples come before it, and may fill the head.
+        is_json = {"eval.task", "eval.created", "status"} <= file.outline
+        if any(map(_SAMPLE.fullmatch, names)) if names else is_json and _has_samples(file.path):
+            sources.append(LogSource("inspect", file.path))
+        elif is_json or any(name in names for name in _HEADERS):
+            notes.append(f"{file.path}: a summary without responses; run inspect without --no-log-samples")
+    return sources
+
+
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`.
+
+    Raises:
+        InputError: Also if inspect_ai is not installed.
+    """
+    return usable(source.path, _records(source.path, options, notes), notes)
+
+
+def _names(path: Path) -> list[str]:
+    """The members of a zip file that may be a log; none if it is another one."""
+    try:
+        names = zip_members(path)
+    except InputError:
+        return []
+    return names if any(name in _HEADERS for name in names) else []
+
+
+def _has_samples(path: Path) -> bool:
+    try:
+        return next(json_items(path, "samples.item"), None) is not None
+    except InputError:
+        return True  # reading it says what is wrong
+
+
+def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[Any, str]]]:
+    """The header, and the samples with their places."""
+    if head_of(path).startswith(_ZIP):
+        names = zip_members(path)
+        header = next((name for name in _HEADERS if name in names), _HEADERS[0])
+        return json_object(path, header), json_members(path, filter(_SAMPLE.fullmatch, names), notes)
+    # Only as much of the file is read as these need.
+    found = {key: next((value for value, _ in json_items(path, key)), None) for key in ("eval", "status")}
+    return found, json_items(path, "samples.item")
+
+
+def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    # Also reads zip files that are compressed with zstd, from here on.
+    try:
+        from inspect_ai.log import EvalSample
+    except ImportError:
+        raise InputError(f"{path}: logs of Inspect need inspect_ai: pip install 'unite-advisor[inspect]'") from None
+    header, samples = _content(path, notes)
+    spec = object_at(header, "eval")
+    model, task = text_of(spec.get("model")), text_of(spec.get("task"))
+    if model is None or not task:
+        raise InputError(f"{path}: its header names no model or no task; write the log again")
+    check_name(model, str(path))
+    status = header.get("status")
+    if status != "success":
+        notes.append(f"{path}: the run did not end with success (status: {line_of(status) or 'it was still running'})")
+    chosen, names, unscored = None, dict[str, None](), 0
+    for value, place in samples:
+        sample = _validated(EvalSample, value)
+        number = None if sample is None else text_of(sample.id)
+        if sample is None or number is None or not 1 <= sample.epoch <= _MOST_EPOCHS:
+            yield LeftOut("inspect_ai says that it is not a sample of its logs", place)
+            continue
+        scores = _scores(sample)
+        if scores and len(names) < 100:
+            names.update(dict.fromkeys(scores))
+        if chosen is None and scores:
+            first = next((name for name in scores if name.partition("/")[0] == options.score), options.score)
+            chosen = choose_score(list(scores), first, path)
+        score, extracted = scores.get(chosen or "", (None, None))
+        unscored += score is None and sample.error is None
+        output = sample.output
+        usage = sample.model_usage.get(model) or output.usage
+        yield LogRecord(
+            model=model,
+            task=task,
+            id=number,
+            place=place,
+            question=_input(sample),
+            reference=text_of(sample.target) or texts_of(sample.target),
+            choices=texts_of(sample.choices) or (),
+            response=None if output.empty else text_of(output.completion),
+            extracted=text_of(extracted),
+            score=score,
+            metric=chosen,
+            cluster=text_of(sample.metadata.get(options.cluster)) if options.cluster else None,
+            tokens=None if usage is None else count_of(usage.output_tokens),
+            seconds=seconds_of(sample.total_time),
+            draw=sample.epoch - 1,
+            cut=not output.empty and output.stop_reason in ("max_tokens", "model_length"),
+            # Inspect can score what a model wrote before an error.
+            error=_error(sample) if score is None else None,
+        )
+    if chosen is not None:
+        note_others(chosen, names, options.score, path, notes)
+    note_unscored(chosen, unscored, path, notes)
+
+
+def _validated(kind: type[EvalSample], value: object) -> EvalSample | None:
+    """A sample with what is used of it, in the present form; None if it is not a sample."""
+    if not isinstance(value, dict):
+        return None
+    used = {key: value[key] for key in _USED if key in value}
+    if "score" in value:  # the form of logs with one scorer, before 2024
+        used["scores"] = {"score": value["score"]}
+    try:
+        return kind.model_validate(used, context={"deserializing": True})
+    # What the functions that bring old forms up to date raise is not documented.
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        return None
+
+
+def _scores(sample: EvalSample) -> dict[str, tuple[float | None, str | None]]:
+    """The value and the extracted answer of each score."""
+    found: dict[str, tuple[float | None, str | None]] = {}
+    for name, score in (sample.scores or {}).items():
+        values = score.value if isinstance(score.value, Mapping) else {None: score.value}
+        for key, value in values.items():
+            label = str(text_of(name if key is None else f"{name}/{key}"))
+            found[label] = (_number(value), score.answer)
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        known = _VALUES.get(value, _WORDS.get(value.lower()))
+        if known is not None:
+            return known
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return score_of(value)
+
+
+def _error(sample: EvalSample) -> str | None:
+    if sample.error is None:
+        return None
+    return line_of(sample.error.message) or "an error without a message"
+
+
+def _input(sample: EvalSample) -> str | None:
+    if isinstance(sample.input, str):
+        return text_of(sample.input)
+    return text_of("\n\n".join(message.text for message in sample.input))

@@ -1,0 +1,38 @@
+"""Reading logs in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogFile, LogSource, get_format
+
+REAL = Path(__file__).resolve().parents[1].parent / "shared" / "pools" / "logs"
+needs_logs = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/pools/logs is not beside the project")
+
+
+def files_of(*paths: Path) -> list[LogFile]:
+    """Files, and those of folders."""
+    found = [sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths]
+    return [LogFile(file, given=False) for each in found for file in each if file.is_file()]
+
+
+def recognise(name: str, *paths: Path) -> tuple[list[LogSource], list[str]]:
+    """The sources that a format finds, and its notes."""
+    notes: list[str] = []
+    return get_format(name).recognise(files_of(*paths), notes), notes
+
+
+def read(name: str, *paths: Path, options: LogOptions | None = None) -> tuple[list[LogRecord], list[str]]:
+    """The records of the sources that a format finds, and its notes."""
+    sources, notes = recognise(name, *paths)
+    log_format = get_format(name)
+    return [record for each in sources for record in log_format.read(each, options or LogOptions(), notes)], notes
+
+
+def scores(records: Sequence[LogRecord]) -> dict[str, float | None]:
+    """The score of each question, by its id."""
+    return {record.id: record.score for record in records}

@@ -1,0 +1,151 @@
+"""Which format claims which log, and what the readers do with logs that are changed or of another form."""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from advisor.logs.record import LogOptions
+from advisor.logs.sources import find_sources, get_format
+from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
+from ensemble.errors import InputError
+from tests import test_logs_every_eval_ever, test_logs_helm, test_logs_inspect, test_logs_lm_eval
+from tests.logs import REAL, recognise
+
+FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever")
+WITHOUT_RESPONSES = ("data_with_llm_scoring.json", "98ea850e-7019", "676f4465-ce78")
+FOLDERS = {"lm-eval": "lm_eval", "inspect": "inspect", "helm": "helm", "every-eval-ever": "every_eval_ever"}
+
+
+def real_logs() -> list[Path]:
+    """Files that are logs by themselves, without those that are read with another."""
+    companions = ("results_*", "run_spec*", "per_instance_stats*", "scenario.json", "stats.json", "f3a1c0de*40.json")
+    files = [path for path in REAL.rglob("*") if path.is_file() and path.suffix in (".json", ".jsonl", ".eval", ".zip")]
+    return sorted(path for path in files if not any(path.match(name) for name in companions))
+
+
+@pytest.mark.parametrize("path", real_logs(), ids=lambda path: path.name)
+def test_a_real_log_is_claimed_by_its_format_only(path: Path) -> None:
+    expected = [FOLDERS.get(path.relative_to(REAL).parts[0])]
+    if path.name.startswith(WITHOUT_RESPONSES):
+        expected = []
+    assert [name for name in FORMATS if recognise(name, path)[0]] == [name for name in expected if name]
+
+
+@pytest.mark.parametrize("path", real_logs(), ids=lambda path: path.name)
+def test_a_real_log_is_claimed_under_another_name(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.dat"
+    copy.write_bytes(path.read_bytes())
+    assert [bool(recognise(name, copy)[0]) for name in FORMATS] == [bool(recognise(name, path)[0]) for name in FORMATS]
+
+
+def test_real_folders_are_read_together() -> None:
+    if not REAL.is_dir():
+        pytest.skip("../shared/pools/logs is not beside the project")
+    sources = [source for name in FORMATS for source in find_sources([str(REAL / _folder(name))], [], name)]
+    counts = {name: sum(source.format == name for source in sources) for name in FORMATS}
+    assert counts == {"lm_eval": 9, "inspect": 9, "helm": 3, "every_eval_ever": 1}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"{",
+        b"[" * 100_000,
+        b"\x00" * 99,
+        b"PK\x03\x04",
+        b"\xff\xfe{",
+        b'{"eval": 1}',
+        b"[{}]",
+        b"a,b\n1,2\n",
+    ],
+    ids=range(10),
+)
+def test_other_files_are_not_claimed(name: str, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(data)
+    assert recognise(name, path)[0] == []
+
+
+def _folder(name: str) -> str:
+    return next(folder for folder, format_name in FOLDERS.items() if format_name == name)
+
+
+@cache
+def seeds() -> dict[str, dict[str, bytes]]:
+    """For each format, small files of it by name."""
+
+    def lines(*values: object) -> bytes:
+        return "".join(f"{json.dumps(value)}\n" for value in values).encode()
+
+    helm, lm_eval = test_logs_helm, test_logs_lm_eval
+    state = {"adapter_spec": helm.ADAPTER, "request_states": [helm.state(), helm.state("id2")]}
+    return {
+        "lm_eval": {
+            f"samples_sums_{lm_eval.TIME}.jsonl": lines(lm_eval.line(), lm_eval.choice(1), lm_eval.choice(2)),
+            f"results_{lm_eval.TIME}.json": json.dumps(lm_eval.RESULTS).encode(),
+        },
+        "inspect": {
+            "log.json": json.dumps({**test_logs_inspect.HEADER, "samples": [test_logs_inspect.sample()] * 2}).encode()
+        },
+        "helm": {
+            "scenario_state.json": json.dumps(state).encode(),
+            "run_spec.json": json.dumps(helm.SPEC).encode(),
+            "per_instance_stats.json": json.dumps([helm.stats(), helm.stats("id2", f1_score=0.5)]).encode(),
+        },
+        "every_eval_ever": {"abc_samples.jsonl": lines(test_logs_every_eval_ever.line())},
+    }
+
+
+def read_all(name: str, folder: Path, options: LogOptions) -> None:
+    """Read what a format claims, and check what later steps need."""
+    notes: list[str] = []
+    try:
+        sources, notes = recognise(name, folder)
+        for source in sources:
+            for record in get_format(name).read(source, options, notes):
+                assert record.score is None or 0 <= record.score <= 1
+                assert record.model.isprintable()
+                texts = (record.question, record.response, record.extracted, record.error, record.group, record.metric)
+                for text in (record.task, record.id, *record.choices, *texts):
+                    (text or "").encode()  # half a surrogate pair cannot be written to a file
+    except InputError as error:
+        assert "\n" not in str(error)
+    assert not any("\n" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_changed_logs_give_records_or_one_line(name: str, seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    files = dict(seeds()[name])
+    changed = chance.choice(list(files))
+    mutate = mutated_lines if changed.endswith(".jsonl") else mutated_json
+    files[changed] = mutate(files[changed], chance)
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
+    score = chance.choice((None, None, "exact_match"))
+    read_all(name, tmp_path, LogOptions(score=score, cluster=chance.choice((None, "passage"))))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 93])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_changed_zip_files_give_records_or_one_line(method: int, seed: int, tmp_path: Path) -> None:
+    import inspect_ai.log  # noqa: F401  # so that zip files can be compressed with zstd
+
+    sample = json.dumps(test_logs_inspect.sample()).encode()
+    path = test_logs_inspect.zipped(tmp_path, {f"samples/{n}_epoch_1.json": sample for n in (1, 2)}, method)
+    path.write_bytes(mutated_bytes(path.read_bytes(), random.Random(seed)))
+    read_all("inspect", tmp_path, LogOptions())
