@@ -60,6 +60,12 @@ class _Limited(io.RawIOBase):
             )
         return piece
 
+    def readinto(self, buffer: Any) -> int:
+        # ijson reads by this method where a stream has it.
+        piece = self.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
     def next_item(self) -> None:
         self._item = 0
 
