@@ -25,6 +25,7 @@ class LogRecord:
         metric: The name of the score.
         length: Characters of the response, for logs without its text.
         group: The part of the task that the question belongs to.
+        cluster: What the question shares with others, for example its passage: the field that the user names.
         tokens: Tokens that the model wrote.
         seconds: Time that the model took.
         draw: The number of the response, from 0, if a model answered a question several times.
@@ -45,6 +46,7 @@ class LogRecord:
     metric: str | None = None
     length: int | None = None
     group: str | None = None
+    cluster: str | None = None
     tokens: int | None = None
     seconds: float | None = None
     draw: int = 0
@@ -59,10 +61,13 @@ class LogOptions:
     Attributes:
         score: The score to use where a log has several, for example ``exact_match,flexible-extract`` (metric and
             filter of lm-eval) or a scorer of inspect; None for the first.
+        cluster: The field of the log that says which questions belong together; None if no field does. ``group`` is
+            the part of the task.
         columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
         model_columns: For tables with one column per model, globs of these columns.
     """
 
     score: str | None = None
+    cluster: str | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model_columns: tuple[str, ...] = ()
