@@ -11,6 +11,7 @@ import io
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
@@ -127,20 +128,26 @@ def _plain(value: Any) -> Any:
     return None if value == "" or value != value else value  # noqa: PLR0124  # true only for NaN
 
 
-def _library(path: Path, results: Iterable[T]) -> Iterator[T]:
-    """What a library reads from a file, with an :class:`InputError` in place of its many kinds of errors."""
-    iterator = iter(results)
+@contextmanager
+def _library(path: Path) -> Iterator[None]:
+    """Turns the many kinds of errors that a library raises for a damaged file into an :class:`InputError`."""
+    try:
+        # Some warn of formats that they ignore; these do not matter for values.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = visible(" ".join(f"{type(error).__name__}: {error}".split()))[:150]
+        raise InputError(f"{path}: the file is damaged or has another form ({reason}); write it again") from error
+
+
+def _from_library(path: Path, results: Iterator[T]) -> Iterator[T]:
     while True:
-        try:
-            # Some warn of formats that they ignore; these do not matter for values.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                result = next(iterator, None)
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:
-            reason = visible(" ".join(f"{type(error).__name__}: {error}".split()))[:150]
-            raise InputError(f"{path}: the file is damaged or has another form ({reason}); write it again") from error
+        # Not around the yield, where errors of the caller would be taken for the library's.
+        with _library(path):
+            result = next(results, None)
         if result is None:
             return
         yield result
@@ -199,17 +206,12 @@ def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Itera
 def _parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    def opened() -> Iterator[Any]:
-        file = pq.ParquetFile(path)
+    with _library(path):
+        schema = pq.ParquetFile(path).schema
+        columns = [schema.column(number) for number in range(len(schema))]
         # Texts stay in their dictionaries: a few bytes may repeat a long text a million times.
-        texts = [
-            column.path
-            for column in map(file.schema.column, range(len(file.schema)))
-            if column.physical_type == "BYTE_ARRAY"
-        ]
-        yield pq.ParquetFile(path, read_dictionary=texts)
-
-    (file,) = _library(path, opened())
+        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        file = pq.ParquetFile(path, read_dictionary=texts)
     meta = file.metadata
     if meta.num_columns > MOST_COLUMNS or meta.num_rows > MOST_ROWS:
         raise InputError(
@@ -226,8 +228,10 @@ def _parquet(path: Path) -> Any:
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     number = 0
-    for batch in _library(path, _parquet(path).iter_batches(_BATCH, columns=list(columns), use_threads=False)):
-        lists = next(_library(path, ([_values(batch.column(name)) for name in columns] for _ in range(1))))
+    batches = _parquet(path).iter_batches(_BATCH, columns=list(columns), use_threads=False)
+    for batch in _from_library(path, batches):
+        with _library(path):
+            lists = [_values(batch.column(name)) for name in columns]
         for values in zip(*lists, strict=True):
             number += 1
             yield dict(zip(columns, values, strict=True)), f"{path} (row {number})"
@@ -253,6 +257,12 @@ def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False
     """The rows of the first sheet with values, or with formulas where a cell has one; each has `width` cells."""
     from openpyxl import load_workbook
 
+    with _library(path), zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+    # The archive gives no more than these sizes, also if they are wrong.
+    if sum(info.file_size for info in infos) > LARGEST_SHEET:
+        raise InputError(f"{path}: it expands to more than {LARGEST_SHEET >> 20} MB; save the table as CSV or Parquet")
+
     def cells() -> Iterator[tuple[Any, ...]]:
         book = load_workbook(path, read_only=True, data_only=not formulas, keep_links=False)
         try:
@@ -265,31 +275,19 @@ def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False
         finally:
             book.close()
 
-    for number, row in enumerate(_library(path, cells()), start=1):
+    for number, row in enumerate(_from_library(path, cells()), start=1):
         if number > MOST_SHEET_ROWS:
             raise InputError(f"{path}: it has over {MOST_SHEET_ROWS:,} rows; write it again")
         yield row
 
 
 def _has_formulas(path: Path) -> bool:
-    """Whether a cell has a formula.
-
-    Raises:
-        InputError: The file would expand to too much.
-    """
-    with zipfile.ZipFile(path) as archive:
-        infos = archive.infolist()
-        # The archive gives no more than these sizes, also if they are wrong.
-        if sum(info.file_size for info in infos) > LARGEST_SHEET:
-            raise InputError(
-                f"{path}: it expands to more than {LARGEST_SHEET >> 20} MB; save the table as CSV or Parquet"
-            )
-        sheets = (archive.read(info) for info in infos if info.filename.startswith("xl/worksheets/"))
-        return any(b"<f>" in sheet or b"<f " in sheet or b"<f/" in sheet for sheet in sheets)
+    with _library(path), zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        return any(mark in sheet for sheet in map(archive.read, names) for mark in (b"<f>", b"<f ", b"<f/"))
 
 
 def _sheet_header(path: Path) -> list[str]:
-    next(_library(path, (_has_formulas(path) for _ in range(1))))  # checks the size
     header = list(next(_sheet_cells(path, MOST_COLUMNS + 1, []), ()))
     while header and header[-1] is None:
         header.pop()
