@@ -118,6 +118,16 @@ def test_columns_that_are_given_replace_guesses(tmp_path: Path) -> None:
     assert "question" not in notes[0]
 
 
+def test_a_column_that_is_given_is_not_guessed_for_another_role(tmp_path: Path) -> None:
+    items = [{"id": 1, "target": "t", "answer": "2", "response": "2"}]
+    (record,) = records(write(tmp_path / "a.csv", items), group="target")[0]
+    assert (record.group, record.reference) == ("t", "2")
+
+
+def test_columns_that_are_named_like_their_roles_need_no_note(tmp_path: Path) -> None:
+    assert records(write(tmp_path / "a.csv", [{"id": 1, "model": "small", "score": 1}]))[1] == []
+
+
 def test_names_are_compared_without_case_and_spaces(tmp_path: Path) -> None:
     items = [{"Question ID": 1, "Model-Name": "small", "Is Correct": "Yes", "Category": "sums"}]
     (record,) = records(write(tmp_path / "a.csv", items))[0]

@@ -113,11 +113,13 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
         if twin := next((other for other in given if other != role and given[other] == name), None):
             raise InputError(f"--column {role}={name}: the column has the role {twin} already; give each its own")
     taken = {*given.values(), *(name for name in names if _is_model(name, options))}
-    guessed = {role: name for role, name in _guessed(names).items() if role not in given and name not in taken}
+    guessed = _guessed([name for name in names if name not in taken])
+    guessed = {role: name for role, name in guessed.items() if role not in given}
     if options.model_columns:
         guessed = {role: name for role, name in guessed.items() if role not in _PER_MODEL}
-    if guessed:
-        pairs = ", ".join(f"{role}={visible(name)}" for role, name in guessed.items())
+    # A column that is named like its role is no guess.
+    pairs = ", ".join(f"{role}={visible(name)}" for role, name in guessed.items() if name.strip().lower() != role)
+    if pairs:
         notes.append(f"{path}: the roles of columns are guessed by their names: {pairs}; change one with --column")
     return {**given, **guessed}
 
