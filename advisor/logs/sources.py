@@ -125,7 +125,8 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
     if not sources:
         raise InputError(f"--logs {paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
     if left:
-        notes.append(f"{len(left)} files are not logs with responses and were not read; the first is {left[0].path}")
+        what = "1 file is not a log" if len(left) == 1 else f"{len(left):,} files are not logs"
+        notes.append(f"not read: {what} with responses; the first is {left[0].path}")
     return sources
 
 

@@ -341,11 +341,14 @@ def _shallow(events: Iterable[tuple[str, Any]], path: Path) -> Iterator[tuple[st
 
 
 def _lines(stream: _Limited) -> Iterator[bytes]:
-    rest = b""
+    # The parts of a long line are joined once, at its end, so that the time is linear in its length.
+    parts: list[bytes] = []
     while piece := stream.read(2**20):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
+        first, *others = piece.split(b"\n")
+        parts.append(first)
+        for line in others:
             stream.next_item()
-            yield line
-    if rest:
+            yield b"".join(parts)
+            parts = [line]
+    if rest := b"".join(parts):
         yield rest

@@ -1,0 +1,291 @@
+"""Tables: CSV, TSV, JSON, JSON Lines, Parquet and Excel files with the columns that a user names.
+
+Long form: a row for each question and model. A column has a role, which ``--column ROLE=NAME`` gives; other roles are
+guessed by usual names of columns, and a note tells the guess:
+
+    id,question,answer,model,response,score       --column reference=answer
+
+Without a column for the model, the file's name is the model. Without an ``id``, the question's text identifies it.
+
+Wide form: a row for each question and a column for each model, which globs choose. If all values of these columns are
+numbers between 0 and 1 or truth values, they are scores; otherwise they are responses:
+
+    id,question,answer,llama-8b,qwen-7b           --model-columns "llama-*,qwen-*"
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.rows import Row, columns_of, kind_of, rows_of
+from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.streams import Notes
+from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+from ensemble.errors import InputError
+from reports.text import shortened, visible
+
+SUMMARY = "tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files"
+# Usual names, the most certain first.
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "question_id", "example_id", "sample_id", "doc_id", "item_id", "uid", "idx", "index"),
+    "question": ("question", "prompt", "input", "problem", "query"),
+    "reference": ("reference", "target", "gold", "expected", "ground_truth", "correct_answer", "label", "answer"),
+    "model": ("model", "model_name", "model_id"),
+    "response": ("response", "output", "completion", "prediction", "generated_text", "generation", "model_output"),
+    "extracted": ("extracted", "extracted_answer", "parsed", "parsed_answer", "pred"),
+    "score": ("score", "correct", "is_correct", "right", "passed", "exact_match", "accuracy", "acc"),
+    "length": ("length", "response_length"),
+    "group": ("group", "category", "subject", "topic"),
+    "tokens": ("tokens", "output_tokens", "completion_tokens"),
+    "draw": ("draw", "epoch", "attempt", "repeat", "trial"),
+    "task": ("task", "benchmark", "dataset"),
+}
+"""The role of a column, and the names by which it is guessed."""
+_PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens")
+_TRUTH = {
+    "true": 1.0,
+    "yes": 1.0,
+    "correct": 1.0,
+    "right": 1.0,
+    "false": 0.0,
+    "no": 0.0,
+    "incorrect": 0.0,
+    "wrong": 0.0,
+}
+_EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
+
+
+def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
+    """Tables that the user named; of those in folders, the ones whose columns have usual names and suffice."""
+    return [LogSource("table", file.path) for file in files if _is_table(file)]
+
+
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    """One record for each row, or for each cell of a model; see :class:`advisor.logs.sources.LogFormat`."""
+    names = columns_of(source.path)
+    columns = _columns(source.path, names, options, notes)
+    models = _model_columns(source.path, names, columns, options)
+    _check_enough(source.path, names, columns, models)
+    if options.cluster in names:
+        columns = {**columns, "cluster": options.cluster}
+    rows = _wide if models else _long
+    return usable(source.path, rows(source.path, columns, models, notes), notes)
+
+
+def _is_table(file: LogFile) -> bool:
+    kind = kind_of(file.head, file.path)
+    if kind is None or (kind == "lines" and not file.first_object):
+        return False
+    if file.given:
+        return True
+    try:
+        # Only files that may be tables: a folder may have thousands of others.
+        found = _guessed(columns_of(file.path)) if file.path.suffix.lower() in _EXTENSIONS else {}
+    except InputError:
+        return False
+    answers = (
+        "score" in found or {"reference", "response"} <= found.keys() or {"reference", "extracted"} <= found.keys()
+    )
+    return answers and bool({"id", "question"} & found.keys())
+
+
+def _guessed(names: Sequence[str]) -> dict[str, str]:
+    usual = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(names)}
+    found = {role: next((usual[name] for name in known if name in usual), None) for role, known in ROLES.items()}
+    return {role: name for role, name in found.items() if name is not None}
+
+
+def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes) -> dict[str, str]:
+    """The column of each role."""
+    given = dict(options.columns)
+    for role, name in given.items():
+        if role not in ROLES:
+            raise InputError(f"--column {role}={name}: {visible(role)} is not one of {', '.join(ROLES)}")
+        if name not in names:
+            raise InputError(f"--column {role}={name}: {path} has no such column; it has {_listed(names)}")
+        if twin := next((other for other in given if other != role and given[other] == name), None):
+            raise InputError(f"--column {role}={name}: the column has the role {twin} already; give each its own")
+    taken = {*given.values(), *(name for name in names if _is_model(name, options))}
+    guessed = _guessed([name for name in names if name not in taken])
+    guessed = {role: name for role, name in guessed.items() if role not in given}
+    if options.model_columns:
+        guessed = {role: name for role, name in guessed.items() if role not in _PER_MODEL}
+    # A column that is named like its role is no guess.
+    pairs = ", ".join(f"{role}={visible(name)}" for role, name in guessed.items() if name.strip().lower() != role)
+    if pairs:
+        notes.append(f"{path}: the roles of columns are guessed by their names: {pairs}; change one with --column")
+    return {**given, **guessed}
+
+
+def _is_model(name: str, options: LogOptions) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in options.model_columns)
+
+
+def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str], options: LogOptions) -> list[str]:
+    models = [name for name in names if _is_model(name, options) and name not in columns.values()]
+    for pattern in options.model_columns:
+        if not any(fnmatchcase(name, pattern) for name in models):
+            raise InputError(f"--model-columns {pattern}: {path} has no such column; it has {_listed(names)}")
+    if wrong := next((role for role in _PER_MODEL if models and role in columns), None):
+        raise InputError(f"--column {wrong}={columns[wrong]}: --model-columns has these values; leave one out")
+    return [check_name(name, str(path)) for name in models]
+
+
+def _check_enough(path: Path, names: Sequence[str], columns: Mapping[str, str], models: Sequence[str]) -> None:
+    missing = []
+    if not models:
+        if not {"id", "question"} & columns.keys():
+            missing.append(("the question", "question=NAME"))
+        if not {"score", "response", "extracted"} & columns.keys():
+            missing.append(("the response or its score", "response=NAME --column score=NAME"))
+        elif not {"score", "reference"} & columns.keys():
+            missing.append(("the score or the reference", "score=NAME"))
+    if missing:
+        what, options = " and ".join(what for what, _ in missing), " --column ".join(option for _, option in missing)
+        raise InputError(
+            f"{path}: no column is known for {what}; it has {_listed(names)}; give --column {options}, "
+            "or --model-columns GLOB for one column per model"
+        )
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(shortened(visible(name), 40) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "no columns"
+
+
+def _long(
+    path: Path, columns: Mapping[str, str], _models: Sequence[str], notes: Notes
+) -> Iterator[LogRecord | LeftOut]:
+    stem, known = _stem(path), set[str]()
+    for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
+        record = row if isinstance(row, LeftOut) else _record(row, columns, stem)
+        if isinstance(record, LogRecord) and record.model not in known:
+            known.add(check_name(record.model, record.place))
+        yield record
+
+
+def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | LeftOut:
+    """The record of a row in the long form."""
+    value = partial(_value, row[0], columns)
+    question = _question(row, columns, stem, None)
+    model = stem if "model" not in columns else _text(value("model"))
+    score, response = _score(value("score")), _text(value("response"))
+    if isinstance(question, LeftOut):
+        return question
+    if model is None:
+        return LeftOut("the model's name is missing", row[1])
+    if "score" in columns and score is None:
+        return LeftOut("its score is not between 0 and 1, true or false", row[1])
+    return replace(
+        question,
+        model=model,
+        # Tables have an empty cell where a model wrote nothing.
+        response="" if response is None and "response" in columns else response,
+        extracted=_text(value("extracted")),
+        score=score,
+        metric=visible(columns["score"]) if "score" in columns else None,
+        length=_count(value("length")),
+        tokens=_count(value("tokens")),
+        draw=_count(value("draw")) or 0,
+    )
+
+
+def _wide(path: Path, columns: Mapping[str, str], models: Sequence[str], notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    # Read twice: only all values together tell whether they are scores.
+    are_scores = all(
+        value is None or _score(value) is not None
+        for row in rows_of(path, models, [])
+        if not isinstance(row, LeftOut)
+        for value in row[0].values()
+    )
+    if not are_scores and "reference" not in columns:
+        raise InputError(f"{path}: no column is known for the reference of the responses; give --column reference=NAME")
+    what = "scores" if are_scores else "responses"
+    notes.append(f"{path}: the columns of the {len(models)} models have {what}, by their values")
+    for number, row in enumerate(rows_of(path, [*dict.fromkeys(columns.values()), *models], notes)):
+        if isinstance(row, LeftOut):
+            yield row
+            continue
+        question = _question(row, columns, _stem(path), str(number))
+        if isinstance(question, LeftOut):
+            yield question
+            continue
+        for model in models:
+            value = row[0][model]
+            if not are_scores:
+                yield replace(question, model=model, response=_text(value) or "")
+            elif value is None:
+                yield LeftOut("a model has no score", row[1])
+            else:
+                yield replace(question, model=model, score=_score(value))
+
+
+def _question(row: Row, columns: Mapping[str, str], stem: str, fallback: str | None) -> LogRecord | LeftOut:
+    """What the records of one question have in common; the model's name is empty.
+
+    Args:
+        row: The row.
+        columns: The column of each role.
+        stem: The name of the task if the row has none.
+        fallback: The id if the table has neither ids nor questions.
+    """
+    value = partial(_value, row[0], columns)
+    question, reference, number = _text(value("question")), value("reference"), value("id")
+    if "id" not in columns:
+        number = fallback if question is None else hashlib.sha256(question.encode()).hexdigest()[:12]
+    elif isinstance(number, float) and number.is_integer():
+        number = int(number)  # pandas and spreadsheets have 7.0 for 7
+    number = _text(number)
+    if number is None:
+        return LeftOut("the question's id or text is missing", row[1])
+    return LogRecord(
+        model="",
+        task=_text(value("task")) or stem,
+        id=number,
+        place=row[1],
+        question=question,
+        reference=texts_of(reference) if isinstance(reference, list) else _text(reference),
+        group=_text(value("group")),
+        cluster=_text(value("cluster")),
+    )
+
+
+def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any:
+    return row[columns[role]] if role in columns else None
+
+
+def _text(value: Any) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else text_of(value)
+
+
+def _score(value: Any) -> float | None:
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _TRUTH:
+            return _TRUTH[text]
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+    return score_of(value)
+
+
+def _count(value: Any) -> int | None:
+    try:
+        return count_of(float(value) if isinstance(value, str) else value)
+    except ValueError:
+        return None
+
+
+def _stem(path: Path) -> str:
+    stem = path.name
+    while stem.lower().endswith(_EXTENSIONS):
+        stem = stem.rpartition(".")[0]
+    return stem

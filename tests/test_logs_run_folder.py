@@ -1,0 +1,151 @@
+"""Run folders of this project as logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.logs import run_folder
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogFile
+from advisor.output.run_folder import write_run
+from ensemble.errors import InputError
+
+GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
+LINE = {
+    "id": "sums/0",
+    "prompt": "1 + 1?",
+    "reference": "2",
+    "split": "held_out",
+    "responses": {"small": {**GOOD, "text": "3", "extracted": "3", "score": 0.0, "length": 1}, "large": GOOD},
+    "ensemble": {**GOOD, "trace": None},
+}
+RESULT = {
+    "schema_version": 1,
+    "task": {"name": "sums", "metric": "number"},
+    "ensemble": {"method": "unite", "members": [{"model": "large"}, {"model": "small"}]},
+}
+
+
+def records(folder: Path) -> tuple[list[LogRecord], list[str]]:
+    notes: list[str] = []
+    files = [LogFile(path, given=False) for path in sorted(folder.iterdir())]
+    (source,) = run_folder.recognise(files, notes)
+    return list(run_folder.read(source, LogOptions(), notes)), notes
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**LINE, "responses": {"small": {**GOOD, **fields}}, "ensemble": None}
+
+
+def test_a_line_is_one_record_for_each_model_and_the_ensemble(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [LINE])
+    found, notes = records(tmp_path)
+    assert notes == []
+    assert [(record.model, record.extracted, record.score) for record in found] == [
+        ("small", "3", 0.0),
+        ("large", "2", 1.0),
+        ("unite(large, small)", "2", 1.0),
+    ]
+    assert found[1] == LogRecord(
+        model="large",
+        task="sums",
+        id="sums/0",
+        place=f"{tmp_path / 'samples.jsonl'}:1",
+        question="1 + 1?",
+        reference="2",
+        response="It is 2",
+        extracted="2",
+        score=1.0,
+        metric="number",
+    )
+
+
+def test_without_a_result_the_folder_names_the_task(tmp_path: Path) -> None:
+    write_run(tmp_path / "my-run", RESULT, [LINE])
+    (tmp_path / "my-run" / "result.json").unlink()
+    found, _ = records(tmp_path / "my-run")
+    assert [(record.task, record.metric) for record in found] == [("my-run", None)] * 3
+    assert found[-1].model == "ensemble"
+
+
+def test_several_references_are_kept(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [{**LINE, "reference": ["2", "two"]}])
+    assert records(tmp_path)[0][0].reference == ("2", "two")
+
+
+def test_a_response_without_text_has_a_length(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [changed(text=None, length=99)])
+    (record,) = records(tmp_path)[0]
+    assert (record.response, record.length) == (None, 99)
+
+
+def test_a_response_that_was_cut_off_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [changed(finish_reason="length")])
+    assert records(tmp_path)[0][0].cut
+
+
+def test_an_error_is_one_line_of_visible_characters(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [changed(finish_reason="error", error="no\n\x1b[31m answer")])
+    assert records(tmp_path)[0][0].error == "no␊␛[31m answer"
+
+
+def test_responses_without_a_score_are_counted(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [LINE, changed(score=None), changed(score=7), {**LINE, "responses": []}])
+    found, notes = records(tmp_path)
+    path = tmp_path / "samples.jsonl"
+    assert len(found) == 3
+    assert notes == [
+        f"{path}: 2 records are left out: a model's response has no score between 0 and 1; the first is {path}:2",
+        f"{path}: 1 record is left out: it has no id, or no responses; the first is {path}:4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("{", "result.json:1: not JSON"),
+        ('{"task": []}', "task"),
+        ('{"ensemble": {"members": ["a"]}}', "members"),
+        ("[" * 100_000, "not usable JSON"),
+    ],
+)
+def test_a_broken_result_gives_one_line(tmp_path: Path, result: str, message: str) -> None:
+    write_run(tmp_path, RESULT, [LINE])
+    (tmp_path / "result.json").write_text(result, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as error:
+        records(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_huge_result_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, RESULT, [LINE])
+    monkeypatch.setattr(run_folder, "LARGEST_ITEM", 50)
+    with pytest.raises(InputError, match=r"result\.json: it is larger than"):
+        records(tmp_path)
+
+
+def test_the_names_of_an_ensemble_cannot_control_the_terminal(tmp_path: Path) -> None:
+    hostile = {**RESULT, "ensemble": {"method": "\x1b[2J", "members": [{"model": "a"}]}}
+    write_run(tmp_path, hostile, [LINE])
+    assert records(tmp_path)[0][-1].model == "␛[2J(a)"
+
+
+def test_the_name_of_a_large_ensemble_is_shortened(tmp_path: Path) -> None:
+    members = [{"model": f"organisation/model-{n}" * 5} for n in range(20)]
+    write_run(tmp_path, {**RESULT, "ensemble": {"method": "unite", "members": members}}, [LINE])
+    assert len(records(tmp_path)[0][-1].model) == 500
+
+
+def test_the_name_of_a_model_cannot_control_the_terminal(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [{**LINE, "responses": {"a\nb": GOOD}}])
+    with pytest.raises(InputError, match=r"samples\.jsonl:1: the model's name 'a\\nb'"):
+        records(tmp_path)
+
+
+def test_other_json_lines_are_not_run_folders(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text('{"id": 1, "responses": {}}\n', encoding="utf-8")
+    files = [LogFile(tmp_path / "samples.jsonl", given=True)]
+    assert run_folder.recognise(files, []) == []

@@ -1,0 +1,487 @@
+"""Tables as logs: CSV, TSV, JSON, JSON Lines, Parquet and Excel."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openpyxl import Workbook
+
+from advisor.logs import rows, table
+from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.sources import LogFile, LogSource
+from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
+from ensemble.errors import InputError
+
+KINDS = ("csv", "json", "jsonl", "parquet", "xlsx")
+ROWS: list[dict[str, Any]] = [
+    {"id": 7, "question": "1 + 1?", "answer": "2", "model": "small", "response": "It's 3", "score": 0.0},
+    {"id": 7, "question": "1 + 1?", "answer": "2", "model": "large", "response": "2", "score": 1.0},
+]
+WIDE: list[dict[str, Any]] = [
+    {"id": "a", "question": "1 + 1?", "answer": "2", "llama-1b": 0, "llama-8b": 1, "note": "x"},
+    {"id": "b", "question": "2 + 2?", "answer": "4", "llama-1b": 1, "llama-8b": 1, "note": "y"},
+]
+
+
+def write_csv(path: Path, items: Sequence[dict[str, Any]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(items[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(items)
+    return path
+
+
+def write_excel(path: Path, items: Sequence[dict[str, Any]], *more: str) -> Path:
+    book = Workbook()
+    sheet = book.active
+    for row in [list(items[0]), *(list(item.values()) for item in items)]:
+        sheet.append(row)
+    for name in more:
+        book.create_sheet(name).append(["other"])
+    book.save(path)
+    return path
+
+
+def write(path: Path, items: Sequence[dict[str, Any]]) -> Path:
+    if path.suffix == ".csv":
+        return write_csv(path, items)
+    if path.suffix == ".tsv":
+        return write_csv(path, items, "\t")
+    if path.suffix == ".xlsx":
+        return write_excel(path, items)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(items)), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(items), encoding="utf-8")
+    else:
+        path.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
+    return path
+
+
+def records(path: Path, *models: str, cluster: str | None = None, **columns: str) -> tuple[list[LogRecord], list[str]]:
+    notes: list[str] = []
+    options = LogOptions(columns=columns, model_columns=models, cluster=cluster)
+    return list(table.read(LogSource("table", path), options, notes)), notes
+
+
+@pytest.mark.parametrize("extension", [*KINDS, "tsv"])
+def test_a_row_is_a_record_in_every_kind_of_file(tmp_path: Path, extension: str) -> None:
+    found, notes = records(write(tmp_path / f"sums.{extension}", ROWS))
+    assert [
+        (one.model, one.task, one.id, one.question, one.reference, one.response, one.score, one.metric) for one in found
+    ] == [
+        ("small", "sums", "7", "1 + 1?", "2", "It's 3", 0.0, "score"),
+        ("large", "sums", "7", "1 + 1?", "2", "2", 1.0, "score"),
+    ]
+    assert len(notes) == 1
+    assert "reference=answer" in notes[0]
+
+
+@pytest.mark.parametrize("extension", KINDS)
+def test_a_table_is_recognised_in_a_folder(tmp_path: Path, extension: str) -> None:
+    path = write(tmp_path / f"sums.{extension}", ROWS)
+    assert table.recognise([LogFile(path, given=False)], []) == [LogSource("table", path)]
+
+
+@pytest.mark.parametrize("extension", ["csv", "parquet", "xlsx"])
+def test_a_table_with_unusual_names_is_taken_only_if_the_user_names_it(tmp_path: Path, extension: str) -> None:
+    path = write(tmp_path / f"sums.{extension}", [{"a": "x", "b": "y"}])
+    assert table.recognise([LogFile(path, given=False)], []) == []
+    assert table.recognise([LogFile(path, given=True)], []) == [LogSource("table", path)]
+
+
+@pytest.mark.parametrize("content", ["# A title\nText.", "", "\x00\x01,\x02", '{\n "a": 1\n}', "[1, 2]"])
+def test_other_files_of_a_folder_are_no_tables(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.txt"
+    path.write_text(content, encoding="utf-8")
+    assert table.recognise([LogFile(path, given=False)], []) == []
+
+
+def test_columns_that_are_given_replace_guesses(tmp_path: Path) -> None:
+    items = [{"id": 1, "question": "no", "text": "1 + 1?", "target": "2", "em": True, "who": "small"}]
+    found, notes = records(write(tmp_path / "a.jsonl", items), question="text", score="em", model="who")
+    assert (found[0].question, found[0].score, found[0].metric, found[0].model) == ("1 + 1?", 1.0, "em", "small")
+    assert "question" not in notes[0]
+
+
+def test_a_column_that_is_given_is_not_guessed_for_another_role(tmp_path: Path) -> None:
+    items = [{"id": 1, "target": "t", "answer": "2", "response": "2"}]
+    (record,) = records(write(tmp_path / "a.csv", items), group="target")[0]
+    assert (record.group, record.reference) == ("t", "2")
+
+
+def test_columns_that_are_named_like_their_roles_need_no_note(tmp_path: Path) -> None:
+    assert records(write(tmp_path / "a.csv", [{"id": 1, "model": "small", "score": 1}]))[1] == []
+
+
+def test_names_are_compared_without_case_and_spaces(tmp_path: Path) -> None:
+    items = [{"Question ID": 1, "Model-Name": "small", "Is Correct": "Yes", "Category": "sums"}]
+    (record,) = records(write(tmp_path / "a.csv", items))[0]
+    assert (record.id, record.model, record.score, record.group) == ("1", "small", 1.0, "sums")
+
+
+def test_without_a_model_the_file_is_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "llama-3.1-8b.csv.gz"
+    path.write_bytes(gzip.compress(b"id,score\n1,1\n"))
+    (record,) = records(path)[0]
+    assert (record.model, record.task) == ("llama-3.1-8b", "llama-3.1-8b")
+
+
+def test_without_an_id_the_question_identifies(tmp_path: Path) -> None:
+    items = [{name: value for name, value in item.items() if name != "id"} for item in ROWS]
+    small, large = records(write(tmp_path / "a.csv", items))[0]
+    assert small.id == large.id
+    other = records(write(tmp_path / "b.csv", [{**items[0], "question": "1 + 2?"}]))[0][0]
+    assert other.id != small.id
+
+
+def test_all_roles_are_read(tmp_path: Path) -> None:
+    item = {
+        **ROWS[0],
+        "extracted": "3",
+        "length": 6,
+        "group": "sums",
+        "tokens": 4.0,
+        "draw": 2,
+        "task": "arithmetic",
+        "passage": "p1",
+    }
+    (record,) = records(write(tmp_path / "a.parquet", [item]), cluster="passage")[0]
+    assert record == LogRecord(
+        model="small",
+        task="arithmetic",
+        id="7",
+        place=f"{tmp_path / 'a.parquet'} (row 1)",
+        question="1 + 1?",
+        reference="2",
+        response="It's 3",
+        extracted="3",
+        score=0.0,
+        metric="score",
+        length=6,
+        group="sums",
+        cluster="p1",
+        tokens=4,
+        draw=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [(True, 1.0), (0, 0.0), (0.25, 0.25), ("0.5", 0.5), ("TRUE", 1.0), ("incorrect", 0.0), (Decimal("0.5"), 0.5)],
+)
+def test_scores_are_numbers_or_truth_values(tmp_path: Path, value: object, score: float) -> None:
+    assert records(write(tmp_path / "a.parquet", [{"id": 1, "score": value}]))[0][0].score == score
+
+
+@pytest.mark.parametrize("value", [None, "", "B", 85, -1, "nan", "inf", float("nan"), [1], "1e999", "٣"])
+def test_rows_with_another_score_are_counted(tmp_path: Path, value: object) -> None:
+    path = write(tmp_path / "a.jsonl", [{"id": 1, "score": 1}, {"id": 2, "score": value}])
+    found, notes = records(path)
+    assert [record.id for record in found] == ["1"]
+    assert notes[-1] == (
+        f"{path}: 1 record is left out: its score is not between 0 and 1, true or false; the first is {path}:2"
+    )
+
+
+def test_a_table_without_usable_scores_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [{"id": 1, "correct": "B"}])
+    with pytest.raises(InputError, match=r"a\.csv:2: no record of this log can be used: its score is not"):
+        records(path)
+
+
+def test_values_have_the_same_text_in_all_kinds_of_files(tmp_path: Path) -> None:
+    day = datetime.datetime(2024, 5, 1, 12, 0, 0)
+    items = [{"id": 7.0, "question": True, "answer": day, "response": 42, "group": b"bytes"}]
+    (record,) = records(write(tmp_path / "a.parquet", items))[0]
+    assert (record.id, record.question, record.reference) == ("7", "true", "2024-05-01T12:00:00")
+    assert (record.response, record.group) == ("42", "bytes")
+
+
+def test_several_references_are_a_list(tmp_path: Path) -> None:
+    items = [{"id": 1, "answer": ["2", "two"], "response": "2"}]
+    for extension in ("jsonl", "parquet"):
+        assert records(write(tmp_path / f"a.{extension}", items))[0][0].reference == ("2", "two")
+
+
+def test_an_empty_cell_is_an_empty_response(tmp_path: Path) -> None:
+    assert records(write(tmp_path / "a.csv", [{"id": 1, "answer": "2", "response": ""}]))[0][0].response == ""
+
+
+def test_wide_columns_with_numbers_are_scores(tmp_path: Path) -> None:
+    found, notes = records(write(tmp_path / "a.csv", WIDE), "llama-*")
+    assert [(record.id, record.model, record.score, record.response) for record in found] == [
+        ("a", "llama-1b", 0.0, None),
+        ("a", "llama-8b", 1.0, None),
+        ("b", "llama-1b", 1.0, None),
+        ("b", "llama-8b", 1.0, None),
+    ]
+    assert notes[-1].endswith("the columns of the 2 models have scores, by their values")
+
+
+def test_wide_columns_with_texts_are_responses(tmp_path: Path) -> None:
+    found, notes = records(write(tmp_path / "a.csv", [WIDE[0], {**WIDE[1], "llama-8b": "four"}]), "llama-*")
+    assert [(record.model, record.score, record.response) for record in found][2:] == [
+        ("llama-1b", None, "1"),
+        ("llama-8b", None, "four"),
+    ]
+    assert notes[-1].endswith("have responses, by their values")
+
+
+def test_wide_responses_need_a_reference(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [{"id": 1, "llama": "four"}])
+    with pytest.raises(InputError, match="give --column reference=NAME"):
+        records(path, "llama")
+
+
+def test_wide_tables_without_ids_count_their_rows(tmp_path: Path) -> None:
+    found, _ = records(write(tmp_path / "a.csv", [{"a": 1, "b": 0}, {"a": 0, "b": 0}]), "a", "b")
+    assert [record.id for record in found] == ["0", "0", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "models", "message"),
+    [
+        ({"colour": "id"}, (), "--column colour=id: colour is not one of id, question, reference"),
+        (
+            {"question": "text"},
+            (),
+            r"--column question=text: .* has no such column; it has id, question, answer, model",
+        ),
+        ({"question": "id", "id": "id"}, (), "--column question=id: the column has the role id already"),
+        ({}, ("gpt-*",), r"--model-columns gpt-\*: .* has no such column; it has id"),
+        ({"model": "model"}, ("score",), "--column model=model: --model-columns has these values"),
+    ],
+)
+def test_wrong_options_get_one_line(
+    tmp_path: Path, columns: dict[str, str], models: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        records(write(tmp_path / "a.csv", ROWS), *models, **columns)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            {"x": 1, "y": 2},
+            "the question and the response or its score; it has x, y; give --column question=NAME --col",
+        ),
+        ({"id": 1, "y": 2}, "the response or its score; it has id, y; give --column response=NAME --column score=NAME"),
+        ({"id": 1, "output": 2}, "the score or the reference; it has id, output; give --column score=NAME"),
+        ({"\x1b[2J": 1, "y": 2}, "it has ␛.2J, y"),
+        ({f"c{n}": n for n in range(30)}, "c18, c19 and 10 more"),
+    ],
+)
+def test_missing_columns_get_one_line_with_the_columns(tmp_path: Path, item: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        records(write(tmp_path / "a.csv", [item]))
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,score,score\n1,0,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="the column score occurs twice"):
+        records(path)
+
+
+def test_models_with_strange_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.csv:2: the model's name 'a\\x1b'"):
+        records(write(tmp_path / "a.csv", [{**ROWS[0], "model": "a\x1b"}]))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_delimiter_follows_from_the_header(tmp_path: Path, delimiter: str) -> None:
+    assert len(records(write_csv(tmp_path / "a.csv", ROWS, delimiter))[0]) == 2
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    assert records(write_csv(tmp_path / "a.csv", ROWS, encoding="utf-8-sig"))[0][0].id == "7"
+
+
+def test_quoted_cells_may_have_line_breaks(tmp_path: Path) -> None:
+    items = [{**ROWS[0], "response": 'a\n"b",\r\nc'}, ROWS[1]]
+    found, _ = records(write_csv(tmp_path / "a.csv", items))
+    assert [record.response for record in found] == ['a\n"b",\r\nc', "2"]
+
+
+def test_rows_of_another_width_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,score\n1,1\n2\n\n3,1,1\n", encoding="utf-8")
+    found, notes = records(path)
+    assert [record.id for record in found] == ["1"]
+    assert notes[-1].startswith(f"{path}: 2 records are left out: the row has more or fewer cells than the header")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_other_encodings_get_one_line(tmp_path: Path, encoding: str) -> None:
+    path = write_csv(tmp_path / "a.csv", [{**ROWS[0], "question": "é?"}], encoding=encoding)
+    assert table.recognise([LogFile(path, given=True)], [])
+    with pytest.raises(InputError, match="not UTF-8 text after line 0; save the table as UTF-8"):
+        records(path)
+
+
+def test_cells_may_be_longer_than_the_default_of_the_csv_module(tmp_path: Path) -> None:
+    response = "x" * 500_000
+    assert records(write_csv(tmp_path / "a.csv", [{**ROWS[0], "response": response}]))[0][0].response == response
+
+
+def test_a_cell_without_an_end_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.logs.streams.LARGEST_ITEM", 2**18)
+    path = tmp_path / "a.csv"
+    path.write_text('id,score\n1,"' + "x\n" * 2**18, encoding="utf-8")
+    with pytest.raises(InputError, match="one element is larger than"):
+        records(path)
+
+
+def test_the_number_of_columns_is_limited(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(map(str, range(2001))), encoding="utf-8")
+    with pytest.raises(InputError, match="2,001 columns"):
+        records(path)
+
+
+def test_the_number_of_rows_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_ROWS", 1)
+    with pytest.raises(InputError, match=r"it has over 1 rows"):
+        records(write(tmp_path / "a.csv", ROWS))
+
+
+def test_a_table_is_read_as_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,score\n" + "1,1\n" * 100_000 + '"', encoding="utf-8")
+    first = next(table.read(LogSource("table", path), LogOptions(), []))
+    assert first.id == "1"
+
+
+def test_elements_that_are_no_objects_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"id": 1, "score": 1}, 5, null]', encoding="utf-8")
+    found, notes = records(path)
+    assert len(found) == 1
+    assert notes[-1] == f"{path}: 2 elements are left out, which are not JSON objects; the first: {path} (element 2)"
+
+
+def test_large_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "LARGEST_ROW_GROUP", 100)
+    with pytest.raises(InputError, match="row group 0 has over"):
+        records(write(tmp_path / "a.parquet", ROWS))
+
+
+def test_a_text_that_a_parquet_file_repeats_is_kept_once(tmp_path: Path) -> None:
+    text = "x" * 1_000_000
+    path = tmp_path / "a.parquet"
+    # 2 GB as texts, 1 MB in the file.
+    columns = {"id": pa.array(range(2000)), "score": pa.array([1] * 2000)}
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array([text]))
+    pq.write_table(pa.table({**columns, "response": repeated}), path)
+    found, _ = records(path)
+    assert len({id(record.response) for record in found}) <= 2
+    assert found[-1].response == text
+
+
+@pytest.mark.parametrize("extension", ["parquet", "xlsx"])
+def test_a_file_that_was_cut_off_gets_one_line(tmp_path: Path, extension: str) -> None:
+    path = write(tmp_path / f"a.{extension}", ROWS)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(InputError) as error:
+        records(path)
+    assert "\n" not in str(error.value)
+
+
+def test_only_the_first_sheet_is_read(tmp_path: Path) -> None:
+    found, notes = records(write_excel(tmp_path / "a.xlsx", ROWS, "More", "Others"))
+    assert len(found) == 2
+    assert f"{tmp_path / 'a.xlsx'}: of its 3 sheets only Sheet was read" in notes
+
+
+def test_a_formula_without_its_value_names_the_cell(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", [ROWS[0], {**ROWS[1], "score": "=1-F2"}])
+    with pytest.raises(InputError, match="cell F3 has a formula without its value; save the file in a spreadsheet"):
+        records(path)
+
+
+def test_a_formula_has_the_value_that_the_file_keeps(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", [ROWS[0], {**ROWS[1], "score": "=1-F2"}])
+    replace_in(path, "xl/worksheets/sheet1.xml", b"<f>1-F2</f><v></v>", b"<f>1-F2</f><v>1</v>")
+    assert [record.score for record in records(path)[0]] == [0.0, 1.0]
+
+
+def test_a_formula_in_another_column_does_not_matter(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", [{**ROWS[0], "other": "=1-F2"}])
+    assert len(records(path)[0]) == 1
+
+
+def test_an_excel_file_that_expands_too_far_is_not_opened(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", ROWS)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("xl/bomb.xml", "w") as member:
+        for _ in range(129):
+            member.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(InputError, match="it expands to more than 128 MB; save the table as CSV or Parquet"):
+        records(path)
+
+
+def test_a_row_with_a_huge_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_SHEET_ROWS", 1000)
+    path = write_excel(tmp_path / "a.xlsx", ROWS)
+    replace_in(path, "xl/worksheets/sheet1.xml", b'<row r="3">', b'<row r="999999999999">')
+    with pytest.raises(InputError, match="it has over 1,000 rows"):
+        records(path)
+
+
+def test_a_size_that_a_sheet_claims_does_not_matter(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", ROWS)
+    replace_in(path, "xl/worksheets/sheet1.xml", b'ref="A1:F3"', b'ref="A1:XFD1048576"')
+    assert len(records(path)[0]) == 2
+
+
+def replace_in(path: Path, member: str, old: bytes, new: bytes) -> None:
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    assert old in contents[member] or old.replace(b"></v>", b"/>") in contents[member], contents[member]
+    contents[member] = contents[member].replace(old, new).replace(old.replace(b"<v></v>", b"<v/>"), new)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    path.write_bytes(buffer.getvalue())
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("seeds")
+    return {
+        kind: write(folder / f"a.{kind}", ROWS).read_bytes() for kind in ("csv", "json", "jsonl", "parquet", "xlsx")
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(kind=st.sampled_from(KINDS), chance=st.randoms(use_true_random=False))
+def test_a_changed_file_gives_records_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, seeds: dict[str, bytes], kind: str, chance: Any
+) -> None:
+    mutate = {"json": mutated_json, "jsonl": mutated_lines}.get(kind, mutated_bytes)
+    path = tmp_path_factory.getbasetemp() / f"changed.{kind}"
+    path.write_bytes(mutate(seeds[kind], chance))
+    for source in table.recognise([LogFile(path, given=True)], []):
+        try:
+            found = list(table.read(source, LogOptions(), []))
+        except InputError as error:
+            assert "\n" not in str(error)
+        else:
+            assert found
