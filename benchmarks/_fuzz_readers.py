@@ -55,7 +55,6 @@ REPLIES = (
     json.dumps({"choices": [_TEXT], "usage": {"completion_tokens": 3}, "system_fingerprint": "f", **_SAYS}).encode(),
     json.dumps({"error": {"message": "no", "code": 1}, **_SAYS}).encode(),
 )
-LOG_FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever")
 _SAMPLE = {"id": 1, "epoch": 1, "input": "1 + 1?", "target": "2", "model_usage": {"m": {"output_tokens": 5}}}
 _SAMPLE |= {
     "scores": {"match": {"value": "C", "answer": "2"}, "judge": {"value": {"a": 1, "b": "I"}}},
@@ -209,16 +208,17 @@ def read_numbers(folder: Path, data: bytes) -> None:
 def read_logs(folder: Path, data: bytes) -> None:
     """A log of another tool, by each format that claims it."""
     from advisor.logs.record import LogOptions
-    from advisor.logs.sources import LogFile, get_format
+    from advisor.logs.sources import FORMATS, LogFile, get_format
 
     path = folder / "samples_t_2025-01-02T03-04-05.jsonl"
     path.write_bytes(data)
     notes: list[str] = []
-    for name in LOG_FORMATS:
+    for name in FORMATS:
         log_format = get_format(name)
         for source in log_format.recognise([LogFile(path, given=False)], notes):
             for record in log_format.read(source, LogOptions(cluster="group"), notes):
-                "\n".join((record.model, record.task, record.id, record.question or "", record.response or "")).encode()
+                texts = (record.model, record.task, record.id, record.question, record.response)
+                "\n".join(text or "" for text in texts).encode()
                 f"{record.score or 0:.1f} {record.seconds or 0:.1f} {record.tokens or 0}".encode()
 
 

@@ -210,7 +210,8 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             reading.metrics[record.metric] += 1
         model = reading.models.setdefault(record.model, _Model())
         draws = model.answers.setdefault(_number(reading, record), {})
-        if record.draw in draws:
+        # A record without a score is replaced by one that has it: some tools write a log before they score it.
+        if record.draw in draws and not math.isnan(draws[record.draw].score):
             model.repeated += 1
             model.first_repeated = model.first_repeated or record.place
             continue

@@ -15,7 +15,7 @@ from advisor.logs.streams import Notes, head_of, json_lines, outline
 from ensemble.errors import InputError
 
 # In this order they are asked whether a file is theirs: the most specific form first, any table last.
-FORMATS = ("pool",)
+FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
 MOST_FILES = 100_000
 """Files of all folders together."""
 
