@@ -4,8 +4,6 @@ JSON Lines, usually compressed. A line is one question with all its models; a mo
 none was found), 1 if it is right or 0, and the number of characters of the response:
 
     {"id": 7, "question": "1 + 1?", "group": "sums", "reference": "2", "models": {"small": ["3", 0, 12], ...}}
-
-The task's name is the file's name without its extensions.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from advisor.logs.streams import Notes, json_lines
 from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
 
 SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
-_EXTENSIONS = (".xz", ".gz", ".bz2", ".jsonl", ".json", ".ndjson")
 
 
 def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
@@ -38,9 +35,6 @@ def _is_pool(file: LogFile) -> bool:
 
 
 def _records(path: Path, notes: Notes) -> Iterator[LogRecord | LeftOut]:
-    task = path.name
-    while task.endswith(_EXTENSIONS):
-        task = task.rpartition(".")[0]
     known: set[str] = set()
     for line, place in json_lines(path, notes):
         number, models = text_of(line.get("id")), line.get("models")
@@ -59,7 +53,6 @@ def _records(path: Path, notes: Notes) -> Iterator[LogRecord | LeftOut]:
                 continue
             yield LogRecord(
                 model=model,
-                task=task,
                 id=number,
                 place=place,
                 question=question,

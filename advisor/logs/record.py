@@ -13,9 +13,9 @@ class LogRecord:
 
     Attributes:
         model: The name of the model.
-        task: The name of the evaluation, without the parts that it has.
         id: The question's id in the log, as text; unique within a part if the log counts each part from 0.
         place: File and line or number, for messages.
+        task: The name of the evaluation, without the parts that it has.
         question: The question's text, or the whole prompt.
         reference: The right answer, or all that are accepted.
         choices: The options of a choice question.
@@ -34,9 +34,9 @@ class LogRecord:
     """
 
     model: str
-    task: str
     id: str
     place: str
+    task: str | None = None
     question: str | None = None
     reference: str | tuple[str, ...] | None = None
     choices: tuple[str, ...] = ()

@@ -174,7 +174,7 @@ def _long(
 def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | LeftOut:
     """The record of a row in the long form."""
     value = partial(_value, row[0], columns)
-    question = _question(row, columns, stem, None)
+    question = _question(row, columns, None)
     model = stem if "model" not in columns else _text(value("model"))
     score, response = _score(value("score")), _text(value("response"))
     if isinstance(question, LeftOut):
@@ -213,7 +213,7 @@ def _wide(path: Path, columns: Mapping[str, str], models: Sequence[str], notes: 
         if isinstance(row, LeftOut):
             yield row
             continue
-        question = _question(row, columns, _stem(path), str(number))
+        question = _question(row, columns, str(number))
         if isinstance(question, LeftOut):
             yield question
             continue
@@ -227,13 +227,12 @@ def _wide(path: Path, columns: Mapping[str, str], models: Sequence[str], notes: 
                 yield replace(question, model=model, score=_score(value))
 
 
-def _question(row: Row, columns: Mapping[str, str], stem: str, fallback: str | None) -> LogRecord | LeftOut:
+def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> LogRecord | LeftOut:
     """What the records of one question have in common; the model's name is empty.
 
     Args:
         row: The row.
         columns: The column of each role.
-        stem: The name of the task if the row has none.
         fallback: The id if the table has neither ids nor questions.
     """
     value = partial(_value, row[0], columns)
@@ -247,7 +246,7 @@ def _question(row: Row, columns: Mapping[str, str], stem: str, fallback: str | N
         return LeftOut("the question's id or text is missing", row[1])
     return LogRecord(
         model="",
-        task=_text(value("task")) or stem,
+        task=_text(value("task")),
         id=number,
         place=row[1],
         question=question,
