@@ -63,11 +63,11 @@ def test_a_line_is_one_record_for_each_model_and_the_ensemble(tmp_path: Path) ->
     )
 
 
-def test_without_a_result_the_folder_names_the_task(tmp_path: Path) -> None:
+def test_without_a_result_the_task_has_no_name(tmp_path: Path) -> None:
     write_run(tmp_path / "my-run", RESULT, [LINE])
     (tmp_path / "my-run" / "result.json").unlink()
     found, _ = records(tmp_path / "my-run")
-    assert [(record.task, record.metric) for record in found] == [("my-run", None)] * 3
+    assert [(record.task, record.metric) for record in found] == [(None, None)] * 3
     assert found[-1].model == "ensemble"
 
 

@@ -1,7 +1,7 @@
 """Joins the records of all logs: the answers of several models to the same questions.
 
-Two records are about the same question if they have the same id and the same hash of question and reference. Nothing
-else is joined: what does not match is left out, and a note says how much it is.
+Two records are about the same question if they have the same id and the same hash of question, options and reference.
+Nothing else is joined: what does not match is left out, and a note says how much it is.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _number(reading: _Reading, record: LogRecord) -> int:
     """The number of a record's question."""
     accepted = [record.reference] if isinstance(record.reference, str) else list(record.reference or ())
     digest = hashlib.blake2b(digest_size=8)
-    for text in (record.question or "", "\0", *accepted):
+    for text in (record.question or "", *record.choices, "\0", *accepted):
         # Surrogates occur in JSON, and UTF-8 has no form for them.
         digest.update(text.encode(errors="surrogatepass") + b"\0")
     key = (record.id, digest.digest())

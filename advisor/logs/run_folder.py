@@ -36,7 +36,7 @@ def read(source: LogSource, _options: LogOptions, notes: Notes) -> Iterator[LogR
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
     result = _result(source.companions[0]) if source.companions else Fields({}, "")
     name, metric = result.part("task").line("name"), result.part("task").line("metric")
-    return usable(source.path, _records(source.path, notes, name, metric or None, _ensemble(result)), notes)
+    return usable(source.path, _records(source.path, notes, name or None, metric or None, _ensemble(result)), notes)
 
 
 def _result(path: Path) -> Fields:
@@ -52,7 +52,9 @@ def _ensemble(result: Fields) -> str:
     return shortened(name, LONGEST_NAME)
 
 
-def _records(path: Path, notes: Notes, task: str, metric: str | None, ensemble: str) -> Iterator[LogRecord | LeftOut]:
+def _records(
+    path: Path, notes: Notes, task: str | None, metric: str | None, ensemble: str
+) -> Iterator[LogRecord | LeftOut]:
     known: set[str] = set()
     for line, place in json_lines(path, notes):
         number, responses = text_of(line.get("id")), line.get("responses")
@@ -73,7 +75,7 @@ def _records(path: Path, notes: Notes, task: str, metric: str | None, ensemble: 
             failed = answer.get("finish_reason") == "error"
             yield LogRecord(
                 model=model,
-                task=task or path.absolute().parent.name,
+                task=task,
                 id=number,
                 place=place,
                 question=question,

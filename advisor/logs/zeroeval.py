@@ -61,9 +61,9 @@ def _records(path: Path) -> Iterator[LogRecord | LeftOut]:
         if number is None or reference is None or responses is None:
             yield LeftOut("it has no `id`, `answer` or `output`", place)
             continue
-        choices, task = texts_of(values.get("choices")) or (), text_of(values.get("dataset")) or path.parent.name
+        choices, task = texts_of(values.get("choices")) or (), text_of(values.get("dataset"))
         for draw, response in enumerate(responses):
-            extracted, score = grade(response, reference, choices, literal=task.startswith("crux"))
+            extracted, score = grade(response, reference, choices, literal=(task or "").startswith("crux"))
             yield LogRecord(
                 model=model,
                 task=task,
