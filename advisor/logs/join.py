@@ -82,7 +82,7 @@ class JoinedLogs:
         order = list(dict.fromkeys(labels))
         if len(order) < 2:
             raise InputError(
-                f"--logs: {n} common question or cluster is not enough; one part chooses, another verifies"
+                f"the logs have {n} common question, or only one cluster; give logs with more: one part chooses, another verifies"
             )
         target = min(DEV_SIZE, n // 2) if size is None else size
         if not 1 <= target < n:
@@ -220,12 +220,12 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         model.seconds += record.seconds or 0.0
     if not reading.models:
         if left_out:
-            raise InputError(f"--models {','.join(models)}: no model of the logs matches; they have {_some(left_out)}")
+            raise InputError(f"{','.join(models)}: no model of the logs matches; they have {_some(left_out)}")
         which = "" if task is None else f" of the evaluation {task}"
-        raise InputError(f"--logs: the logs have no record{which} that can be used{_reasons(notes)}")
+        raise InputError(f"the logs have no record{which} that can be used{_reasons(notes)}")
     if len(reading.tasks) > 1:
         counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
-        raise InputError(f"--logs: the logs are of several evaluations, {counts}; choose one with --log-task NAME")
+        raise InputError(f"the logs are of several evaluations, {counts}; choose one with --log-task NAME")
     for name, model in reading.models.items():
         if model.repeated:
             notes.append(
@@ -300,8 +300,8 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
     counts = {name: len(reading.models[name].answers) for name in kept}
     if not common:
         raise InputError(
-            f"--logs: no question is in the logs of all models, by id and by question and reference: {_some(counts)}; "
-            "choose models that answered the same questions with --models"
+            f"no question is in the logs of all models, by id and by question and reference: {_some(counts)}; "
+            "choose models that answered the same questions, in select with --models"
         )
     of_id = Counter(reading.examples[number].id for number in set().union(*answered))
     differ = sum(count > 1 for count in of_id.values())
@@ -324,7 +324,7 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     for name, numbers in missing.items():
         if len(numbers) == len(common):
             raise InputError(
-                f"--logs: {name} has no scores; give --metric (and --extract), or a task file with --task, to score "
+                f"{name}: the log has no scores; give --metric (and --extract), or a task file with --task, to score "
                 "its responses"
             )
     without = set().union(*missing.values())

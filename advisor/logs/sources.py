@@ -119,11 +119,11 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
         sources.extend(found)
     if wrong := next((file for file in left if file.given), None):
         raise InputError(
-            f"--logs {wrong.path}: its content is in none of the known formats with responses ({', '.join(FORMATS)}); "
+            f"{wrong.path}: its content is in none of the known formats with responses ({', '.join(FORMATS)}); "
             "give the columns with --column, or another file"
         )
     if not sources:
-        raise InputError(f"--logs {paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
+        raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
     if left:
         what = "1 file is not a log" if len(left) == 1 else f"{len(left):,} files are not logs"
         notes.append(f"not read: {what} with responses; the first is {left[0].path}")
@@ -140,7 +140,7 @@ def _files(text: str) -> Iterator[LogFile]:
         # Not Path.glob, which takes no absolute patterns.
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         if not matches:
-            raise InputError(f"--logs {text}: no such file or folder, and no file matches it as a glob")
+            raise InputError(f"{text}: no such file or folder, and no file matches it as a glob")
         for match in map(Path, matches):
             if match.is_dir():
                 yield from _files_in(match)
@@ -152,6 +152,6 @@ def _files_in(folder: Path) -> Iterator[LogFile]:
     # Links to folders are not followed, so that a link to a parent does not end in a circle.
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     if len(paths) > MOST_FILES:
-        raise InputError(f"--logs {folder}: it has over {MOST_FILES:,} files; give the folder of the logs")
+        raise InputError(f"{folder}: it has over {MOST_FILES:,} files; give the folder of the logs")
     for path in paths:
         yield LogFile(path, given=False)
