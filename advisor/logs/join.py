@@ -82,7 +82,8 @@ class JoinedLogs:
         order = list(dict.fromkeys(labels))
         if len(order) < 2:
             raise InputError(
-                f"the logs have {n} common question, or only one cluster; give logs with more: one part chooses, another verifies"
+                f"the logs have {n} common question, or only one cluster; give logs with more: one part chooses, "
+                "another verifies"
             )
         target = min(DEV_SIZE, n // 2) if size is None else size
         if not 1 <= target < n:
