@@ -35,6 +35,7 @@ WAYS = {
     "never": "never vote: the best single model by dev",
     "shown": "vote only if the held-out questions show a gain",
     "recommended": "follow the recommendation",
+    "margin": "follow it only if it is 2 points better than the vote",
     "unless_worse": "vote unless it is 1 point or more worse on held-out questions",
     "always": "always vote within 15 points, at most 5",
 }
@@ -80,9 +81,9 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
     )
     rows = []
     for name, text in STRATEGIES.items():
-        part = "regret_gain" if name.endswith("router") else "gain"
-        cost = ["1.0", "1.0"] if part == "regret_gain" else [calls(f"asked_{name}"), calls(f"calls_{name}")]
-        rows.append([*row(text, f"{part}_{name}", _interval), *cost, f"`{part}_{name}`"])
+        routed = name.endswith("router")
+        cost = ["1.0", "1.0"] if routed else [calls(f"asked_{name}"), calls(f"calls_{name}")]
+        rows.append([*row(text, f"gain_{name}", _interval), *cost, f"`gain_{name}`"])
     yield _table(["strategy", *heads, "models", "calls", "name"], rows)
     rows = []
     for name, text in BINS.items():
@@ -130,13 +131,14 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
         ["the three most accurate", *heads, "name"],
         [[*row(text, name, lambda one: _number(one.value)), f"`{name}`"] for name, text in agree.items()],
     )
-    for part, what in {"regret": "within 25 points", "wide": "any gap"}.items():
+    for part, what in {"": "within 25 points", "wide_": "any gap"}.items():
         rows = [
-            [*row(text, f"{part}_points_{name}", _plain), *_votes(by, part, name, pools), f"`{part}_points_{name}`"]
+            [*row(text, f"{part}regret_{name}", _plain), *_votes(by, part, name, pools), f"`{part}regret_{name}`"]
             for name, text in WAYS.items()
         ]
         yield _table([f"points behind the best, {what}", *heads, "votes", "name"], rows)
     rows = [
+        ["votes, counted one by one", f"{_value(by, 'vote_cases'):,.0f}", "100,000", "`vote_cases`"],
         ["votes that differ from a plain count", f"{_value(by, 'vote_differences'):.0f}", "0", "`vote_differences`"],
         [
             "cascades that differ from the vote",
@@ -145,9 +147,10 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
             "`cascade_differences`",
         ],
     ]
+    what = "calls that a cascade of the three most accurate models saves"
+    rows.append([what, _percent(by["calls_saved"]), "at least 15%", "`calls_saved`"])
     for key, name in pools.items():
-        saved = _percent(by[f"{key}_calls_saved"])
-        rows.append([f"calls that a cascade of three saves, {name}", saved, "", f"`{key}_calls_saved`"])
+        rows.append([f"the same on {name}", _percent(by[f"{key}_calls_saved"]), "", f"`{key}_calls_saved`"])
     yield _table(["check", "measured", "target", "name"], rows)
     limits = {"logs_seconds": "seconds", "logs_memory_mib": "MiB of memory", "logs_report_mb": "MB of the report"}
     if all(name in by for name in limits):
@@ -157,7 +160,7 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
 
 def _votes(by: By, part: str, name: str, pools: Mapping[str, str]) -> list[str]:
     """How often a way to decide votes, in all pools."""
-    return [f"{100 * statistics.mean(_value(by, f'{key}_{part}_votes_{name}') for key in pools):.0f}%"]
+    return [f"{100 * statistics.mean(_value(by, f'{key}_{part}votes_{name}') for key in pools):.0f}%"]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -175,7 +178,12 @@ def _number(value: float | None) -> str:
 
 
 def _signed(one: Figure) -> str:
-    return f"{one.value:+.1f}"
+    return _sign(one.value or 0.0)
+
+
+def _sign(value: float) -> str:
+    text = f"{value:+.1f}"
+    return "0.0" if float(text) == 0 else text
 
 
 def _percent(one: Figure) -> str:
@@ -183,7 +191,7 @@ def _percent(one: Figure) -> str:
 
 
 def _interval(one: Figure) -> str:
-    return f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
+    return f"{_signed(one)} ({_sign(one.low or 0.0)} to {_sign(one.high or 0.0)})"
 
 
 def _plain(one: Figure) -> str:
@@ -200,10 +208,9 @@ def draw(figures: Sequence[Figure], folder: Path) -> None:
         matplotlib.rc("svg", fonttype="none", hashsalt="pools")
         matplotlib.rc("font", size=10.0)
         few = {name: STRATEGIES[name] for name in STRATEGIES if name not in ("group_router", "weighted_default")}
-        parts = {name: "regret_gain" if name == "router" else "gain" for name in few}
-        names = {f"{part}_{name}": few[name] for name, part in parts.items()}
+        names = {f"gain_{name}": text for name, text in few.items()}
         _dots(by, names, "points over the best single model in hindsight", folder / "strategies.svg")
-        names = {f"regret_points_{name}": text for name, text in WAYS.items()}
+        names = {f"regret_{name}": text for name, text in WAYS.items()}
         _dots(by, names, "points behind the best strategy in hindsight", folder / "regret.svg")
         labels = {f"third_{name}_gain": text for name, text in BINS.items()}
         _bins(by, labels, ("gap of the third model, points", "gain of the vote, points"), folder / "gap.svg")
