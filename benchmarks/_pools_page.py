@@ -96,6 +96,11 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
         for limit in (5, 10, 15, 20, 25)
     ]
     yield _table(["limit of the gap, any number", *heads, "calls", "name"], rows)
+    rows = [
+        [*row(text, f"ratio_{name}_residual", _signed), f"`ratio_{name}_residual`"] for name, text in RATIO_BINS.items()
+    ]
+    rows.append([*row("gain without the length rule", "length_rule_dropped", _interval), "`length_rule_dropped`"])
+    yield _table(["largest length ratio", *heads, "name"], rows)
     for part in ("", "large_"):
         rows = [
             [
@@ -108,11 +113,6 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
         ]
         size = "10 to 14" if part else "4 to 8"
         yield _table([f"`--max-calls`, {size} models", *heads, "without stopping", "calls", "name"], rows)
-    rows = [
-        [*row(text, f"ratio_{name}_residual", _signed), f"`ratio_{name}_residual`"] for name, text in RATIO_BINS.items()
-    ]
-    rows.append([*row("gain without the length rule", "length_rule_dropped", _interval), "`length_rule_dropped`"])
-    yield _table(["largest length ratio", *heads, "name"], rows)
     yield _table(
         ["ties are decided by", *heads, "name"],
         [[*row(text, f"ties_{name}_gap15", _interval), f"`ties_{name}_gap15`"] for name, text in _TIES.items()],
@@ -285,7 +285,7 @@ def _numbers(by: By, path: Path) -> None:
                     axes.annotate(
                         text.split()[0],
                         (call, gain),
-                        xytext=(0, 6),
+                        xytext=(0, -13 if key == "crux" else 6),
                         textcoords="offset points",
                         ha="center",
                         fontsize=8,

@@ -7,7 +7,7 @@ interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared
 
 ``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
 --save keeps that in results/pools_command.json; nothing else should run beside it. ``--kept`` measures nothing: it
-takes results/pools.json for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
+takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
     parser.add_argument("--only", choices=("command",), help="the time and memory of the command, and nothing else")
-    parser.add_argument("--kept", action="store_true", help="measure nothing, take results/pools.json")
+    parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of docs/pools.md, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of docs/pools.md")
     options = parser.parse_args(given)
     if options.kept:
-        kept = json.loads((RESULTS / "pools.json").read_text(encoding="utf-8"))["figures"]
-        figures = [Figure(name, **rest) for name, rest in kept.items()]
+        files = [file for name in ("pools", "pools_command") if (file := RESULTS / f"{name}.json").is_file()]
+        kept = [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files]
+        figures = [Figure(name, **rest) for own in kept for name, rest in own.items()]
     elif not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
         progress(f"benchmarks.pools: no pools in {options.pools}; without them nothing can be measured")
         return 0
