@@ -311,7 +311,7 @@ def _real(pool: RealPool, chance: np.random.Generator) -> Codes:
 
 
 def command_figures(folder: Path) -> list[Figure]:
-    """The whole command on 28 models and 12,000 questions, in a process of its own."""
+    """The whole command on 28 models and 12,000 questions, in a separate process."""
     log = folder / "mmlu-pro.jsonl.xz"
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-c", _COMMAND, "select", "--logs", str(log), "--out", place + "/run", "--quiet"]
