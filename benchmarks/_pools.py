@@ -1,0 +1,269 @@
+"""Pools of real models, drawn from as a user would meet them: some open models, dev questions, and questions to judge.
+
+The three pools have the answers of real models to real questions; `advisor.logs.pool` has their form. They are no part
+of this repository: benchmarks/results/pools.json keeps what was measured on them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.choose.rules import select
+from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
+from advisor.records import Profile, Rules
+from advisor.statistics import Floats, scores
+from advisor.verify.strategies import AnsweredSplit, fitting_voters
+from advisor.verify.votes import Codes, cascade_calls, codes_of, count_votes, vote, vote_weights
+from benchmarks._measure import ROOT
+
+POOLS = ROOT.parent / "shared" / "pools"
+NAMES = ("math-l5", "crux", "mmlu-pro")
+OPEN = (
+    *("*Llama-*", "Athene-70B", "Qwen*", "deepseek-v2*", "gemma-*", "jamba-1.5-large", "c4ai-command-r-v01"),
+    *("Mistral-*", "Mixtral-*", "mathstral-7B", "Yi-*", "Phi-3*"),
+)
+"""Globs of the models whose weights could be downloaded when they answered."""
+COPIES = ("Llama-3.1-405B-Inst-fp8", "Meta-Llama-3.1-405B-Instruct@hyperbolic")
+"""Other hosts of a model that a pool also has from a third host."""
+SPREAD = 25.0
+"""Points that the models of a sub-pool are apart at most."""
+SIZES = (4, 8)
+LARGE_SIZES = (10, 14)
+_HELD_OUT = 300
+_JUDGED = 2000
+"""Questions that judge the strategies with routers, which take long to ask."""
+ANY = 10**6
+_NO_LENGTH = Rules(max_length_ratio=sys.float_info.max)
+
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class RealPool:
+    """The open models of a pool and their answers to all questions.
+
+    Attributes:
+        name: The name of the pool's file without its extensions.
+        logs: The answers as the product reads them.
+        models: The open models, in the order of the logs.
+        codes: Their extracted answers as numbers, models by questions.
+        right: Their scores, models by questions, 0 or 1.
+    """
+
+    name: str
+    logs: JoinedLogs
+    models: tuple[str, ...]
+    codes: Codes
+    right: Floats
+
+    def rows(self, models: Sequence[str]) -> list[int]:
+        """The rows of some models in `codes` and `right`."""
+        return [self.models.index(model) for model in models]
+
+    def profile(self, model: str, places: Places) -> Profile:
+        """A model's answers to some questions."""
+        return self.logs.profiles[model].part(places.tolist())
+
+
+def read_pool(name: str, folder: Path = POOLS) -> RealPool:
+    """Read a pool as ``select --logs`` does.
+
+    Raises:
+        InputError: The file is not there, or cannot be read.
+    """
+    logs = join_logs([str(folder / f"{name}.jsonl.xz")])
+    models = tuple(
+        model for model in logs.profiles if model not in COPIES and any(fnmatchcase(model, pattern) for pattern in OPEN)
+    )
+    profiles = [logs.profiles[model] for model in models]
+    return RealPool(name, logs, models, codes_of(profiles), np.stack([scores(profile) for profile in profiles]))
+
+
+@dataclass(frozen=True, slots=True)
+class SubPool:
+    """Some open models of a pool, and a random split of its questions.
+
+    Attributes:
+        pool: The pool.
+        models: The models, in random order.
+        dev: Places of the questions to choose by.
+        rest: All others, in random order.
+    """
+
+    pool: RealPool
+    models: tuple[str, ...]
+    dev: Places
+    rest: Places
+
+    @property
+    def held_out(self) -> Places:
+        """Questions for a recommendation: at most 300, and at most half of the rest."""
+        return self.rest[: min(_HELD_OUT, len(self.rest) // 2)]
+
+    @property
+    def judge(self) -> Places:
+        """Questions that judge a recommendation: others of the rest, at most 2,000."""
+        return self.rest[len(self.held_out) :][:_JUDGED]
+
+    def dev_profiles(self) -> list[Profile]:
+        """The models' answers to the dev questions."""
+        return [self.pool.profile(model, self.dev) for model in self.models]
+
+    def answered(self, split: str, places: Places) -> AnsweredSplit:
+        """Some of the questions with the models' answers, as the product compares strategies on them."""
+        profiles = {model: self.pool.profile(model, places) for model in self.models}
+        return AnsweredSplit(self.pool.logs.task(split, places.tolist(), 0), profiles)
+
+    def best(self, places: Places) -> float:
+        """The points of the best single model in hindsight."""
+        return 100 * float(self.pool.right[self.pool.rows(self.models)][:, places].mean(axis=1).max())
+
+
+def sub_pools(
+    pool: RealPool, count: int, sizes: tuple[int, int] = SIZES, spread: float = SPREAD, seed: int = 0
+) -> Iterator[SubPool]:
+    """Random sub-pools: a random best model, and random others that are at most `spread` points behind it.
+
+    Args:
+        pool: The pool.
+        count: How many.
+        sizes: The fewest and the most models; fewer if the pool has not so many within `spread`.
+        spread: In points, by all questions.
+        seed: Of the draw.
+    """
+    chance = np.random.default_rng(seed)
+    accuracies = 100 * pool.right.mean(axis=1)
+    behind = accuracies[:, None] - accuracies[None, :]
+    close = (behind >= 0) & (behind <= spread) & ~np.eye(len(accuracies), dtype=bool)
+    most = int(close.sum(axis=1).max()) + 1
+    for _ in range(count):
+        size = min(int(chance.integers(sizes[0], sizes[1], endpoint=True)), most)
+        first = int(chance.choice(np.flatnonzero(close.sum(axis=1) >= size - 1)))
+        others = chance.choice(np.flatnonzero(close[first]), size - 1, replace=False)
+        models = [pool.models[place] for place in chance.permutation([first, *others.tolist()])]
+        yield SubPool(pool, tuple(models), *split(pool, chance))
+
+
+def split(pool: RealPool, chance: np.random.Generator) -> tuple[Places, Places]:
+    """Random dev questions, at most 300 and at most half of all, and the others."""
+    order = chance.permutation(pool.right.shape[1])
+    size = min(DEV_SIZE, len(order) // 2)
+    return order[:size], order[size:]
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A vote on some questions.
+
+    Attributes:
+        right: The score of the answer to each question, between 0 and 1; a mean where chance decides ties.
+        models: How many models a vote asks.
+        calls: How many of them a cascade asks, on average.
+    """
+
+    right: Floats
+    models: int
+    calls: float
+
+    @property
+    def points(self) -> float:
+        """Accuracy, in points."""
+        return 100 * float(self.right.mean())
+
+
+def ballot(pool: RealPool, voters: Sequence[str], places: Places, weights: Sequence[float] | None = None) -> Ballot:
+    """Let models vote on some questions, the most accurate on dev first."""
+    rows = pool.rows(voters)
+    codes, right = pool.codes[rows][:, places], pool.right[rows][:, places]
+    picked = np.take_along_axis(right, vote(codes, weights)[None], axis=0)[0]
+    # A cascade stops by numbers of votes, so a weighted vote has to ask all models.
+    calls = float(cascade_calls(codes).mean()) if weights is None else float(len(rows))
+    return Ballot(picked, len(rows), calls)
+
+
+def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
+    """The models that each way to choose takes, the most accurate on dev first, by the name of the way."""
+    standings = [profile.standing for profile in profiles]
+    limits = {
+        "single": Rules(max_calls=1),
+        "top3": Rules(vote_gap=100, max_calls=3),
+        "all": Rules(vote_gap=100, max_calls=ANY),
+        "default": Rules(),
+        **{f"gap{gap}": Rules(vote_gap=gap, max_calls=ANY) for gap in (5, 10, 15, 20, 25)},
+        **{f"gap{gap}_calls5": Rules(vote_gap=gap) for gap in (10, 20)},
+        **{f"calls{calls}": Rules(max_calls=calls) for calls in (3, 4, 6, 7)},
+    }
+    return {
+        "rules": select(standings, Rules()).selected,
+        "rules_no_length": select(standings, _NO_LENGTH).selected,
+        **{name: fitting_voters(profiles, rules) for name, rules in limits.items()},
+    }
+
+
+def weightings(profiles: Mapping[str, Profile], voters: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Weights of a vote by the name of their formula: the product's, and plain log odds.
+
+    Args:
+        profiles: The models' answers to the dev questions, by name.
+        voters: At least two of them.
+    """
+    members = [profiles[name] for name in voters]
+    right = np.array([scores(member).sum() for member in members])
+    n = len(members[0].answers)
+    odds = np.log((right + 0.5) / (n - right + 0.5))
+    return {"weighted": vote_weights(members), "log_odds": tuple(odds.tolist())}
+
+
+def ballots(sub: SubPool, profiles: Sequence[Profile], sets: Mapping[str, tuple[str, ...]]) -> dict[str, Ballot]:
+    """The votes of all sets of voters, and weighted votes, on the rest of a sub-pool's questions."""
+    found = {name: ballot(sub.pool, voters, sub.rest) for name, voters in sets.items()}
+    by_name = {profile.model: profile for profile in profiles}
+    for name in ("all", "default"):
+        for formula, weights in weightings(by_name, sets[name]).items():
+            found[f"{formula}_{name}"] = ballot(sub.pool, sets[name], sub.rest, weights)
+    return found
+
+
+def tie_rules(sub: SubPool, profiles: Sequence[Profile], voters: Sequence[str]) -> dict[str, float]:
+    """The points of a vote by what decides ties.
+
+    ``first``: the most accurate of the tied models, as the product does. ``chance``: any tied answer. ``primary``: the
+    most accurate of all models, tied or not. ``weights``: the sum of the product's weights.
+    """
+    rows = sub.pool.rows(voters)
+    codes, right = sub.pool.codes[rows][:, sub.rest], sub.pool.right[rows][:, sub.rest]
+    votes = count_votes(codes)
+    tied = votes == votes.max(axis=0)
+    # Each tied answer has the same number of votes, so a mean over models is one over answers.
+    by_chance = (right * tied).sum(axis=0) / tied.sum(axis=0)
+    several = tied.sum(axis=0) > np.maximum(votes.max(axis=0), 1)
+    first = ballot(sub.pool, voters, sub.rest)
+    by_name = {profile.model: profile for profile in profiles}
+    weights = weightings(by_name, voters)["weighted"]
+    # So small that weights never outvote a whole vote.
+    small = [1 + weight / (1000 * (1 + sum(weights))) for weight in weights]
+    return {
+        "first": first.points,
+        "chance": 100 * float(by_chance.mean()),
+        "primary": 100 * float(np.where(several, right[0], first.right).mean()),
+        "weights": ballot(sub.pool, voters, sub.rest, small).points,
+    }
+
+
+def agreement(sub: SubPool, voters: Sequence[str]) -> dict[str, float]:
+    """The share of the questions on which two of the voters agree, and their accuracy there and elsewhere."""
+    codes = sub.pool.codes[sub.pool.rows(voters)][:, sub.rest]
+    agree = count_votes(codes).max(axis=0) >= 2
+    right = ballot(sub.pool, voters, sub.rest).right
+    return {
+        "agree_share": 100 * float(agree.mean()),
+        "agree_points": 100 * float(right[agree].mean()),
+        "disagree_points": 100 * float(right[~agree].mean()),
+    }

@@ -1,0 +1,336 @@
+"""What real models say: ``python -m benchmarks.pools``, some minutes; docs/pools.md explains the figures.
+
+Three pools of real models' answers (../shared/pools: 721, 800 and 11,971 questions) are read as ``select --logs`` reads
+them. From each pool 300 random sub-pools of 4 to 8 open models within 25 points are drawn. The product's own functions
+choose on 300 dev questions, and other questions judge. A gain is in points over the best single model in hindsight; its
+interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared with a plain count in 100,000 cases.
+
+``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
+--save keeps that in results/pools_command.json; nothing else should run beside it. ``--kept`` measures nothing: it
+takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, pairwise
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from advisor.records import Profile, Rules, gap, length_ratio
+from advisor.statistics import Floats, resampled_means
+from advisor.verify.recommendation import recommend
+from advisor.verify.strategies import FEWEST_VOTERS, Strategy, compare_strategies, fitting_voters
+from advisor.verify.votes import NONE, Codes, cascade_calls, vote
+from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
+from benchmarks._pools import (
+    ANY,
+    LARGE_SIZES,
+    NAMES,
+    POOLS,
+    RealPool,
+    SubPool,
+    agreement,
+    ballot,
+    ballots,
+    read_pool,
+    split,
+    sub_pools,
+    tie_rules,
+    voter_sets,
+)
+from benchmarks._pools_page import draw, tables
+
+SUB_POOLS = 300
+SPLITS = 5
+"""Random dev questions for which all triples of open models vote."""
+CASES = 100_000
+GAPS = (0, 10, 15, 20, 25, 100)
+"""Limits of the bins of the third voter's gap, in points."""
+RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, float("inf"))
+"""Limits of the bins of the largest length ratio to the first voter."""
+_LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
+"""What is told of large sub-pools."""
+_WIDE = 100.0
+_RESAMPLES = 2000
+_COMMAND = "from advisor.cli import main; main()"
+
+Values = dict[str, list[float]]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure, print, and keep where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
+    parser.add_argument("--only", choices=("command",), help="the time and memory of the command, and nothing else")
+    parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
+    parser.add_argument("--tables", action="store_true", help="print the tables of docs/pools.md, and nothing else")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of docs/pools.md")
+    options = parser.parse_args(given)
+    if options.kept:
+        files = [file for name in ("pools", "pools_command") if (file := RESULTS / f"{name}.json").is_file()]
+        kept = [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files]
+        figures = [Figure(name, **rest) for own in kept for name, rest in own.items()]
+    elif not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
+        progress(f"benchmarks.pools: no pools in {options.pools}; without them nothing can be measured")
+        return 0
+    elif options.only == "command":
+        tell("pools_command", command_figures(options.pools), options)
+        return 0
+    else:
+        figures = [*pool_figures(options.pools, options.quick), *check_figures(options.pools, options.quick)]
+    if options.tables:
+        print("\n\n".join(tables(figures)))
+    else:
+        tell("pools", figures, options)
+    if options.plots:
+        draw(figures, options.plots)
+    return 0
+
+
+def pool_figures(folder: Path, quick: bool) -> list[Figure]:
+    """All figures of all pools; each pool in another process, because their times add up."""
+    measure = partial(_one_pool, folder=folder, quick=quick)
+    if quick:
+        return [figure for name in NAMES[:2] for figure in measure(name)]
+    progress(f"benchmarks.pools: {SUB_POOLS} sub-pools of each pool")
+    with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
+        # The largest pool first, so that the others fill the time beside it.
+        found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1]), strict=True))
+    return [figure for name in NAMES for figure in found[name]]
+
+
+def _one_pool(name: str, folder: Path, quick: bool) -> list[Figure]:
+    pool, count = read_pool(name, folder), 3 if quick else SUB_POOLS
+    key = name.replace("-", "_")
+    figures = [
+        Figure(f"{key}_questions", pool.right.shape[1]),
+        Figure(f"{key}_models", len(pool.logs.profiles), note=f"open: {len(pool.models)}: {', '.join(pool.models)}"),
+        Figure(f"{key}_open_models", len(pool.models)),
+        Figure(f"{key}_sub_pools", count),
+    ]
+    drawn = list(sub_pools(pool, count))
+    large = _votes(list(sub_pools(pool, count, LARGE_SIZES, seed=1)))
+    told = {row: own for row, own in large.items() if row.partition("_")[2] in _LARGE}
+    parts = {
+        "": (_votes(drawn) | _regrets(drawn), "sub-pools"),
+        "large_": (told, "sub-pools of 10 to 14 models"),
+        "wide_": (_regrets(list(sub_pools(pool, count, spread=_WIDE, seed=2))), "sub-pools without a limit of the gap"),
+    }
+    for part, (values, what) in parts.items():
+        figures += [_mean(f"{key}_{part}{row}", own, what) for row, own in values.items()]
+    return [*figures, *_triples(pool, key, 1 if quick else SPLITS)]
+
+
+def _votes(drawn: Sequence[SubPool]) -> Values:
+    """What each way to choose voters gains, and what it costs; see :func:`benchmarks._pools.voter_sets`."""
+    values: Values = defaultdict(list)
+    for sub in drawn:
+        profiles, best = sub.dev_profiles(), sub.best(sub.rest)
+        sets = voter_sets(profiles)
+        for name, found in ballots(sub, profiles, sets).items():
+            values[f"gain_{name}"].append(found.points - best)
+            values[f"calls_{name}"].append(found.calls)
+            values[f"asked_{name}"].append(found.models)
+        if sets["rules"] != sets["rules_no_length"]:
+            with_rule, without = values["gain_rules"][-1], values["gain_rules_no_length"][-1]
+            values["length_rule_dropped"].append(without - with_rule)
+        for name in ("top3", "gap15"):
+            for rule, points in tie_rules(sub, profiles, sets[name]).items():
+                values[f"ties_{rule}_{name}"].append(points - best)
+        for name, value in agreement(sub, sets["top3"]).items():
+            values[name].append(value)
+    return values
+
+
+def _regrets(drawn: Sequence[SubPool]) -> Values:
+    """What each way to decide loses against the best strategy in hindsight, judged on questions that decided nothing.
+
+    ``never`` vote; vote if the held-out questions have ``shown`` a gain; ``unless_worse`` by a point or more there;
+    ``always`` vote; what the product has ``recommended``; and that only if it is better by a ``margin`` of 2 points.
+    """
+    values: Values = defaultdict(list)
+    for sub in drawn:
+        dev = sub.answered("dev", sub.dev)
+        held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
+        voters = fitting_voters(list(dev.profiles.values()), Rules())
+        tested, judged = (compare_strategies(dev, part, voters, can_vote=True) for part in (held_out, judge))
+        points = {each.strategy: each.comparison.accuracy for each in judged}
+        points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
+        best = max(points.values())
+        single = Strategy("single", fitting_voters(list(dev.profiles.values()), Rules(max_calls=1)))
+        together = Strategy("cascade" if len(voters) >= FEWEST_VOTERS else "single", voters)
+        cascade = next((each for each in tested if each.strategy == together), None)
+        recommended = recommend(tested)
+        if recommended is None:
+            raise AssertionError("compared strategies have a best one")
+        if cascade is None:  # fewer than three models fit, so the ways without a recommendation take the single model
+            shown, worse, better, together = False, True, True, single
+        else:
+            shown, worse = cascade.shown() == "yes", cascade.comparison.delta <= -1
+            better = recommended.expected_gain >= cascade.comparison.delta + 2
+            if points[together] > points[single]:
+                values["power"].append(float(shown))
+        values["vote_gains"].append(float(points[together] > points[single]))
+        choices = {
+            "never": single,
+            "shown": together if shown else single,
+            "unless_worse": single if worse else together,
+            "always": together,
+            "recommended": recommended.strategy,
+            "margin": recommended.strategy if better else together,
+        }
+        for name, strategy in choices.items():
+            values[f"regret_{name}"].append(best - points[strategy])
+            values[f"votes_{name}"].append(float(len(strategy.members) > 1))
+        values["recommended_loses"].append(points[together] - points[recommended.strategy])
+        calls = {each.strategy: each.calls for each in judged}
+        values["calls_always"].append(calls.get(together, 1.0))
+        values["calls_recommended"].append(calls.get(recommended.strategy, 1.0))
+        values["optimism"].append(recommended.expected_gain - (points[recommended.strategy] - sub.best(sub.judge)))
+        for name in ("router", "group_router"):
+            routed = [each.comparison for each in (*tested, *judged) if each.strategy.name == name]
+            if routed:
+                accuracy = sum(each.accuracy * each.n for each in routed) / sum(each.n for each in routed)
+                values[f"gain_{name}"].append(accuracy - sub.best(np.concatenate([sub.held_out, sub.judge])))
+    return values
+
+
+def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:
+    """The gain of all triples of open models by the gap of the third and by the length ratio, both as dev says."""
+    found: list[tuple[float, float, float, float]] = []
+    chance = np.random.default_rng(0)
+    for _ in range(splits):
+        dev, rest = split(pool, chance)
+        profiles = {model: pool.profile(model, dev) for model in pool.models}
+        ranked = fitting_voters(list(profiles.values()), Rules(vote_gap=100, max_calls=ANY))
+        alone = 100 * pool.right[:, rest].mean(axis=1)
+        for triple in combinations(ranked, FEWEST_VOTERS):
+            first, *others = (profiles[model] for model in triple)
+            second, third = (gap(first.accuracy, other.accuracy) for other in others)
+            ratio = max(_ratio(first, other) for other in others)
+            points = ballot(pool, triple, rest).points
+            found.append((second, third, ratio, points - alone[pool.rows(triple)].max()))
+    seconds, thirds, ratios, gains = np.array(found).T
+    what = f"of {len(gains):,} triples of open models in {splits} random splits"
+    for low, high in pairwise(GAPS):
+        own = gains[(thirds > (low or -1)) & (thirds <= high)]
+        yield _bin(f"{key}_third_{low}_{high}_gain", own, f"mean and quartiles of {len(own):,} {what}")
+        yield Figure(
+            f"{key}_third_{low}_{high}_share",
+            float((own > 0).mean()) if len(own) else None,
+            note="of these, the share that gains",
+        )
+    plane = np.column_stack([np.ones_like(gains), seconds, thirds])
+    residual = gains - plane @ np.linalg.lstsq(plane, gains, rcond=None)[0]
+    for lowest, highest in pairwise(RATIOS):
+        own = residual[(ratios > (0 if lowest == 1 else lowest)) & (ratios <= highest)]
+        bounds = f"{lowest:g}_{highest:g}".replace(".", "")
+        note = f"gain that a linear fit of the two gaps leaves, mean and quartiles of {len(own):,} {what}"
+        yield _bin(f"{key}_ratio_{bounds}_residual", own, note)
+
+
+def _bin(name: str, values: Floats, note: str) -> Figure:
+    if not len(values):
+        return Figure(name, None, note=note)  # a pool may have no triple of a bin
+    low, high = np.quantile(values, (0.25, 0.75)).tolist()
+    return Figure(name, float(values.mean()), low, high, note=note)
+
+
+def _ratio(a: Profile, b: Profile) -> float:
+    ratio = length_ratio(a.mean_length, b.mean_length)
+    return float("nan") if ratio is None else ratio
+
+
+def _mean(name: str, values: Sequence[float], what: str) -> Figure:
+    """A mean with its 95% interval over the sub-pools."""
+    means = np.sort(resampled_means(np.array(values)[:, None], resamples=_RESAMPLES)[:, 0])
+    cut = int(len(means) * 0.025)
+    return Figure(name, float(np.mean(values)), float(means[cut]), float(means[-1 - cut]), note=f"{len(values)} {what}")
+
+
+def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
+    """Votes against a plain count, cascades against votes, and the calls that cascades of three save."""
+    cases = 300 if quick else CASES
+    progress(f"benchmarks.pools: {cases:,} votes, counted one by one")
+    pools = [read_pool(name, folder) for name in (NAMES[:2] if quick else NAMES)]
+    chance, wrong, other, left = np.random.default_rng(0), 0, 0, cases
+    while left:
+        # In turn: made-up answers with many ties and gaps, and the answers of real models.
+        codes = _made_up(chance) if left % 2 else _real(pools[int(chance.integers(len(pools)))], chance)
+        codes = codes[:, :left]
+        winners, calls = vote(codes), cascade_calls(codes)
+        for question, column in enumerate(codes.T.tolist()):
+            wrong += int(winners[question]) != _counted(column)
+            asked = column[: calls[question]]
+            other += column[_counted(asked)] != column[_counted(column)]
+        left -= codes.shape[1]
+    yield Figure("vote_cases", cases, limit="at least 100,000", note="half made up, half of the pools; 1 to 9 models")
+    yield Figure("vote_differences", wrong, limit="0", note="votes that differ from a plain count")
+    yield Figure("cascade_differences", other, limit="0", note="cascades with another answer than the vote")
+    all_saved = []
+    for pool in pools:
+        saved = []
+        for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
+            top = fitting_voters(sub.dev_profiles(), Rules(vote_gap=100, max_calls=FEWEST_VOTERS))
+            saved.append(1 - ballot(pool, top, sub.rest).calls / FEWEST_VOTERS)
+        yield _mean(f"{pool.name.replace('-', '_')}_calls_saved", saved, "sub-pools, the three most accurate models")
+        all_saved += saved
+    figure = _mean("calls_saved", all_saved, "sub-pools of all pools: calls that a cascade of three saves")
+    yield replace(figure, limit="at least 0.15")
+
+
+def _counted(answers: Sequence[int]) -> int:
+    """The first model with an answer that most models gave, counted one by one; 0 if no model has an answer."""
+    votes = Counter(answer for answer in answers if answer != NONE)
+    most = max(votes.values(), default=0)
+    return next((place for place, answer in enumerate(answers) if votes[answer] == most and answer != NONE), 0)
+
+
+def _made_up(chance: np.random.Generator) -> Codes:
+    models, answers = int(chance.integers(1, 10)), int(chance.integers(1, 7))
+    return chance.integers(NONE, answers, (models, 50)).astype(np.int32)
+
+
+def _real(pool: RealPool, chance: np.random.Generator) -> Codes:
+    models, questions = pool.codes.shape
+    rows = chance.choice(models, int(chance.integers(1, 10)), replace=False)
+    return pool.codes[rows][:, chance.choice(questions, 51, replace=False)]
+
+
+def command_figures(folder: Path) -> list[Figure]:
+    """The whole command on 28 models and 12,000 questions, in a separate process."""
+    log = folder / "mmlu-pro.jsonl.xz"
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-c", _COMMAND, "select", "--logs", str(log), "--out", place + "/run", "--quiet"]
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"select --logs ended with {process.returncode}; its message is above")
+        report = Path(place, "run", "report.html").stat().st_size
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    of = "select --logs, 28 models on 11,971 questions"
+    return [
+        Figure("logs_seconds", seconds, limit="at most 60", note=f"{of}, from the log to the report"),
+        Figure("logs_memory_mib", used.ru_maxrss / unit, limit="at most 2,048", note="the most that the process held"),
+        Figure("logs_report_mb", report / 1e6, limit="at most 2", note="size of report.html"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

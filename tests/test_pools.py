@@ -1,0 +1,127 @@
+"""Votes and cascades on the answers of real models, and the benchmark that measures them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor.records import Rules
+from advisor.verify.strategies import fitting_voters
+from advisor.verify.votes import cascade_calls, codes_of, vote
+from benchmarks import pools
+from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
+
+
+@cache
+def read(name: str) -> RealPool:
+    return read_pool(name)
+
+
+def real(name: str) -> RealPool:
+    if not (POOLS / f"{name}.jsonl.xz").is_file():
+        pytest.skip(f"../shared/pools/{name}.jsonl.xz is not here")
+    return read(name)
+
+
+def counted(answers: list[str | None]) -> str | None:
+    """The answer that most models give; of several the one that is given first; None if no model has one."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    most = max(votes.values(), default=0)
+    return next((answer for answer in answers if answer is not None and votes[answer] == most), None)
+
+
+def samples(pool: RealPool, count: int) -> list[tuple[list[list[str | None]], np.ndarray, np.ndarray]]:
+    """The answers of random models to random questions, with the winners of the vote and the calls of the cascade."""
+    chance, found = np.random.default_rng(0), []
+    for _ in range(count):
+        models = chance.choice(pool.models, int(chance.integers(1, 10)), replace=False)
+        places = chance.choice(pool.right.shape[1], 50, replace=False)
+        members = [pool.profile(model, places) for model in models]
+        answers = [[member.answers[n].extracted for member in members] for n in range(len(places))]
+        codes = codes_of(members)
+        found.append((answers, vote(codes), cascade_calls(codes)))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_votes_on_real_answers_are_those_of_a_plain_count(name: str) -> None:
+    for answers, winners, _ in samples(real(name), 25):
+        for own, winner in zip(answers, winners, strict=True):
+            assert own[winner] == counted(own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vote_takes_the_most_accurate_of_the_models_that_gave_the_answer(name: str) -> None:
+    for answers, winners, _ in samples(real(name), 25):
+        for own, winner in zip(answers, winners, strict=True):
+            assert winner == own.index(own[winner])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_models_that_a_cascade_asks_give_the_answer_of_the_vote(name: str) -> None:
+    for answers, _, calls in samples(real(name), 25):
+        for own, asked in zip(answers, calls, strict=True):
+            assert counted(own[:asked]) == counted(own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cascade_asks_no_model_whose_answer_cannot_matter(name: str) -> None:
+    # One model fewer is not enough: some answers of those that are left would change the winner.
+    for answers, _, calls in samples(real(name), 5):
+        for own, asked in zip(answers, calls, strict=True):
+            before = own[: asked - 1]
+            left = len(own) - len(before)
+            rest = [[answer] * left for answer in {*own, "another answer"}]
+            assert asked == 1 or any(counted([*before, *each]) != counted(before) for each in rest)
+
+
+def test_cascades_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:
+    means = []
+    for pool in map(real, NAMES):
+        voters = [fitting_voters(sub.dev_profiles(), Rules(vote_gap=100, max_calls=3)) for sub in sub_pools(pool, 40)]
+        means.append(np.mean([cascade_calls(pool.codes[pool.rows(each)]).mean() for each in voters]))
+    # Each is a mean over a pool. Weak models agree on fewer questions, so hard questions save less.
+    assert all(mean <= 0.88 * 3 for mean in means)
+    assert np.mean(means) <= 0.85 * 3
+
+
+def test_accuracies_of_joined_logs_are_the_published_ones() -> None:
+    pool, summary = real("math-l5"), POOLS / "logs" / "zeroeval" / "math-l5.summary.json"
+    published = {row["Model"]: row["Acc"] for row in json.loads(summary.read_text(encoding="utf-8"))}
+    joined = {model: f"{profile.accuracy:.2f}" for model, profile in pool.logs.profiles.items()}
+    assert len(joined) == 41
+    assert joined == {model: published[model] for model in joined}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sub_pools_have_models_within_25_points_and_judge_on_other_questions(name: str) -> None:
+    pool = real(name)
+    for sub in sub_pools(pool, 20):
+        accuracies = 100 * pool.right[pool.rows(sub.models)].mean(axis=1)
+        assert np.ptp(accuracies) <= 25
+        assert 4 <= len(set(sub.models)) <= 8
+        parts = [set(places.tolist()) for places in (sub.dev, sub.held_out, sub.judge)]
+        assert len(set.union(*parts)) == sum(map(len, parts))
+
+
+def test_the_benchmark_measures_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    real("math-l5")
+    assert pools.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["vote_differences"], printed["cascade_differences"]) == (0, 0)
+    for name in ("gain_rules", "gain_default", "regret_recommended", "third_0_10_gain", "large_gain_calls7"):
+        assert printed[f"math_l5_{name}"] is not None, name
+    # A set with one model more cannot be cheaper, and never voting cannot beat the best in hindsight.
+    assert printed["crux_calls_calls3"] <= printed["crux_calls_gap15"]
+    assert printed["crux_regret_never"] >= 0
+
+
+def test_without_the_pools_the_benchmark_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pools.main(["--json", "--pools", str(tmp_path), "--save", str(tmp_path)]) == 0
+    assert "nothing can be measured" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
