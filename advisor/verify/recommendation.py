@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from advisor.records import LEVEL, Shown, join
 from advisor.statistics import Interval
 from advisor.verify.strategies import Strategy, StrategyResult
+from reports.text import counted
 
 _SHOWN = {
     "yes": "the test shows that it is better",
@@ -82,7 +83,7 @@ def describe(strategy: Strategy) -> str:
 def _text(best: StrategyResult, level: float) -> str:
     comparison = best.comparison
     low, high = comparison.delta_ci
-    on = f"on {comparison.n:,} held-out questions it scores {comparison.accuracy:.1f} points"
+    on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
     if best.strategy.name == "single":
         return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
     calls = f"{best.calls:.1f} calls a question"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,9 @@ class StrategyResult:
 
     Attributes:
         strategy: The strategy.
+        profile: Its answers.
+        takes: For each question the number of the member whose response it takes, or of the response for
+            ``self_consistency``; empty for a set that decodes together.
         comparison: Its answers against the best single model on these questions.
         p_adjusted: The p-value after Holm's correction for all strategies but single models; None for a single model.
         calls: Responses that a question takes, on average.
@@ -78,6 +81,8 @@ class StrategyResult:
     """
 
     strategy: Strategy
+    profile: Profile
+    takes: tuple[int, ...]
     comparison: Comparison
     p_adjusted: float | None
     calls: float
@@ -137,7 +142,7 @@ def compare_strategies(
     if not alone:
         return ()
     first = min((learned[name] for name in alone if name in learned), key=_rank).model
-    answers: list[tuple[Strategy, Profile, _Use]] = [_single(first, alone)]
+    answers = [_single(first, alone)]
     best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
     if best != first:
         answers.append(_single(best, alone))
@@ -145,7 +150,7 @@ def compare_strategies(
         strategy, profile = together
         n = len(profile.answers)
         use = _Use(len(strategy.members), profile.cost.tokens / n, profile.cost.seconds / n)
-        answers.append((strategy, profile, use))
+        answers.append(_Answers(strategy, profile, (), use))
     if can_vote and len(voters) >= FEWEST_VOTERS:
         answers.extend(_votes(learned, alone, voters))
     if len(voters) > 1:
@@ -153,19 +158,21 @@ def compare_strategies(
     if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
         answers.append(_self_consistency(first, draws[first]))
     singles = list(alone.values())
-    compared = [(strategy, compare(profile, singles, seed), use) for strategy, profile, use in answers]
-    tested = [comparison.p_value for strategy, comparison, _ in compared if strategy.name != "single"]
+    compared = [(each, compare(each.profile, singles, seed)) for each in answers]
+    tested = [comparison.p_value for each, comparison in compared if each.strategy.name != "single"]
     adjusted = iter(holm(tested))
     results = [
         StrategyResult(
-            strategy,
+            each.strategy,
+            each.profile,
+            each.takes,
             comparison,
-            None if strategy.name == "single" else next(adjusted),
-            use.calls,
-            use.tokens or None,
-            use.seconds or None,
+            None if each.strategy.name == "single" else next(adjusted),
+            each.use.calls,
+            each.use.tokens or None,
+            each.use.seconds or None,
         )
-        for strategy, comparison, use in compared
+        for each, comparison in compared
     ]
     return tuple(sorted(results, key=lambda each: (-round(each.comparison.accuracy, 9), each.strategy.sort_key)))
 
@@ -179,14 +186,23 @@ class _Use:
     seconds: float
 
 
-def _single(name: str, alone: Mapping[str, Profile]) -> tuple[Strategy, Profile, _Use]:
+class _Answers(NamedTuple):
+    """A strategy's answers before they are compared; see :class:`StrategyResult`."""
+
+    strategy: Strategy
+    profile: Profile
+    takes: tuple[int, ...]
+    use: _Use
+
+
+def _single(name: str, alone: Mapping[str, Profile]) -> _Answers:
     profile = alone[name]
-    return Strategy("single", (name,)), replace(profile, model="single"), _use([profile], np.array([1.0]))
+    takes = (0,) * len(profile.answers)
+    use = _use([profile], np.array([1.0]))
+    return _Answers(Strategy("single", (name,)), replace(profile, model="single"), takes, use)
 
 
-def _votes(
-    learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]
-) -> Iterator[tuple[Strategy, Profile, _Use]]:
+def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]) -> Iterator[_Answers]:
     # The smallest vote, and that of all who fit: between them lie gain and cost.
     for size in sorted({FEWEST_VOTERS, len(voters)}):
         names = tuple(voters[:size])
@@ -194,16 +210,14 @@ def _votes(
         codes = codes_of(members)
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
-        yield Strategy("vote", names), _picked("vote", members, winners), _use(members, np.ones(size))
-        yield Strategy("cascade", names), _picked("cascade", members, winners), _use(members, shares)
+        yield _picked(Strategy("vote", names), members, winners, np.ones(size))
+        yield _picked(Strategy("cascade", names), members, winners, shares)
     weights = vote_weights([learned[name] for name in voters])
     strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
-    yield strategy, _picked(strategy.name, members, vote(codes, weights)), _use(members, np.ones(size))
+    yield _picked(strategy, members, vote(codes, weights), np.ones(size))
 
 
-def _routers(
-    dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]
-) -> Iterator[tuple[Strategy, Profile, _Use]]:
+def _routers(dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]) -> Iterator[_Answers]:
     names, members = tuple(voters), [held_out.profiles[name] for name in voters]
     prompts, scores = dev_scores(dev.task, [dev.profiles[name] for name in voters])
     questions = [example.prompt for example in held_out.task.examples]
@@ -233,18 +247,20 @@ def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[
     return tuple(routes)
 
 
-def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> tuple[Strategy, Profile, _Use]:
-    shares = np.bincount(picks, minlength=len(members)) / len(picks)
-    return strategy, _picked(strategy.name, members, picks), _use(members, shares)
+def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> _Answers:
+    return _picked(strategy, members, picks, np.bincount(picks, minlength=len(members)) / len(picks))
 
 
-def _self_consistency(name: str, draws: Sequence[Profile]) -> tuple[Strategy, Profile, _Use]:
+def _self_consistency(name: str, draws: Sequence[Profile]) -> _Answers:
     strategy = Strategy("self_consistency", (name,), draws=len(draws))
-    return strategy, _picked(strategy.name, draws, vote(codes_of(draws))), _use(draws, np.ones(len(draws)))
+    return _picked(strategy, draws, vote(codes_of(draws)), np.ones(len(draws)))
 
 
-def _picked(name: str, members: Sequence[Profile], picks: NDArray[Any]) -> Profile:
-    return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks.tolist())))
+def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any], shares: NDArray[Any]) -> _Answers:
+    """A strategy that takes one member's response; each member is asked for a share of the questions."""
+    takes = tuple(picks.tolist())
+    answers = tuple(members[pick].answers[n] for n, pick in enumerate(takes))
+    return _Answers(strategy, Profile(strategy.name, answers), takes, _use(members, shares))
 
 
 def _use(members: Sequence[Profile], shares: NDArray[Any]) -> _Use:

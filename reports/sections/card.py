@@ -20,10 +20,14 @@ def evidence(result: Result) -> str:
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
     environment.filters |= {**text.FILTERS, "md": escaped}
     certainty = verdict.certainty(result) if result.ensemble else ""
+    recommended = result.strategies.recommended
+    names = [candidate.name for candidate in result.selected]
+    is_set = recommended is not None and list(recommended.row.members) == names and not recommended.row.is_single
     return environment.get_template("evidence.md.j2").render(
         result=result,
+        other="" if recommended is None or is_set else text.sentence(recommended.text),
         run=result.ensemble,
-        headline=escaped(verdict.headline(result)),
+        headline=escaped(verdict.verdict_headline(result)),
         # A card has no leaderboard.
         certainty=certainty.replace("the leaderboard", "the run's report"),
     )
