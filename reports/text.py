@@ -181,18 +181,19 @@ def memory(value: float | None) -> str:
 
 
 def strategy(name: str, members: Sequence[str], draws: int = 1) -> str:
-    """Return what a strategy is, in few words: ``Cascade of 3 models``."""
-    first, count = members[0] if members else "", len(members)
+    """Return what a strategy is, in few words: ``Cascade, 3 models``."""
+    first, models = members[0] if members else "", counted(len(members), "model")
     words = {
         "single": f"{first} alone",
-        "vote": f"Vote of {count} models",
-        "weighted_vote": f"Weighted vote of {count} models",
-        "cascade": f"Cascade of {count} models",
-        "router": f"Router among {count} models",
-        "group_router": f"Router by groups among {count} models",
-        "self_consistency": f"Majority of {draws} responses of {first}",
+        "vote": f"Vote, {models}",
+        "weighted_vote": f"Weighted vote, {models}",
+        "cascade": f"Cascade, {models}",
+        "router": f"Router, {models}",
+        "group_router": f"Group router, {models}",
+        "self_consistency": f"{counted(draws, 'response')} of {first}",
     }
-    return words.get(name, f"{count} models together ({name})")
+    # Otherwise it is the name of a method that decodes.
+    return words.get(name, f"{name}, {models} together")
 
 
 def shown(value: str) -> str:

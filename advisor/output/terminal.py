@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from advisor.records import signed
 from reports.text import chance, counted, p_value, shown, strategy, visible
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def strategies(result: Mapping[str, Any]) -> Table:
             name,
             _number(row["accuracy"], ".1f"),
             _interval(row["accuracy_ci"]),
-            _number(row["gain"], "+.1f"),
+            signed(row["gain"]),
             chance(row["p_adjusted"]),
             _number(row["calls_per_question"], ".1f"),
         )
@@ -198,7 +199,7 @@ def methods_table(evaluation: Mapping[str, Any]) -> Table:
     table.add_section()
     for entry in evaluation["methods"]:
         p_value = entry["p_value"] if entry["p_adjusted"] is None else entry["p_adjusted"]
-        difference = _number(entry["delta"], "+.1f"), chance(p_value)
+        difference = "–" if entry["delta"] is None else signed(entry["delta"]), chance(p_value)
         table.add_row(*_scores(entry["method"], entry), *difference, *_costs(entry))
     return table
 

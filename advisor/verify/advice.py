@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, signed, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
 from advisor.verify.recommendation import Recommendation
 from reports.text import counted
@@ -206,7 +206,7 @@ def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -
     return (
         f"on {counted(comparison.n, 'held-out question')} {comparison.method} scores {comparison.accuracy:.1f} points, "
         f"{difference} the best single model, {comparison.best_single} with {comparison.best_single_accuracy:.1f} "
-        f"({100 * (1 - comparison.level):g}% interval of the difference {low:+.1f} to {high:+.1f}, {p_text}{tried})"
+        f"({100 * (1 - comparison.level):g}% interval of the difference {signed(low)} to {signed(high)}, {p_text}{tried})"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.records import LEVEL, Shown, join
+from advisor.records import LEVEL, Shown, join, signed
 from advisor.statistics import Interval
 from advisor.verify.strategies import Strategy, StrategyResult
 from reports.text import counted
@@ -88,6 +88,6 @@ def _text(best: StrategyResult, level: float) -> str:
         return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
     calls = f"{best.calls:.1f} calls a question"
     return (
-        f"{describe(best.strategy)}: {on}, {comparison.delta:+.1f} ({low:+.1f} to {high:+.1f}) against the best single "
+        f"{describe(best.strategy)}: {on}, {signed(comparison.delta)} ({signed(low)} to {signed(high)}) against the best single "
         f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}."
     )

@@ -54,6 +54,7 @@ def accuracy_and_cost(
     width: int,
     best_single: float | None,
     cost: str,
+    written: Callable[[float], str],
     *,
     log: bool,
 ) -> str | None:
@@ -64,6 +65,7 @@ def accuracy_and_cost(
         width: Of the drawing, in CSS pixels.
         best_single: The accuracy of the best single model, which becomes a dashed line.
         cost: What the cost is, in words.
+        written: A cost as text, with its unit.
         log: Whether the costs have a logarithmic scale; one that is not begins at 0.
     """
     known = [row for row in rows if row[1].accuracy is not None]
@@ -87,7 +89,7 @@ def accuracy_and_cost(
         row_name(canvas, name, x, y, 16, bold=bold)
         interval_mark(canvas, row, shape, x, y)
         if scale is not None and own is not None and own > 0:
-            canvas.mark(scale(own), y, shape, title=f"{name}: {text.decimals(own)} {cost}")
+            canvas.mark(scale(own), y, shape, title=f"{name}: {written(own)}")
     return canvas.markup(
         f"Accuracy with intervals and {cost} of {len(known)} methods and models; the table has the numbers."
     )

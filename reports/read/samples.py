@@ -318,10 +318,14 @@ def _without_heavy_traces(examples: list[ShownExample]) -> list[ShownExample]:
 def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
     """Choose the examples that are shown: held-out ones first, then those with a trace or with tags."""
 
+    changed = [n for n, example in enumerate(examples) if {"corrected", "made_wrong"} & set(example.tags)]
+    # At most half, so that the other filters have examples too.
+    first_changed = set(changed[: MOST_EXAMPLES // 2])
+
     def importance(position: int) -> tuple[bool, bool, bool, bool, int]:
         example = examples[position]
-        changed = "corrected" in example.tags or "made_wrong" in example.tags
-        return (example.split == PROFILED, example.trace is None, not changed, not example.tags, position)
+        is_changed = position in first_changed
+        return (example.split == PROFILED, example.trace is None, not is_changed, not example.tags, position)
 
     chosen, room = [], MOST_BYTES
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports import text
 from reports.charts.rows import accuracy_and_cost, both_widths
 from reports.read.evaluation import MethodTable
 from reports.read.result import Result
@@ -32,4 +33,8 @@ def _draw(table: MethodTable, width: int) -> str | None:
     known = sorted((row for row in table.rows if row.accuracy is not None), key=lambda row: -(row.accuracy or 0.0))
     best = (row.accuracy for row in known if (row.kind, row.name) == ("member", table.best_single))
     rows = [(row.name, row, _SHAPES[row.kind], row.kind == "method", row.ms_per_token) for row in known]
-    return accuracy_and_cost(rows, width, next(best, None), "ms a token", log=True)
+    return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True)
+
+
+def _milliseconds(value: float) -> str:
+    return f"{text.milliseconds(value)} ms"

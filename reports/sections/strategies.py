@@ -52,8 +52,13 @@ def _draw(result: Result, width: int) -> str | None:
         for row in result.strategies.rows[:_MOST_DRAWN]
     ]
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
-    rows = [(name, row, _shape(row), recommended is not None and row is recommended.row, row.calls) for name, row in drawn]
-    return accuracy_and_cost(rows, width, best, "calls a question", log=False)
+    chosen = recommended.row if recommended else None
+    rows = [(name, row, _shape(row), row is chosen, row.calls) for name, row in drawn]
+    return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False)
+
+
+def _calls(value: float) -> str:
+    return f"{text.decimals(value)} calls"
 
 
 def _shape(row: StrategyRow) -> str:

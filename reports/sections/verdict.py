@@ -78,10 +78,15 @@ def strategy_certainty(result: Result, recommended: Recommended) -> str:
         return _joined(("The test compares the other strategies with this model.", _other_best(result)))
     tests = sum(not each.is_single for each in result.strategies.rows)
     corrected = f" after Holm’s correction for {tests} strategies" if tests > 1 else ""
+    ends = recommended.gain_ci
+    # The interval has no correction, so it and the test may seem to contradict each other.
+    seems_shown = ends is not None and recommended.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    alone = "The interval is that of this strategy alone, without the correction." if seems_shown and tests > 1 else ""
     sentences = (
         _changes("The strategy", row.gained, row.lost),
         _interval(recommended.gain_ci),
         "" if row.p_value is None else f"The test gives p {text.p_value(row.p_value)}{corrected}.",
+        alone,
         _other_best(result),
     )
     return _joined(sentences)

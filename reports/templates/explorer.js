@@ -68,7 +68,7 @@
     else {
       if (response.extracted === undefined) meta.append("no answer found");
       else meta.append("read as ", make("b", "", make("bdi", "", response.extracted)));
-      if (response.length !== undefined) meta.append(`, ${response.length} ${response.length === 1 ? "character" : "characters"}`);
+      if (response.length !== undefined) meta.append(`, ${response.length.toLocaleString("en")} ${response.length === 1 ? "character" : "characters"}`);
       if (response.end === "length") meta.append(", cut off");
     }
     const joint = response.by === null || taken ? " joint" : "";
@@ -148,13 +148,12 @@
   function filterButton(name, text, count) {
     const button = Object.assign(make("button", "", text, make("span", "count", String(count))), { type: "button" });
     button.dataset.filter = name;
-    button.disabled = count === 0;
     button.addEventListener("click", () => { filter = name; room = PAGE; refresh(); });
     return button;
   }
 
   const counts = (tag) => examples.filter((example) => example.tags.includes(tag)).length;
-  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
+  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).filter(counts).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
   search.addEventListener("input", () => { room = PAGE; refresh(); });
   const more = Object.assign(make("button", "more"), { type: "button" });
   more.addEventListener("click", () => { room += 2 * PAGE; refresh(); });
