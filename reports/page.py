@@ -17,7 +17,18 @@ from reports import text
 from reports.charts.canvas import plain_style
 from reports.read.result import Result
 from reports.script_data import script_data
-from reports.sections import accuracy_map, cost, ensemble, examples, leaderboard, lengths, methods, pairs, strategies, verdict
+from reports.sections import (
+    accuracy_map,
+    cost,
+    ensemble,
+    examples,
+    leaderboard,
+    lengths,
+    methods,
+    pairs,
+    strategies,
+    verdict,
+)
 
 # The sections in the order of the page.
 SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None], ...] = (

@@ -201,8 +201,21 @@ def shown(value: str) -> str:
     return value.replace("_", " ")
 
 
-_FORMATS = (amount, chance, counted, decimals, difference, difference_interval, duration, interval, length, memory, milliseconds)
+_FORMATS = (
+    amount,
+    chance,
+    counted,
+    decimals,
+    difference,
+    difference_interval,
+    duration,
+    interval,
+    length,
+    memory,
+    milliseconds,
+)
 # The filters of the templates by name.
 FILTERS = {
-    function.__name__: function for function in (*_FORMATS, p_value, points, price, ratio, seconds, sentence, share, shown, thousands)
+    function.__name__: function
+    for function in (*_FORMATS, p_value, points, price, ratio, seconds, sentence, share, shown, thousands)
 }

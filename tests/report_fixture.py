@@ -353,7 +353,9 @@ def make_strategies(members: list[str], samples: list[dict[str, Any]]) -> list[d
     voted = [_vote([sample["responses"][name] for name in members]) for sample in samples]
     joint = [sample["ensemble"]["score"] for sample in samples]
     best = max(members, key=lambda name: sum(alone[name]))
-    asked = [2 if len({sample["responses"][name]["extracted"] for name in members[:2]}) == 1 else 3 for sample in samples]
+    asked = [
+        2 if len({sample["responses"][name]["extracted"] for name in members[:2]}) == 1 else 3 for sample in samples
+    ]
     rows = [
         *(_strategy("single", [name], alone[name], 1.0, best, alone[best]) for name in {members[0]: 0, best: 0}),
         _strategy("cascade", members, voted, sum(asked) / len(asked), best, alone[best]),
@@ -431,7 +433,8 @@ def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str
     run = _ensemble(selected, samples)
     names = " and ".join([", ".join(selected[:-1]), selected[-1]])
     reached = f"{run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone"
-    text = f"Ensemble {names}, in this order: on {run['n']} held-out question{'s' if run['n'] > 1 else ''} they reach {reached}."
+    questions = f"{run['n']} held-out question{'s' if run['n'] > 1 else ''}"
+    text = f"Decoded together, {names} are better than one model alone: on {questions} they reach {reached}."
     return {"verdict": "ensemble", "text": text}
 
 

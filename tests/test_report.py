@@ -362,7 +362,13 @@ def strategies_table(page: str) -> str:
 
 def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[str, Any]) -> None:
     vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
-    vote |= {"weights": [1.52, 0.7, 0.66], "gain": -4.0, "gain_ci": [-9.0, 1.0], "p_adjusted": 0.0004, "price_per_1000": 1.2}
+    vote |= {
+        "weights": [1.52, 0.7, 0.66],
+        "gain": -4.0,
+        "gain_ci": [-9.0, 1.0],
+        "p_adjusted": 0.0004,
+        "price_per_1000": 1.2,
+    }
     table = strategies_table(written(tmp_path, result))
     row = table.partition('data-value="Vote, 3 models"')[2].partition("</tr>")[0]
     accuracy = f"{vote['accuracy']:.1f}"

@@ -333,7 +333,9 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         open_report(window, report)
         text = find(window, "body")[0].text
         assert (
-            "Run a cascade of three models." in text and "Left out" in text and "These 12 examples show the most" in text
+            "Run a cascade of three models." in text
+            and "Left out" in text
+            and "These 12 examples show the most" in text
         )
         assert not find(window, ".limits")[0].is_displayed()
         assert not find(window, "thead button")

@@ -161,9 +161,7 @@ HOSTILE_STRATEGIES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("strategies", "message"), HOSTILE_STRATEGIES)
-def test_strategies_of_another_form_are_refused_with_their_place(
-    tmp_path: Path, strategies: Any, message: str
-) -> None:
+def test_strategies_of_another_form_are_refused_with_their_place(tmp_path: Path, strategies: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_run(write_json(tmp_path, {**RESULT, "strategies": strategies}))
 
@@ -172,7 +170,10 @@ def test_numbers_of_a_strategy_that_are_none_are_dashes(tmp_path: Path) -> None:
     names = ("accuracy", "gain", "p_adjusted", "calls_per_question", "n")
     strategy = {"strategy": "vote", "members": ["a", "b", "c"], **dict.fromkeys(names, math.nan)}
     strategy |= {"accuracy_ci": [math.nan, math.inf], "gain_ci": [None, 1]}
-    advice = {**RESULT["advice"], "recommendation": {**strategy, "expected_gain": math.nan, "shown": "yes", "text": "x"}}
+    advice = {
+        **RESULT["advice"],
+        "recommendation": {**strategy, "expected_gain": math.nan, "shown": "yes", "text": "x"},
+    }
     write_json(tmp_path, {**RESULT, "strategies": [strategy], "advice": advice})
     page = write_report(tmp_path).read_text(encoding="utf-8")
     table = page.partition('<table class="board sortable strategies">')[2].partition("</table>")[0]

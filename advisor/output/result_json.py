@@ -128,7 +128,9 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
     if outcome.held_out is not None:
         together = outcome.verified.ensemble if outcome.verified is not None else None
-        yield from _samples(outcome.held_out, "held_out", outcome.alone, together, outcome.traces, _recommended(outcome))
+        yield from _samples(
+            outcome.held_out, "held_out", outcome.alone, together, outcome.traces, _recommended(outcome)
+        )
 
 
 def read_result(run: Path) -> dict[str, Any]:

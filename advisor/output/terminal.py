@@ -31,7 +31,7 @@ _CANDIDATES = 5  # of a step in a trace: a union has up to 30, and those below a
 
 
 def print_tables(result: Mapping[str, Any]) -> None:
-    """Print the leaderboard with the reasons, the ensemble next to its members, and the strategies, on standard error."""
+    """Print the leaderboard with the reasons, the ensemble beside its members, and the strategies on standard error."""
     console = Console(stderr=True, highlight=False)
     console.print(leaderboard(result, console.width))
     told, untold = _told(result["candidates"])
@@ -136,7 +136,9 @@ def leaderboard(result: Mapping[str, Any], width: int = 1000) -> Table:
 def strategies(result: Mapping[str, Any]) -> Table:
     """All strategies on the held-out questions, the best first; the recommended one is marked."""
     rows, recommendation = result["strategies"], result["advice"]["recommendation"]
-    title = f"Strategies, {counted(rows[0]['n'], 'held-out question')}, compared with {rows[0]['best_single_model']} alone"
+    title = (
+        f"Strategies, {counted(rows[0]['n'], 'held-out question')}, compared with {rows[0]['best_single_model']} alone"
+    )
     table = _table(title, "strategy")
     for heading in ("gain", "p", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -189,7 +191,8 @@ def held_out(ensemble: Mapping[str, Any]) -> Table:
 def methods_table(evaluation: Mapping[str, Any]) -> Table:
     """Every member, every method, and self-consistency as the control, on the same questions."""
     best = evaluation["best_single"]
-    title = f"{evaluation['task']}, {counted(evaluation['n'], evaluation['split'] + ' question')}, compared with {best} alone"
+    questions = counted(evaluation["n"], f"{evaluation['split']} question")
+    title = f"{evaluation['task']}, {questions}, compared with {best} alone"
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold", min_width=16)
     for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries"):

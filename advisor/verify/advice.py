@@ -96,8 +96,8 @@ def advise(
     if p_value <= level and comparison.delta < 0:
         return Advice("single", f"Decoded together, {names} are worse than {best} alone: {figures}.{notes}")
     needed = questions_needed(comparison.delta, comparison.discordance, level / tries)
-    text = f"Cannot tell whether {names}, decoded together, are better than {best} alone: {figures}. {_more(needed)}{notes}"
-    return Advice("cannot_tell", text, needed)
+    text = f"Cannot tell whether {names}, decoded together, are better than {best} alone: {figures}."
+    return Advice("cannot_tell", f"{text} {_more(needed)}{notes}", needed)
 
 
 def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
@@ -199,14 +199,14 @@ def _margin(
 def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -> str:
     points = abs(comparison.delta)
     difference = "as many as" if points < 1e-9 else f"{points:.1f} {'more' if comparison.delta > 0 else 'fewer'} than"
-    low, high = comparison.delta_ci
+    interval = " to ".join(map(signed, comparison.delta_ci))
     p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
     tried = f" after correction for {tries} sets tried" if tries > 1 else ""
     tried += f", tested at the level {level:g}" if level != LEVEL else ""
     return (
         f"on {counted(comparison.n, 'held-out question')} {comparison.method} scores {comparison.accuracy:.1f} points, "
         f"{difference} the best single model, {comparison.best_single} with {comparison.best_single_accuracy:.1f} "
-        f"({100 * (1 - comparison.level):g}% interval of the difference {signed(low)} to {signed(high)}, {p_text}{tried})"
+        f"({100 * (1 - comparison.level):g}% interval of the difference {interval}, {p_text}{tried})"
     )
 
 
@@ -214,8 +214,8 @@ def _more(needed: int | None) -> str:
     if needed is None:
         return "No difference was seen, so no number of questions can be estimated that would show one."
     return (
-        f"That may be chance: if the difference is really this large, about {counted(needed, 'held-out question')} in all would "
-        "show it with a probability of 80%."
+        f"That may be chance: if the difference is really this large, about {counted(needed, 'held-out question')} in "
+        "all would show it with a probability of 80%."
     )
 
 
@@ -223,7 +223,9 @@ def _notes(comparison: Comparison) -> str:
     notes = ""
     if comparison.n < FEW_QUESTIONS:
         tells = "tells" if comparison.n == 1 else "tell"
-        notes += f" {counted(comparison.n, 'question')} {tells} little: one question is {100 / comparison.n:.1f} points."
+        notes += (
+            f" {counted(comparison.n, 'question')} {tells} little: one question is {100 / comparison.n:.1f} points."
+        )
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if comparison.accuracy == comparison.best_single_accuracy == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
@@ -255,6 +257,6 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
         "without --no-verify and --profiles"
     )
     return (
-        f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules they fit, "
-        f"but {why}."
+        f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "
+        f"they fit, but {why}."
     )

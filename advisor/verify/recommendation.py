@@ -82,12 +82,12 @@ def describe(strategy: Strategy) -> str:
 
 def _text(best: StrategyResult, level: float) -> str:
     comparison = best.comparison
-    low, high = comparison.delta_ci
+    gain, interval = signed(comparison.delta), " to ".join(map(signed, comparison.delta_ci))
     on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
     if best.strategy.name == "single":
         return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
     calls = f"{best.calls:.1f} calls a question"
     return (
-        f"{describe(best.strategy)}: {on}, {signed(comparison.delta)} ({signed(low)} to {signed(high)}) against the best single "
+        f"{describe(best.strategy)}: {on}, {gain} ({interval}) against the best single "
         f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}."
     )

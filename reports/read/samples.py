@@ -96,7 +96,7 @@ class StepTrace:
 class ShownExample:
     """A question with the candidates' responses, best candidate first, and the ensemble's if it has one.
 
-    ``taken`` is the index of the candidate whose response the recommended strategy takes, None if it takes no candidate's.
+    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one.
     """
 
     id: str
@@ -317,7 +317,6 @@ def _without_heavy_traces(examples: list[ShownExample]) -> list[ShownExample]:
 
 def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
     """Choose the examples that are shown: held-out ones first, then those with a trace or with tags."""
-
     changed = [n for n, example in enumerate(examples) if {"corrected", "made_wrong"} & set(example.tags)]
     # At most half, so that the other filters have examples too.
     first_changed = set(changed[: MOST_EXAMPLES // 2])

@@ -25,9 +25,7 @@ def values(result: Result) -> dict[str, Any] | None:
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {
-            name
-            for name in ("tokens", "seconds_each", "price")
-            if any(getattr(row, name) is not None for row in rows)
+            name for name in ("tokens", "seconds_each", "price") if any(getattr(row, name) is not None for row in rows)
         },
         "figure": both_widths(lambda width: _draw(result, width)),
     }

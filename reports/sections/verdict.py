@@ -1,4 +1,4 @@
-"""What to run as a headline, its gain and how certain that is; and what is proven about the set that decodes together."""
+"""What to run as a headline, its gain and how certain that is; and what is proven about decoding together."""
 
 from __future__ import annotations
 
