@@ -44,7 +44,8 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
     assert advice.verdict == "ensemble"
     assert advice.text == (
         "Decoded together, a and b are better than one model alone: on 500 held-out questions unite scores 84.2 "
-        "points, 5.2 more than the best single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = 0.010)."
+        "points, 5.2 more than the best single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = "
+        "0.010)."
     )
     assert advice.questions_needed is None
 

@@ -306,9 +306,10 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
     assert rows[0] == "strategy points 95% interval gain p calls"
     assert rows[2:] == [
-        "Cascade, 3 models (recommended) 54.0 1.0 to 2.0 +4.0 < 0.001 2.2",
+        "Cascade, 3 models * 54.0 1.0 to 2.0 +4.0 < 0.001 2.2",
         "a alone 50.0 1.0 to 2.0 0.0 – 1.0",
         "Router, 2 models 47.0 1.0 to 2.0 -3.0 0.30 1.0",
+        "* recommended",
     ]
 
 

@@ -140,13 +140,15 @@ def strategies(result: Mapping[str, Any]) -> Table:
         f"Strategies, {counted(rows[0]['n'], 'held-out question')}, compared with {rows[0]['best_single_model']} alone"
     )
     table = _table(title, "strategy")
+    table.caption_justify = "left"
     for heading in ("gain", "p", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
         if recommendation and _is_same(row, recommendation):
             name.stylize("bold green")
-            name.append(" (recommended)")
+            name.append(" *")
+            table.caption = "* recommended"
         table.add_row(
             name,
             _number(row["accuracy"], ".1f"),

@@ -47,7 +47,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL) -> Recomm
 
     Args:
         results: The strategies, the best first, as :func:`advisor.verify.strategies.compare_strategies` returns them.
-        level: The accepted probability that the test shows a gain where there is none, between 0 and 1.
+        level: The accepted probability of a false alarm, between 0 and 1.
     """
     if not results:
         return None
