@@ -17,6 +17,8 @@ from report_fixture import make_result, make_samples, recommend, write_json, wri
 
 from ensemble.errors import InputError
 from reports import write_report
+from reports.read import read_run
+from reports.sections.card import evidence
 
 
 @pytest.fixture(scope="module")
@@ -354,6 +356,18 @@ def test_a_refusal_does_not_wait_for_the_drawing_library(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "False"
     assert "has no result.json" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("cascade", True), ("unite", False)])
+def test_a_card_of_the_set_says_if_another_strategy_is_recommended(
+    tmp_path: Path, result: dict[str, Any], name: str, is_said: bool
+) -> None:
+    changed = recommending(result, name)
+    for row in changed["strategies"]:
+        row["members"] = result["selected"] if len(row["members"]) > 1 else row["members"]
+    card = evidence(read_run(write_json(tmp_path, changed)))
+    assert "**Ensemble these" in card
+    assert ("The run recommends another strategy than this set." in card) is is_said
 
 
 def strategies_table(page: str) -> str:

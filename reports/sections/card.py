@@ -22,7 +22,8 @@ def evidence(result: Result) -> str:
     certainty = verdict.certainty(result) if result.ensemble else ""
     recommended = result.strategies.recommended
     names = [candidate.name for candidate in result.selected]
-    is_set = recommended is not None and list(recommended.row.members) == names and not recommended.row.is_single
+    method = result.ensemble.name if result.ensemble else "single"
+    is_set = recommended is not None and (recommended.row.name, list(recommended.row.members)) == (method, names)
     return environment.get_template("evidence.md.j2").render(
         result=result,
         other="" if recommended is None or is_set else text.sentence(recommended.text),
