@@ -180,7 +180,7 @@ class LogsConfig:
         dev_size: Questions that choose, at least 1; None for 300, at most half of all.
         rules: The limits.
         seed: The seed of every draw and resampling, at least 0.
-        level: Accepted probability of showing a gain although there is no gain, in (0, 1).
+        level: Accepted probability of a false alarm in a test, in (0, 1).
         command: The command line, for the record.
     """
 

@@ -148,7 +148,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     strategies = compare_strategies(dev, held_out, voters, can_vote=logs.can_vote, draws=draws, seed=config.seed)
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     warning = misfit(profiles, 100.0, None)
-    advice = advise(selection)
+    advice = advise(selection, on_logs=True)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,

@@ -240,5 +240,11 @@ def join(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def signed(value: float) -> str:
+    """A difference in points with its sign, and without one if it rounds to zero."""
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)

@@ -17,13 +17,25 @@ from reports import text
 from reports.charts.canvas import plain_style
 from reports.read.result import Result
 from reports.script_data import script_data
-from reports.sections import accuracy_map, cost, ensemble, examples, leaderboard, lengths, methods, pairs, verdict
+from reports.sections import (
+    accuracy_map,
+    cost,
+    ensemble,
+    examples,
+    leaderboard,
+    lengths,
+    methods,
+    pairs,
+    strategies,
+    verdict,
+)
 
 # The sections in the order of the page.
 SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None], ...] = (
     # Name of the template, title in the contents (none for the verdict, which is above them), and function of the
     # template's values (none where `result` is enough).
     ("verdict", "", verdict.values),
+    ("strategies", "Strategies", strategies.values),
     ("set", "Set", None),
     ("ensemble", "Gain", ensemble.values),
     ("methods", "Methods", methods.values),

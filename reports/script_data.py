@@ -44,6 +44,7 @@ def _example(example: ShownExample) -> dict[str, Any]:
         "reference": example.reference,
         "tags": example.tags,
         "responses": [_response(response) for response in example.all_responses],
+        **({} if example.taken is None else {"taken": example.taken}),
         **({"trace": _trace(example.trace)} if example.trace else {}),
     }
 
@@ -59,7 +60,9 @@ def _trace(trace: StepTrace) -> dict[str, Any]:
 
 def _response(response: ShownResponse) -> dict[str, Any]:
     # 200 examples of 5 candidates have a thousand responses, so the page leaves out what most of them have.
-    data: dict[str, Any] = {"by": response.candidate, "text": response.text, "length": response.length}
+    data: dict[str, Any] = {"by": response.candidate}
+    data |= {"text": response.text} if response.text is not None else {}
+    data |= {"length": response.length} if response.length is not None else {}
     data |= {"right": 1} if response.right else {}
     data |= {"score": response.score} if response.score not in (0, 1) else {}
     data |= {"extracted": response.extracted} if response.extracted is not None else {}

@@ -8,13 +8,17 @@ The functions in ``FILTERS`` format one value. They are filters in the templates
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
 
 UNKNOWN = "–"
 MINUS = "\u2212"
-_LINE_BREAKS = "\n\t"
-# Zero-width joiners stay, because Persian, Hindi and family emoji need them.
-_JOINERS = "\u200c\u200d"
+# Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
+# them.
+_UNUSUAL = re.compile("[^ -~\u200c\u200d]")
+_UNUSUAL_IN_LINES = re.compile("[^ -~\n\t\u200c\u200d]")
 # Controls, formats (with the bidi marks), surrogates, private code points, line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
@@ -26,14 +30,19 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
         text: Text of a model or a file.
         keep_lines: Whether to keep line feeds and tabs (for responses, which are shown line by line).
     """
+    # Most texts need no change, and a run has hundreds of thousands.
     if text.isascii() and text.isprintable():
         return text
     if keep_lines:
-        text = text.replace("\r\n", "\n")
-    kept = _JOINERS + _LINE_BREAKS if keep_lines else _JOINERS
-    return "".join(char if char in kept else _spelt(char) for char in text)
+        return _UNUSUAL_IN_LINES.sub(_spelt_match, text.replace("\r\n", "\n"))
+    return _UNUSUAL.sub(_spelt_match, text)
 
 
+def _spelt_match(match: re.Match[str]) -> str:
+    return _spelt(match[0])
+
+
+@lru_cache(maxsize=4096)
 def _spelt(char: str) -> str:
     code = ord(char)
     # The category of a noncharacter (Cn) is also that of characters newer than this Python, so test its number.
@@ -128,11 +137,28 @@ def thousands(value: int) -> str:
     return f"{value:,}"
 
 
+def counted(value: int, noun: str) -> str:
+    """Return a number with its noun: ``1 question``, ``1,204 questions``."""
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
 def seconds(value: float | None) -> str:
     """Return a duration: ``4.2 s``, ``3 min``, ``1.9 h``."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
+
+
+def duration(value: float | None) -> str:
+    """Return the time of one response: ``0.84 ms``, ``120 ms``, ``4.2 s``."""
+    if value is None:
+        return UNKNOWN
+    return f"{milliseconds(1000 * value)} ms" if value < 1 else seconds(value)
+
+
+def price(value: float | None) -> str:
+    """Return dollars: ``$0.42``."""
+    return UNKNOWN if value is None else f"${value:,.2f}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -154,8 +180,42 @@ def memory(value: float | None) -> str:
     return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
 
 
-_FORMATS = (amount, chance, decimals, difference, difference_interval, interval, length, memory, milliseconds)
+def strategy(name: str, members: Sequence[str], draws: int = 1) -> str:
+    """Return what a strategy is, in few words: ``Cascade, 3 models``."""
+    first, models = members[0] if members else "", counted(len(members), "model")
+    words = {
+        "single": f"{first} alone",
+        "vote": f"Vote, {models}",
+        "weighted_vote": f"Weighted vote, {models}",
+        "cascade": f"Cascade, {models}",
+        "router": f"Router, {models}",
+        "group_router": f"Group router, {models}",
+        "self_consistency": f"{counted(draws, 'response')} of {first}",
+    }
+    # Otherwise it is the name of a method that decodes.
+    return words.get(name, f"{name}, {models} together")
+
+
+def shown(value: str) -> str:
+    """Return whether a test shows a gain: ``yes``, ``not yet``, ``no``."""
+    return value.replace("_", " ")
+
+
+_FORMATS = (
+    amount,
+    chance,
+    counted,
+    decimals,
+    difference,
+    difference_interval,
+    duration,
+    interval,
+    length,
+    memory,
+    milliseconds,
+)
 # The filters of the templates by name.
 FILTERS = {
-    function.__name__: function for function in (*_FORMATS, p_value, points, ratio, seconds, sentence, share, thousands)
+    function.__name__: function
+    for function in (*_FORMATS, p_value, points, price, ratio, seconds, sentence, share, shown, thousands)
 }

@@ -91,6 +91,7 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
     standing = [_standing(model, dev) for model in CANDIDATES]
     standing.sort(key=lambda each: (-each["accuracy"], each["mean_length"], each["model"]))
     selected = _decide(standing)
+    strategies = make_strategies(selected, held_out)
     return {
         "schema_version": 1,
         "task": {
@@ -106,7 +107,8 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "selected": selected,
         "pairs": _pairs(standing, dev),
         "ensemble": _ensemble(selected, held_out) if held_out else None,
-        "advice": _advice(selected, held_out),
+        "strategies": strategies,
+        "advice": {**_advice(selected, held_out), "recommendation": recommend(strategies)},
         "provenance": _provenance(),
     }
 
@@ -343,8 +345,85 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def _mcnemar(mended: int, broke: int) -> float:
-    n, fewer = mended + broke, min(mended, broke)
+def make_strategies(members: list[str], samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make the strategies on the held-out questions, best first: models alone, a vote, a cascade, and the ensemble."""
+    if not samples:
+        return []
+    alone = {name: [sample["responses"][name]["score"] for sample in samples] for name in members}
+    voted = [_vote([sample["responses"][name] for name in members]) for sample in samples]
+    joint = [sample["ensemble"]["score"] for sample in samples]
+    best = max(members, key=lambda name: sum(alone[name]))
+    asked = [
+        2 if len({sample["responses"][name]["extracted"] for name in members[:2]}) == 1 else 3 for sample in samples
+    ]
+    rows = [
+        *(_strategy("single", [name], alone[name], 1.0, best, alone[best]) for name in {members[0]: 0, best: 0}),
+        _strategy("cascade", members, voted, sum(asked) / len(asked), best, alone[best]),
+        _strategy("vote", members, voted, 3.0, best, alone[best]),
+        _strategy("unite", members, joint, 3.0, best, alone[best]),
+    ]
+    return sorted(rows, key=lambda row: -row["accuracy"])
+
+
+def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Make the recommendation: the first strategy."""
+    if not strategies:
+        return None
+    best = strategies[0]
+    names, gain = ", ".join(best["members"]), best["gain"]
+    return {
+        **{key: best[key] for key in ("strategy", "members", "weights", "routes", "draws", "calls_per_question")},
+        "method": "unite" if best["strategy"] == "unite" else None,
+        "expected_gain": gain,
+        "expected_gain_ci": best["gain_ci"],
+        "price_per_1000": None,
+        "shown": "yes" if (best["p_adjusted"] or 1) <= 0.05 and gain > 0 else "not_yet",
+        "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
+    }
+
+
+def _vote(responses: list[dict[str, Any]]) -> float:
+    answers = [response["extracted"] for response in responses if response["extracted"] is not None]
+    # max takes the first of several, which is the most accurate model's.
+    winner = max(answers, key=answers.count) if answers else None
+    return next(response["score"] for response in responses if response["extracted"] == winner or winner is None)
+
+
+def _strategy(
+    name: str, members: list[str], scores: list[float], calls: float, best: str, measure: list[float]
+) -> dict[str, Any]:
+    changes, n = [own - other for own, other in zip(scores, measure, strict=True)], len(scores)
+    mean = sum(changes) / n
+    half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
+    gained, lost = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
+    p_value = _mcnemar(gained, lost)
+    return {
+        "strategy": name,
+        "members": members,
+        "weights": None,
+        "routes": None,
+        "draws": 1,
+        "n": n,
+        "split": "held_out",
+        "accuracy": round(100 * sum(scores) / n, 2),
+        "accuracy_ci": wilson(sum(scores), n),
+        "best_single": round(100 * sum(measure) / n, 2),
+        "best_single_model": best,
+        "gain": round(100 * mean, 2),
+        "gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
+        "p_value": p_value,
+        "p_adjusted": None if name == "single" else min(1.0, 3 * p_value),
+        "gained": gained,
+        "lost": lost,
+        "calls_per_question": calls,
+        "tokens_per_question": 12.5 * calls,
+        "seconds_per_question": 0.04 * calls,
+        "price_per_1000": None,
+    }
+
+
+def _mcnemar(gained: int, lost: int) -> float:
+    n, fewer = gained + lost, min(gained, lost)
     return round(min(1.0, 2 * sum(math.comb(n, i) for i in range(fewer + 1)) / 2**n), 5)
 
 
@@ -354,7 +433,8 @@ def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str
     run = _ensemble(selected, samples)
     names = " and ".join([", ".join(selected[:-1]), selected[-1]])
     reached = f"{run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone"
-    text = f"Ensemble {names}, in this order: on {run['n']} held-out questions they reach {reached}."
+    questions = f"{run['n']} held-out question{'s' if run['n'] > 1 else ''}"
+    text = f"Decoded together, {names} are better than one model alone: on {questions} they reach {reached}."
     return {"verdict": "ensemble", "text": text}
 
 

@@ -43,8 +43,9 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
     advice = advise(FITTING, compared(gained=60, lost=34, both=361, n=500))
     assert advice.verdict == "ensemble"
     assert advice.text == (
-        "Ensemble a and b, in this order: on 500 held-out questions unite scores 84.2 points, 5.2 more than the best "
-        "single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = 0.010)."
+        "Decoded together, a and b are better than one model alone: on 500 held-out questions unite scores 84.2 "
+        "points, 5.2 more than the best single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = "
+        "0.010)."
     )
     assert advice.questions_needed is None
 
@@ -53,7 +54,7 @@ def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     advice = advise(FITTING, compared(gained=10, lost=40, both=300, n=500))
     assert advice.verdict == "single"
     assert advice.text.startswith(
-        "Use a alone and do not ensemble a and b: on 500 held-out questions unite scores 62.0"
+        "Decoded together, a and b are worse than a alone: on 500 held-out questions unite scores 62.0"
     )
     assert "6.0 fewer than the best single model" in advice.text
 
@@ -116,15 +117,21 @@ def test_an_ensemble_that_gains_nothing_is_seldom_advised() -> None:
 def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
     advice = advise(FITTING)
     assert advice.verdict == "cannot_tell"
-    assert "a and b, in this order" in advice.text
+    assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone")
     assert "without --no-verify" in advice.text
 
 
-def test_nothing_fits_is_a_reason_to_use_the_primary_alone() -> None:
+def test_on_logs_no_option_is_named_that_the_user_did_not_give() -> None:
+    text = advise(FITTING, on_logs=True).text
+    assert "because no model runs with --logs" in text
+    assert "--no-verify" not in text and "--profiles" not in text
+
+
+def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     advice = advise(ALONE)
     assert advice.verdict == "single"
     assert advice.text == (
-        "Use a alone: by the rules the other candidate does not join it. "
+        "By the rules no set can decode together: the other candidate does not fit a. "
         "The next best, b: its gap to the primary is 20.00 points, over the limit of 10."
     )
 
@@ -141,7 +148,7 @@ def test_one_candidate_is_used_alone() -> None:
 
 
 def test_few_questions_are_said_to_tell_little() -> None:
-    assert "20 questions tell little: a single question is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
+    assert "20 questions tell little: one question is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
     assert "tell little" not in advise(FITTING, compared(2, 1, 9, 30)).text
 
 

@@ -204,6 +204,8 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "fragile": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
+    strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
+    strategy |= {"accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "gain": 1.0, "p_adjusted": 0.5, "calls_per_question": 1.0}
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
@@ -218,8 +220,12 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
             }
         ],
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
-        "alternatives": [{"method": "voting", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}],
-        "advice": {"verdict": "single", "text": HOSTILE},
+        "strategies": [strategy],
+        "advice": {
+            "verdict": "single",
+            "text": HOSTILE,
+            "recommendation": {**strategy, "shown": "yes", "text": HOSTILE},
+        },
     }
     progress = Progress()
     progress.say(HOSTILE)
@@ -232,6 +238,102 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     assert "⟨U+202E⟩" in captured.out
     for text in ("[bold]b[/]", "[link=x]y[/]", ":fire:", "⟨U+202E⟩", "␛[31mred"):
         assert text in re.sub(r"[\s│]+", "", captured.err) or text in captured.err
+
+
+def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
+    """A result of many candidates, all but two of which the rules reject."""
+    status = ["primary", "selected", *["rejected"] * (candidates - 2)]
+    return {
+        "task": {"name": "sums", "n": 300, "split": "dev"},
+        "candidates": [
+            {
+                "model": names.format(n),
+                "accuracy": 90.0 - n,
+                "accuracy_ci": [80.0, 95.0],
+                "mean_length": 12.0,
+                "accuracy_macro": 88.0,
+                "truncated": 1,
+                "ece": None,
+                "status": status[n],
+                "reason": f"reason {n}",
+                "fragile": None,
+            }
+            for n in range(candidates)
+        ],
+        "search": None,
+        "ensemble": None,
+        "strategies": [
+            {
+                "strategy": name,
+                "members": members,
+                "draws": 1,
+                "n": 1,
+                "best_single_model": "a",
+                "accuracy": 50.0 + gain,
+            }
+            | {"accuracy_ci": [1.0, 2.0], "gain": gain, "p_adjusted": p, "calls_per_question": calls}
+            for name, members, gain, p, calls in (
+                ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
+                ("single", ["a"], 0.0, None, 1.0),
+                ("router", ["a", "b"], -3.0, 0.3, 1.0),
+            )
+        ],
+        "advice": {
+            "verdict": "cannot_tell",
+            "text": "The set was not run.",
+            "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
+            | {"text": "Ask a, b and c."},
+        },
+    }
+
+
+def test_the_conclusion_is_what_to_run_what_is_shown_the_verdict_and_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_conclusion(printed(3), tmp_path / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "Recommended: Ask a, b and c.",
+        "Shown by the test: not yet (p < 0.001 after Holm's correction for 2 strategies)",
+        "The set was not run.",
+    ]
+    assert lines[3].startswith("Report: ") and len(lines) == 4
+
+
+def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(printed(3))
+    table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
+    rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
+    assert rows[0] == "strategy points 95% interval gain p calls"
+    assert rows[2:] == [
+        "Cascade, 3 models * 54.0 1.0 to 2.0 +4.0 < 0.001 2.2",
+        "a alone 50.0 1.0 to 2.0 0.0 – 1.0",
+        "Router, 2 models 47.0 1.0 to 2.0 -3.0 0.30 1.0",
+        "* recommended",
+    ]
+
+
+def test_of_many_candidates_only_the_first_rejected_ones_have_their_reasons_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_tables(printed(28))
+    shown = capsys.readouterr().err
+    assert re.findall(r"reason \d+", shown) == [f"reason {n}" for n in range(7)]
+    assert "The report has the reasons of 21 more candidates." in shown
+    print_tables(printed(7))
+    assert "more candidate" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["model-{:02}", "a-model-with-a-longer-name-{:02}", "a-model-with-a-very-long-name-of-45-chars-{:02}"]
+)
+def test_a_name_is_not_broken_to_make_room_for_details(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_tables(printed(28, name))
+    table = capsys.readouterr().err.partition("Strategies")[0]
+    assert all(f" {name.format(n)} " in table for n in range(28))
 
 
 def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Place) -> None:
@@ -397,7 +499,7 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds", "tokens_per_second", "peak_memory", "command")
+            costs = ("seconds", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

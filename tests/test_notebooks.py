@@ -22,7 +22,7 @@ LIMIT = 120
 SHOWS = {
     "01-quickstart.ipynb": [r"^ensemble\n", r"gain: \d+\.\d points", r"' The answer is 17\.'"],
     "02-reading-a-report.ipynb": [
-        r"mended \d+, broke \d+: p = (0\.\d{3}); the report says \1\n",
+        r"corrected \d+, made wrong \d+: p = (0\.\d{3}); the report says \1\n",
         r"disagreement 0\.\d\d",
     ],
     "03-inside-one-step.ipynb": [r"together +The answer is 81\.\n", r"'8' .* first choice of terse-mistral\n"],

@@ -237,21 +237,38 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "search",
             "pairs",
             "ensemble",
-            "alternatives",
+            "strategies",
             "advice",
             "provenance",
         )
     ]
     assert result["schema_version"] == 1
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
-    assert result["rules"] == {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3}
+    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_calls": 5}
+    assert result["rules"] == limits
     wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
     assert all(wanted <= candidate.keys() for candidate in result["candidates"])
     assert len({tuple(candidate) for candidate in result["candidates"]}) <= 2  # the profiled ones, and the failed
     assert all({"a", "b", "gap", "length_ratio", "bleu"} <= pair.keys() for pair in result["pairs"])
     wanted = {"method", "k", "n", "split", "accuracy", "best_single", "delta", "delta_ci", "p_value"}
     assert wanted <= result["ensemble"].keys()
-    assert {"verdict", "text"} <= result["advice"].keys()
+    assert {"verdict", "text", "recommendation"} <= result["advice"].keys()
+    wanted = {
+        "strategy",
+        "members",
+        "n",
+        "split",
+        "accuracy",
+        "accuracy_ci",
+        "gain",
+        "gain_ci",
+        "p_value",
+        "p_adjusted",
+    }
+    wanted |= {"calls_per_question", "tokens_per_question", "seconds_per_question", "price_per_1000"}
+    assert result["strategies"] and all(wanted <= strategy.keys() for strategy in result["strategies"])
+    wanted = {"strategy", "members", "method", "expected_gain", "expected_gain_ci", "calls_per_question", "shown"}
+    assert wanted <= result["advice"]["recommendation"].keys()
     assert {"command", "versions", "seed", "models", "device", "dtype"} <= result["provenance"].keys()
 
 
@@ -260,7 +277,7 @@ def test_a_line_of_the_samples_has_the_keys_of_the_interface(place: Place, model
     samples = [without_nan(json.dumps(sample)) for sample in samples_of(outcome)]
     assert [sample["split"] for sample in samples] == ["dev"] * 6 + ["held_out"] * 6
     for sample in samples:
-        assert list(sample) == ["id", "prompt", "reference", "split", "responses", "ensemble"]
+        assert list(sample) == ["id", "prompt", "reference", "split", "responses", "ensemble", "recommended"]
         assert sample["responses"].keys() == {"alpha", "beta"}
         for response in sample["responses"].values():
             assert list(response) == ["text", "extracted", "score", "length", "finish_reason", "error"]

@@ -80,7 +80,7 @@ def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_i
     advice = undecodable(selection, found.remote)
     assert advice.verdict == "single"
     assert advice.text.startswith(
-        "Use far alone: by the rules far, a and there fit, but far and there are behind a server"
+        "No set can decode together: by the rules far, a and there fit, but far and there are behind a server"
     )
     assert behind_server(selection, found.remote, selection.selected) is None
 
@@ -88,7 +88,7 @@ def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_i
 def test_one_behind_a_server_that_nobody_joins_is_advised_alone() -> None:
     found = pool("far", far=95, a=60)
     advice = undecodable(found.select(Rules()), found.remote)
-    assert advice.text == "Use far alone: by the rules no other candidate joins it."
+    assert advice.text == "By the rules no set can decode together: no other candidate fits far."
     assert undecodable(pool("far", far=95).select(Rules()), found.remote).text == (
         "Use far alone: it is the only candidate that could be run."
     )

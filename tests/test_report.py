@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_result, make_samples, write_json, write_run
+from report_fixture import make_result, make_samples, recommend, write_json, write_run
 
 from ensemble.errors import InputError
 from reports import write_report
+from reports.read import read_run
+from reports.sections.card import evidence
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +67,91 @@ def text_of(page: str) -> str:
 
 def test_the_verdict_and_how_sure_it_is_come_first(page: str) -> None:
     text = text_of(page)
-    assert "Ensemble these three models." in text
+    assert "Run a cascade of three models." in text
+    assert "Recommended: " in text
     assert "+9.0 points over the best single model" in text
-    assert "The 95% interval of the difference, +1.1 to +16.9 points, leaves out zero." in text
-    assert text.index("leaves out zero") < text.index("The chosen set") < text.index("Every candidate of the pool")
+    assert "The 95% interval of the difference, +1.1 to +16.9 points, does not include zero." in text
+    places = ("does not include zero", "What is proven", "The set that decodes together", "Every candidate of the pool")
+    assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
+
+
+def recommending(result: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A result that recommends the first strategy of a name."""
+    strategies = sorted(result["strategies"], key=lambda row: row["strategy"] not in names)
+    return {**result, "strategies": strategies, "advice": {**result["advice"], "recommendation": recommend(strategies)}}
+
+
+def without_recommendation(result: dict[str, Any]) -> dict[str, Any]:
+    """A result as older versions wrote it."""
+    return {**result, "strategies": [], "advice": {**result["advice"], "recommendation": None}}
+
+
+def test_without_a_recommendation_the_headline_is_the_verdict(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = text_of(written(tmp_path, without_recommendation(result)))
+    assert "Ensemble these three models." in text
+    assert "Recommended" not in text and "What is proven" not in text and "Calls" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("cascade", "Run a cascade of three models."),
+        ("vote", "Take a vote of three models."),
+        ("unite", "Decode these three models together."),
+        ("single", "Use {} alone."),
+    ],
+)
+def test_the_headline_is_what_to_run(tmp_path: Path, result: dict[str, Any], name: str, headline: str) -> None:
+    changed = recommending(result, name)
+    page = written(tmp_path, changed)
+    assert headline.format(changed["strategies"][0]["members"][0]) in text_of(page)
+    assert "too close to call" not in text_of(page).lower()
+    # The row of the table is marked once.
+    assert page.count('<span class="tag">recommended</span>') == 1
+    marked = page.partition('<tr class="recommended">')[2].partition("</tr>")[0]
+    assert changed["strategies"][0]["members"][0] in marked
+
+
+@pytest.mark.parametrize(("low", "explained"), [(1.0, True), (-1.0, False)])
+def test_an_interval_that_disagrees_with_the_test_is_explained(
+    tmp_path: Path, result: dict[str, Any], low: float, explained: bool
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["recommendation"] |= {"expected_gain_ci": [low, 9.0], "shown": "not_yet"}
+    text = text_of(written(tmp_path, changed))
+    assert ("The interval is that of this strategy alone" in text) is explained
+
+
+@pytest.mark.parametrize(("shown", "words"), [("yes", "yes"), ("not_yet", "not yet"), ("no", "no")])
+def test_what_to_run_and_what_is_shown_are_two_things(
+    tmp_path: Path, result: dict[str, Any], shown: str, words: str
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["recommendation"]["shown"] = shown
+    text = text_of(written(tmp_path, changed))
+    assert f"Shown by the test {words} " in text
+    assert result["advice"]["text"] in text.partition("What is proven about decoding together")[2]
+
+
+def test_another_best_model_on_the_held_out_questions_is_explained(tmp_path: Path, result: dict[str, Any]) -> None:
+    primary = result["selected"][0]
+    other = result["selected"][1]
+    for row in result["strategies"]:
+        row["best_single_model"] = other
+    result["ensemble"]["best_single_model"] = other
+    sentence = f"{primary} was the most accurate model on the dev questions, {other} on the held-out ones"
+    assert text_of(written(tmp_path, result)).count(sentence) == 1
+    for row in result["strategies"]:
+        row["best_single_model"] = primary
+    result["ensemble"]["best_single_model"] = primary
+    assert "was the most accurate model on the dev" not in text_of(written(tmp_path, result))
+
+
+def test_one_question_is_not_called_questions(tmp_path: Path) -> None:
+    samples = make_samples(dev=30, held_out=1)
+    text = text_of(written(tmp_path, make_result(samples)))
+    assert "1 held-out question for the verdict" in text
+    assert not re.search(r"\b1 (held-out )?questions", text)
 
 
 def test_every_candidate_is_there_with_its_status_and_reason(run: Path, page: str) -> None:
@@ -145,6 +228,7 @@ def test_a_result_where_every_candidate_failed_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_single_model_is_named_in_the_headline(tmp_path: Path, result: dict[str, Any]) -> None:
+    result["strategies"] = []
     result["advice"] = {"verdict": "single", "text": "Use terse-bytes: the ensemble adds nothing"}
     best = result["ensemble"]["best_single_model"]
     assert f"Use {best} alone." in text_of(written(tmp_path, result))
@@ -274,20 +358,51 @@ def test_a_refusal_does_not_wait_for_the_drawing_library(tmp_path: Path) -> None
     assert "has no result.json" in done.stdout
 
 
-def test_other_uses_of_the_answers_are_a_table_where_there_are_any(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert 'id="alternatives"' not in write_report(folder).read_text(encoding="utf-8")
-    voting = {"method": "voting <b>", "accuracy": 81.0, "accuracy_ci": [72.2, 87.5], "delta": 4.0, "p_value": 0.021}
-    write_json(folder, {**result, "alternatives": [voting]})
-    page = write_report(folder).read_text(encoding="utf-8")
-    table = page.partition('id="alternatives"')[2].partition("</table>")[0]
-    for shown in ("voting &lt;b&gt;", "81.0", "72.2 to 87.5", "+4.0", "= 0.021"):
-        assert shown in table
+@pytest.mark.parametrize(("name", "is_said"), [("cascade", True), ("unite", False)])
+def test_a_card_of_the_set_says_if_another_strategy_is_recommended(
+    tmp_path: Path, result: dict[str, Any], name: str, is_said: bool
+) -> None:
+    changed = recommending(result, name)
+    for row in changed["strategies"]:
+        row["members"] = result["selected"] if len(row["members"]) > 1 else row["members"]
+    card = evidence(read_run(write_json(tmp_path, changed)))
+    assert "**Ensemble these" in card
+    assert ("The run recommends another strategy than this set." in card) is is_said
+
+
+def strategies_table(page: str) -> str:
+    return page.partition('<table class="board sortable strategies">')[2].partition("</table>")[0]
+
+
+def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[str, Any]) -> None:
+    vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
+    vote |= {
+        "weights": [1.52, 0.7, 0.66],
+        "gain": -4.0,
+        "gain_ci": [-9.0, 1.0],
+        "p_adjusted": 0.0004,
+        "price_per_1000": 1.2,
+    }
+    table = strategies_table(written(tmp_path, result))
+    row = table.partition('data-value="Vote, 3 models"')[2].partition("</tr>")[0]
+    accuracy = f"{vote['accuracy']:.1f}"
+    for shown in (accuracy, "\u22124.0", "\u22129.0 to +1.0", "&lt; 0.001", "3.00", "37.5", "120 ms", "$1.20", "(1.5)"):
+        assert shown in row, shown
+    # A loss has another colour than a gain.
+    assert '<span class="loss">\u22124.0' in row and table.count('class="loss"') == 1
+    assert "0.000" not in text_of(table)
+
+
+def test_a_result_of_an_older_version_has_no_strategies(tmp_path: Path, result: dict[str, Any]) -> None:
+    del result["strategies"], result["advice"]["recommendation"]
+    alternatives = [{"method": "voting", "accuracy": 81.0, "delta": 4.0, "p_value": 0.021}]
+    page = written(tmp_path, {**result, "alternatives": alternatives})
+    assert 'id="strategies"' not in page and "Ensemble these three models." in text_of(page)
 
 
 def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
-    result["ensemble"] |= {"delta": -34.0, "delta_ci": [-40.0, -28.0]}
+    told = result["advice"]["recommendation"]
+    told |= {"expected_gain": -34.0, "expected_gain_ci": [-40.0, -28.0]}
     for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):
         drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
         assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from report_browser import browser, open_report, prefer, resize
-from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
+from report_fixture import (
+    make_evaluation,
+    make_result,
+    make_samples,
+    recommend,
+    write_evaluation,
+    write_json,
+    write_run,
+)
 
 from advisor.choose.rules import select
 from advisor.records import Rules, Standing
@@ -87,12 +95,12 @@ def test_figures_take_the_themes_colours(window: Any) -> None:
 
 
 def board(window: Any) -> list[str]:
-    return [name.text for name in find(window, ".board tbody th > bdi")]
+    return [name.text for name in find(window, "#leaderboard tbody th > bdi")]
 
 
 def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None:
     best_first = board(window)
-    heads = {head.text.split("\u2009")[0]: head for head in find(window, ".board thead th")}
+    heads = {head.text.split("\u2009")[0]: head for head in find(window, "#leaderboard thead th")}
     assert heads["No."].get_attribute("aria-sort") == "ascending"
     button = heads["Length"].find_element("tag name", "button")
     button.click()
@@ -109,7 +117,7 @@ def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None
 
 
 def test_a_sort_button_works_by_keyboard(window: Any) -> None:
-    button = find(window, ".board thead th button")[1]
+    button = find(window, "#leaderboard thead th button")[1]
     window.execute_script("arguments[0].focus()", button)
     button.send_keys("\ue007")
     assert board(window) == sorted(board(window))
@@ -205,7 +213,7 @@ def shown_examples(window: Any) -> list[str]:
     return list(window.execute_script(script))
 
 
-@pytest.mark.parametrize("tag", ["mended", "broke", "lone", "wrong", "cut"])
+@pytest.mark.parametrize("tag", ["corrected", "made_wrong", "lone", "wrong", "cut"])
 def test_a_filter_shows_the_examples_with_its_tag(window: Any, tag: str) -> None:
     every = examples(window)
     expected = [example["id"] for example in every if tag in example["tags"]]
@@ -240,7 +248,7 @@ def test_an_example_is_built_when_it_is_opened(window: Any) -> None:
 
 
 def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
-    click(window, "[data-filter=mended]")
+    click(window, "[data-filter=corrected]")
     find(window, "#explorer .example:not([hidden]) summary")[0].click()
     time.sleep(0.1)
     assert find(window, "#explorer .inside .answer.false mark")
@@ -325,7 +333,9 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         open_report(window, report)
         text = find(window, "body")[0].text
         assert (
-            "Ensemble these three models." in text and "Left out" in text and "These 12 examples show the most" in text
+            "Run a cascade of three models." in text
+            and "Left out" in text
+            and "These 12 examples show the most" in text
         )
         assert not find(window, ".limits")[0].is_displayed()
         assert not find(window, "thead button")
@@ -395,3 +405,62 @@ def test_methods_sort_by_what_they_cost_and_what_was_left_out_stays_last(driver:
         assert [float(cost) for cost in costs[:-1]] == sorted(
             (float(cost) for cost in costs[:-1]), key=lambda c: order * c
         )
+
+
+def logs_run(folder: Path) -> Path:
+    """A run on logs: no texts, lengths of some models only, and a recommended cascade."""
+    samples = make_samples(dev=40, held_out=60)
+    result = make_result(samples)
+    cascade = next(row for row in result["strategies"] if row["strategy"] == "cascade")
+    strategies = [cascade, *(row for row in result["strategies"] if row["strategy"] in ("single", "vote"))]
+    result |= {"ensemble": None, "strategies": strategies}
+    result["advice"] |= {"verdict": "cannot_tell", "text": "Not run.", "recommendation": recommend(strategies)}
+    result["provenance"] = {"command": "advisor select --logs a.jsonl", "logs": [{"path": "a.jsonl", "format": "pool"}]}
+    for sample in samples:
+        own = sample["responses"]
+        for response in own.values():
+            response |= {"text": None, "finish_reason": "unknown"}
+        if sample["split"] == "held_out":
+            taken = max(own, key=lambda name: own[name]["score"])
+            sample["recommended"] = {"model": taken, "draw": 0, "extracted": "1", "score": own[taken]["score"]}
+        sample["ensemble"] = None
+    lines = (json.dumps(sample) + "\n" for sample in samples)
+    folder.mkdir(exist_ok=True)
+    (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    return write_report(write_json(folder, result))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, report: Path, theme: str) -> None:
+    resize(window, 390)
+    prefer(window, theme)
+    open_report(window, report)
+    assert window.execute_script("return document.documentElement.scrollWidth") <= 390
+    rows = find(window, "#strategies tbody tr")
+    assert len(rows) >= 4
+    script = """return [...arguments[0].querySelectorAll('td')].filter((cell) => cell.offsetWidth)
+                  .map((cell) => [getComputedStyle(cell, '::before').content, cell.getBoundingClientRect().right])"""
+    shown = window.execute_script(script, rows[0])
+    labels = {label.strip('"') for label, _ in shown}
+    assert {"Accuracy", "Gain", "p", "Calls a question", "Tokens a question", "Time of a question"} <= labels
+    assert max(right for _, right in shown) <= 390
+
+
+def test_strategies_sort_by_their_calls(window: Any) -> None:
+    head = next(each for each in find(window, "#strategies thead th") if each.text.startswith("Calls"))
+    head.find_element("tag name", "button").click()
+    cells = find(window, "#strategies [data-label='Calls a question']")
+    calls = [float(cell.get_attribute("data-value")) for cell in cells]
+    assert calls == sorted(calls) and calls[0] < calls[-1]
+
+
+def test_examples_without_texts_show_the_answers_and_whose_was_taken(driver: Any, tmp_path: Path) -> None:
+    open_report(driver, logs_run(tmp_path / "run"))
+    click(driver, "[data-filter=corrected]")
+    find(driver, "#explorer .example:not([hidden]) summary")[0].click()
+    time.sleep(0.1)
+    taken = find(driver, "#explorer .inside .answer.joint")
+    assert len(taken) == 1 and "taken" in taken[0].text and "read as" in taken[0].text
+    assert not find(driver, "#explorer .inside .answer pre")
+    assert "characters" in taken[0].text
+    assert driver.get_log("browser") == []

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import json
+import math
 import os
 import unicodedata
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from reports.text import visible
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)
 EVALUATION = make_evaluation(RESULT)
-FIXED = {"status", "verdict", "split", "finish_reason", "level"}
+FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [
@@ -143,6 +144,56 @@ def test_visible_text_has_nothing_unseen_and_stays_as_it_is(text: str, keep_line
     assert not {char for char in shown if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - kept
     assert visible(shown, keep_lines=keep_lines) == shown
     shown.encode("utf-8")
+
+
+HOSTILE_STRATEGIES: list[tuple[Any, str]] = [
+    (["vote"], "strategies should be a list of objects"),
+    ({"strategy": "vote"}, "strategies should be a list of objects"),
+    ([{"members": ["a"]}], r"strategies\[0\]: strategy should be the strategy's name"),
+    ([{"strategy": "vote", "members": "a"}], r"strategies\[0\]: members should be a list of names"),
+    ([{"strategy": "vote", "members": []}], "members should be a list of names"),
+    ([{"strategy": "vote", "members": [1]}], "members should be a list of names"),
+    ([{"strategy": "vote", "members": ["a"], "accuracy": "80"}], "accuracy should be a number"),
+    ([{"strategy": "vote", "members": ["a"], "gain_ci": [1]}], r"gain_ci should be \[low, high\]"),
+    ([{"strategy": "vote", "members": ["a"], "weights": ["1"]}], "weights should be a list of numbers"),
+    ([{"strategy": "vote", "members": ["a"], "calls_per_question": []}], "calls_per_question should be a number"),
+]
+
+
+@pytest.mark.parametrize(("strategies", "message"), HOSTILE_STRATEGIES)
+def test_strategies_of_another_form_are_refused_with_their_place(tmp_path: Path, strategies: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_run(write_json(tmp_path, {**RESULT, "strategies": strategies}))
+
+
+def test_numbers_of_a_strategy_that_are_none_are_dashes(tmp_path: Path) -> None:
+    names = ("accuracy", "gain", "p_adjusted", "calls_per_question", "n")
+    strategy = {"strategy": "vote", "members": ["a", "b", "c"], **dict.fromkeys(names, math.nan)}
+    strategy |= {"accuracy_ci": [math.nan, math.inf], "gain_ci": [None, 1]}
+    advice = {
+        **RESULT["advice"],
+        "recommendation": {**strategy, "expected_gain": math.nan, "shown": "yes", "text": "x"},
+    }
+    write_json(tmp_path, {**RESULT, "strategies": [strategy], "advice": advice})
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    table = page.partition('<table class="board sortable strategies">')[2].partition("</table>")[0]
+    assert "nan" not in table.lower() and "inf" not in table.lower() and table.count("–") == 4
+
+
+def test_ten_thousand_strategies_with_a_thousand_members_each_make_a_small_page(tmp_path: Path) -> None:
+    members = [f"m{number}" for number in range(1000)]
+    strategy = {**RESULT["strategies"][0], "strategy": "vote", "members": members}
+    result = {**RESULT, "strategies": [strategy] * 10_000}
+    page = write_report(write_json(tmp_path, result)).read_text(encoding="utf-8")
+    assert len(page) < 1_000_000
+    assert "The first 100 of 10,000" in page and "and 988 more" in page
+
+
+@pytest.mark.parametrize("shown", ["maybe", 1, ["yes"]])
+def test_what_is_shown_is_one_of_three_words(tmp_path: Path, shown: object) -> None:
+    advice = {**RESULT["advice"], "recommendation": {**RESULT["advice"]["recommendation"], "shown": shown}}
+    with pytest.raises(InputError, match="shown should be yes or not_yet or no"):
+        read_run(write_json(tmp_path, {**RESULT, "advice": advice}))
 
 
 def test_controls_and_bidi_marks_are_spelt_out() -> None:

@@ -128,7 +128,9 @@ def samples_of(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield from _samples(outcome.task, "dev", (*outcome.profiles, *outcome.dropped))
     if outcome.held_out is not None:
         together = outcome.verified.ensemble if outcome.verified is not None else None
-        yield from _samples(outcome.held_out, "held_out", outcome.alone, together, outcome.traces)
+        yield from _samples(
+            outcome.held_out, "held_out", outcome.alone, together, outcome.traces, _recommended(outcome)
+        )
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -245,6 +247,8 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     if profile is None or task is None:
         return dict.fromkeys(_DETAILS)
     groups = profile.groups
+    # One group is the whole task.
+    groups = groups if len(groups) > 1 else {}
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
         "ece": calibration_error(profile),
@@ -370,6 +374,7 @@ def _samples(
     profiles: Sequence[Profile],
     ensemble: Profile | None = None,
     traces: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    recommended: StrategyResult | None = None,
 ) -> Iterator[dict[str, Any]]:
     answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
     for n, example in enumerate(task.examples):
@@ -381,7 +386,23 @@ def _samples(
             "split": split,
             "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},
             "ensemble": None if ensemble is None else {**_answer(ensemble.answers[n]), "trace": traces.get(n)},
+            "recommended": None if recommended is None else _taken(recommended, n),
         }
+
+
+def _recommended(outcome: Outcome) -> StrategyResult | None:
+    """The recommended strategy if it takes the response of one of several members, or one of several responses."""
+    recommendation = outcome.advice.recommendation
+    if recommendation is None or recommendation.strategy.name == "single":
+        return None
+    return next((each for each in outcome.strategies if each.strategy == recommendation.strategy and each.takes), None)
+
+
+def _taken(result: StrategyResult, n: int) -> dict[str, Any]:
+    """Whose response a strategy takes to a question; for one model with several responses, which of them."""
+    members, answer, place = result.strategy.members, result.profile.answers[n], result.takes[n]
+    model, draw = (members[place], 0) if len(members) > 1 else (members[0], place)
+    return {"model": model, "draw": draw, "extracted": answer.extracted, "score": answer.score}
 
 
 def _answer(answer: Answer) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[st
         with tempfile.TemporaryDirectory(dir=out) as folder:
             fresh = Path(folder)
             # ASCII escapes keep Unicode's line separators in a response from ending a line.
-            lines = "".join(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples)
-            (fresh / "samples.jsonl").write_text(lines, encoding="utf-8", newline="\n")
+            with (fresh / "samples.jsonl").open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples)
             (fresh / "result.json").write_text(_json(result), encoding="utf-8", newline="\n")
             # The old result goes first and the new one comes last: at no moment is a result beside another run's
             # samples. The old report would show another run's figures.

@@ -12,23 +12,33 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from reports.text import visible
+from advisor.records import signed
+from reports.text import chance, counted, p_value, shown, strategy, visible
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
 
 # Only some tasks have these: a mean over groups needs groups, and calibration needs choices.
-_DETAILS = {"accuracy_macro": ("macro", ".1f"), "ece": ("ECE", ".3f")}
+_DETAILS = {
+    "mean_length": ("length", ".0f"),
+    "accuracy_macro": ("macro", ".1f"),
+    "truncated": ("cut off", "d"),
+    "ece": ("ECE", ".3f"),
+}
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
+_REASONS = 5  # of rejected candidates, and of failed ones; the report has all
 _CANDIDATES = 5  # of a step in a trace: a union has up to 30, and those below are near 0
 
 
 def print_tables(result: Mapping[str, Any]) -> None:
-    """Print the leaderboard with the reasons, and the ensemble next to its members, on standard error."""
+    """Print the leaderboard with the reasons, the ensemble beside its members, and the strategies on standard error."""
     console = Console(stderr=True, highlight=False)
-    console.print(leaderboard(result))
-    for candidate in result["candidates"]:
+    console.print(leaderboard(result, console.width))
+    told, untold = _told(result["candidates"])
+    for candidate in told:
         console.print(Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}"))
+    if untold:
+        console.print(f"The report has the reasons of {counted(untold, 'more candidate')}.")
     if groups := next((candidate["groups"] for candidate in result["candidates"] if candidate.get("groups")), None):
         console.print(
             f"Points are the mean over all questions (micro); macro is the mean over {len(groups)} groups of "
@@ -41,7 +51,10 @@ def print_tables(result: Mapping[str, Any]) -> None:
         console.print(searched(result))
     if result["ensemble"]:
         console.print()
-        console.print(held_out(result["ensemble"], result["alternatives"]))
+        console.print(held_out(result["ensemble"]))
+    if result["strategies"]:
+        console.print()
+        console.print(strategies(result))
 
 
 def print_methods(evaluation: Mapping[str, Any]) -> None:
@@ -59,10 +72,16 @@ def print_methods(evaluation: Mapping[str, Any]) -> None:
 
 
 def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
-    """Print the advice and the place of the report, on standard output."""
+    """Print the recommendation, whether it is shown, the verdict and the place of the report, on standard output."""
     console = Console(highlight=False)
-    # A file or a program gets the advice as one line.
-    console.print(_plain(result["advice"]["text"]), soft_wrap=not console.is_terminal)
+    advice = result["advice"]
+    recommendation = advice["recommendation"]
+    lines = [advice["text"]]
+    if recommendation:
+        lines = [f"Recommended: {recommendation['text']}", f"Shown by the test: {_shown(result)}", *lines]
+    for line in lines:
+        # A file or a program gets each as one line.
+        console.print(_plain(line), soft_wrap=not console.is_terminal)
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
 
@@ -85,27 +104,58 @@ def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
             yield f"  {mark} {100 * candidate.mean:5.1f}%  {text:16} {shares}   (top k of {members})"
 
 
-def leaderboard(result: Mapping[str, Any]) -> Table:
-    """The candidates, best first, with the decisions of the rules."""
-    task = result["task"]
-    questions = f", {task['n']} {task['split']} questions" if task["n"] else ""
+def leaderboard(result: Mapping[str, Any], width: int = 1000) -> Table:
+    """The candidates, best first, with the decisions of the rules.
+
+    Args:
+        result: The contents of ``result.json``.
+        width: Of the terminal, in characters. Columns are left out where the names would not fit.
+    """
+    task, candidates = result["task"], result["candidates"]
+    questions = f", {counted(task['n'], task['split'] + ' question')}" if task["n"] else ""
     table = _table(f"{task['name']}{questions}")
-    details = [key for key in _DETAILS if any(candidate.get(key) is not None for candidate in result["candidates"])]
+    known = [key for key in _DETAILS if any(candidate.get(key) for candidate in candidates)]
+    # The names, points, interval and status take this much, with the spaces between them; a detail takes 8.
+    room = width - max(len(visible(candidate["model"])) for candidate in candidates) - 36
+    details = known[: max(room // 8, 0)]
     for detail in details:
-        table.add_column(_DETAILS[detail][0], justify="right")
-    table.add_column("length", justify="right")
-    table.add_column("cut off", justify="right")
-    table.add_column("")
-    for candidate in result["candidates"]:
+        table.add_column(_DETAILS[detail][0], justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for candidate in candidates:
         status = candidate["status"]
         table.add_row(
             _plain(candidate["model"]),
             _number(candidate["accuracy"], ".1f"),
             _interval(candidate["accuracy_ci"]),
             *(_number(candidate.get(detail), _DETAILS[detail][1]) for detail in details),
-            _number(candidate["mean_length"], ".0f"),
-            _number(candidate["truncated"], "d"),
             f"[{_MARKS[status]}]{status}",
+        )
+    return table
+
+
+def strategies(result: Mapping[str, Any]) -> Table:
+    """All strategies on the held-out questions, the best first; the recommended one is marked."""
+    rows, recommendation = result["strategies"], result["advice"]["recommendation"]
+    title = (
+        f"Strategies, {counted(rows[0]['n'], 'held-out question')}, compared with {rows[0]['best_single_model']} alone"
+    )
+    table = _table(title, "strategy")
+    table.caption_justify = "left"
+    for heading in ("gain", "p", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
+        if recommendation and _is_same(row, recommendation):
+            name.stylize("bold green")
+            name.append(" *")
+            table.caption = "* recommended"
+        table.add_row(
+            name,
+            _number(row["accuracy"], ".1f"),
+            _interval(row["accuracy_ci"]),
+            signed(row["gain"]),
+            chance(row["p_adjusted"]),
+            _number(row["calls_per_question"], ".1f"),
         )
     return table
 
@@ -129,23 +179,22 @@ def searched(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def held_out(ensemble: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]] = ()) -> Table:
-    """The ensemble on the held-out questions, next to its members and to other uses of their answers."""
-    table = _table(f"{ensemble['n']} held-out questions")
+def held_out(ensemble: Mapping[str, Any]) -> Table:
+    """The ensemble on the held-out questions, next to its members."""
+    table = _table(counted(ensemble["n"], "held-out question"))
     for member in ensemble["members"]:
         table.add_row(_plain(member["model"]), _number(member["accuracy"], ".1f"), _interval(member["accuracy_ci"]))
     table.add_row(
         f"[bold]{ensemble['method']}", _number(ensemble["accuracy"], ".1f"), _interval(ensemble["accuracy_ci"])
     )
-    for other in alternatives:
-        table.add_row(f"or {other['method']}", _number(other["accuracy"], ".1f"), _interval(other["accuracy_ci"]))
     return table
 
 
 def methods_table(evaluation: Mapping[str, Any]) -> Table:
     """Every member, every method, and self-consistency as the control, on the same questions."""
     best = evaluation["best_single"]
-    title = f"{evaluation['task']}, {evaluation['n']} {evaluation['split']} questions, compared with {best} alone"
+    questions = counted(evaluation["n"], f"{evaluation['split']} question")
+    title = f"{evaluation['task']}, {questions}, compared with {best} alone"
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold", min_width=16)
     for heading in ("points", "95%", "gain", "p", "ms/token", "joint", "entries"):
@@ -155,7 +204,7 @@ def methods_table(evaluation: Mapping[str, Any]) -> Table:
     table.add_section()
     for entry in evaluation["methods"]:
         p_value = entry["p_value"] if entry["p_adjusted"] is None else entry["p_adjusted"]
-        difference = _number(entry["delta"], "+.1f"), _number(p_value, ".3f")
+        difference = "–" if entry["delta"] is None else signed(entry["delta"]), chance(p_value)
         table.add_row(*_scores(entry["method"], entry), *difference, *_costs(entry))
     return table
 
@@ -178,12 +227,40 @@ def _costs(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _table(title: str) -> Table:
-    table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE)
-    table.add_column("model", overflow="fold")
+def _table(title: str, first: str = "model") -> Table:
+    table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("95% interval", justify="right", no_wrap=True)
     return table
+
+
+def _told(candidates: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
+    """The candidates whose reasons are printed, and the number of the others."""
+    left = dict.fromkeys(("rejected", "failed"), _REASONS)
+    told = []
+    for candidate in candidates:
+        status = candidate["status"]
+        if left.get(status, 1) > 0:
+            told.append(candidate)
+        if status in left:
+            left[status] -= 1
+    return told, len(candidates) - len(told)
+
+
+def _shown(result: Mapping[str, Any]) -> str:
+    recommendation = result["advice"]["recommendation"]
+    answer = shown(recommendation["shown"])
+    if recommendation["strategy"] == "single":
+        return f"{answer}; the test compares the other strategies with this model"
+    p = next((row["p_adjusted"] for row in result["strategies"] if _is_same(row, recommendation)), None)
+    tests = sum(row["strategy"] != "single" for row in result["strategies"])
+    corrected = f" after Holm's correction for {tests} strategies" if tests > 1 else ""
+    return answer if p is None else f"{answer} (p {p_value(p)}{corrected})"
+
+
+def _is_same(row: Mapping[str, Any], recommendation: Mapping[str, Any]) -> bool:
+    return all(row[key] == recommendation[key] for key in ("strategy", "members", "draws"))
 
 
 def _plain(text: str) -> Text:

@@ -1,7 +1,7 @@
-"""The verdict: ensemble these models, use one alone, or "cannot tell", in words for readers who do not know the paper.
+"""The verdict on the set that decodes together: better, worse or "cannot tell", in words for readers without the paper.
 
-Also the margins: which decisions of the rules other questions could have changed. Other uses of the members than an
-ensemble or the best single model are in :mod:`advisor.verify.strategies`.
+The verdict says what is proven, and not what to run: that is in :mod:`advisor.verify.recommendation`. Also the margins:
+which decisions of the rules other questions could have changed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, signed, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
 from advisor.verify.recommendation import Recommendation
+from reports.text import counted
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -20,10 +21,10 @@ FEW_QUESTIONS = 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do, and why, in plain sentences.
+    """What is proven about the set that decodes together, in plain sentences, and what to run.
 
     Attributes:
-        verdict: What to do.
+        verdict: ``ensemble`` for a set that is better than one model, ``single`` for a worse one or none.
         text: The set, its figures and their uncertainty.
         recommendation: What to run; None if nothing was compared on held-out questions.
         questions_needed: If the verdict is ``cannot_tell`` although the ensemble was run: the number of questions, in
@@ -61,7 +62,12 @@ class Margin:
 
 
 def advise(
-    selection: Selection, comparison: Comparison | None = None, *, level: float = LEVEL, tries: int = 1
+    selection: Selection,
+    comparison: Comparison | None = None,
+    *,
+    level: float = LEVEL,
+    tries: int = 1,
+    on_logs: bool = False,
 ) -> Advice:
     """Say whether the chosen set is worth running, and how certain that is.
 
@@ -71,6 +77,7 @@ def advise(
         level: The accepted probability of advising an ensemble that gains nothing, between 0 and 1.
         tries: The number of sets that were compared on these questions before this one was chosen, at least 1. The
             p-value is multiplied by it (Bonferroni; for the best one, Holm's method gives the same).
+        on_logs: Whether the answers come from logs, so that no set could be run.
 
     Returns:
         ``ensemble`` for a significant gain; ``single`` for a significant loss, or if no candidate fits the primary;
@@ -79,18 +86,18 @@ def advise(
     if len(selection.selected) < 2:
         return Advice("single", _nothing_fits(selection))
     if comparison is None:
-        return Advice("cannot_tell", _not_verified(selection.selected))
+        return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
     # The best member on these questions, which may be another one than the primary.
     names, best = join(selection.selected), comparison.best_single
     p_value = min(1.0, comparison.p_value * tries)
     figures, notes = _figures(comparison, p_value, tries, level), _notes(comparison)
     if p_value <= level and comparison.delta > 0:
-        return Advice("ensemble", f"Ensemble {names}, in this order: {figures}.{notes}")
+        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}.{notes}")
     if p_value <= level and comparison.delta < 0:
-        return Advice("single", f"Use {best} alone and do not ensemble {names}: {figures}.{notes}")
+        return Advice("single", f"Decoded together, {names} are worse than {best} alone: {figures}.{notes}")
     needed = questions_needed(comparison.delta, comparison.discordance, level / tries)
-    choice = f"to ensemble {names}, in this order, or to use {best} alone"
-    return Advice("cannot_tell", f"Cannot tell whether {choice}: {figures}. {_more(needed)}{notes}", needed)
+    text = f"Cannot tell whether {names}, decoded together, are better than {best} alone: {figures}."
+    return Advice("cannot_tell", f"{text} {_more(needed)}{notes}", needed)
 
 
 def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
@@ -192,14 +199,14 @@ def _margin(
 def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -> str:
     points = abs(comparison.delta)
     difference = "as many as" if points < 1e-9 else f"{points:.1f} {'more' if comparison.delta > 0 else 'fewer'} than"
-    low, high = comparison.delta_ci
+    interval = " to ".join(map(signed, comparison.delta_ci))
     p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
     tried = f" after correction for {tries} sets tried" if tries > 1 else ""
     tried += f", tested at the level {level:g}" if level != LEVEL else ""
     return (
-        f"on {comparison.n:,} held-out questions {comparison.method} scores {comparison.accuracy:.1f} points, "
+        f"on {counted(comparison.n, 'held-out question')} {comparison.method} scores {comparison.accuracy:.1f} points, "
         f"{difference} the best single model, {comparison.best_single} with {comparison.best_single_accuracy:.1f} "
-        f"({100 * (1 - comparison.level):g}% interval of the difference {low:+.1f} to {high:+.1f}, {p_text}{tried})"
+        f"({100 * (1 - comparison.level):g}% interval of the difference {interval}, {p_text}{tried})"
     )
 
 
@@ -207,15 +214,18 @@ def _more(needed: int | None) -> str:
     if needed is None:
         return "No difference was seen, so no number of questions can be estimated that would show one."
     return (
-        f"That may be chance: if the difference is really this large, about {needed:,} held-out questions in all would "
-        "show it with a probability of 80%."
+        f"That may be chance: if the difference is really this large, about {counted(needed, 'held-out question')} in "
+        "all would show it with a probability of 80%."
     )
 
 
 def _notes(comparison: Comparison) -> str:
     notes = ""
     if comparison.n < FEW_QUESTIONS:
-        notes += f" {comparison.n} questions tell little: a single question is {100 / comparison.n:.1f} points."
+        tells = "tells" if comparison.n == 1 else "tell"
+        notes += (
+            f" {counted(comparison.n, 'question')} {tells} little: one question is {100 / comparison.n:.1f} points."
+        )
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if comparison.accuracy == comparison.best_single_accuracy == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
@@ -231,13 +241,22 @@ def _nothing_fits(selection: Selection) -> str:
     if not rejected:
         ran = " that could be run" if len(selection.decisions) > 1 else ""
         return f"Use {primary} alone: it is the only candidate{ran}."
-    others = "the other candidate does not join" if len(rejected) == 1 else f"none of the other {len(rejected)} joins"
-    return f"Use {primary} alone: by the rules {others} it. The next best, {rejected[0].model}: {rejected[0].reason}."
-
-
-def _not_verified(selected: Sequence[str]) -> str:
+    others = "the other candidate does not fit" if len(rejected) == 1 else f"none of the other {len(rejected)} fits"
     return (
-        f"Cannot tell whether to ensemble {join(selected)}, in this order, or to use {selected[0]} alone: by the "
-        "rules they fit, but their ensemble was not run on held-out questions. To run it, use `advisor select` with a "
-        "pool of these models, without --no-verify and --profiles."
+        f"By the rules no set can decode together: {others} {primary}. The next best, {rejected[0].model}: "
+        f"{rejected[0].reason}."
+    )
+
+
+def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
+    why = (
+        "the set was not run, because no model runs with --logs. To test it, give `advisor select` a pool of these "
+        "models: --pool and --task"
+        if on_logs
+        else "the set was not run on held-out questions. To run it, use `advisor select` with a pool of these models, "
+        "without --no-verify and --profiles"
+    )
+    return (
+        f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "
+        f"they fit, but {why}."
     )

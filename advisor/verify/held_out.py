@@ -87,7 +87,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         if config.held_out is None:
             return chosen
         voters = _voters(pool, config.held_out, config.rules, models)
-        if max(len(models), len(voters)) < 2:
+        if len({*models, *voters}) < 2:
             return chosen
         # The set has to be better than the best candidate, even if a search found a set without it, or a server runs
         # it.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.records import LEVEL, Shown, join
+from advisor.records import LEVEL, Shown, join, signed
 from advisor.statistics import Interval
 from advisor.verify.strategies import Strategy, StrategyResult
+from reports.text import counted
 
 _SHOWN = {
     "yes": "the test shows that it is better",
@@ -48,7 +49,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL) -> Recomm
 
     Args:
         results: The strategies, the best first, as :func:`advisor.verify.strategies.compare_strategies` returns them.
-        level: The accepted probability that the test shows a gain although there is no gain, between 0 and 1.
+        level: The accepted probability of a false alarm, between 0 and 1.
     """
     if not results:
         return None
@@ -84,12 +85,12 @@ def describe(strategy: Strategy) -> str:
 
 def _text(best: StrategyResult, level: float) -> str:
     comparison = best.comparison
-    low, high = comparison.delta_ci
-    on = f"on {comparison.n:,} held-out questions it scores {comparison.accuracy:.1f} points"
+    gain, interval = signed(comparison.delta), " to ".join(map(signed, comparison.delta_ci))
+    on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
     if best.strategy.name == "single":
         return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
     calls = f"{best.calls:.1f} calls a question"
     return (
-        f"{describe(best.strategy)}: {on}, {comparison.delta:+.1f} ({low:+.1f} to {high:+.1f}) against the best single "
+        f"{describe(best.strategy)}: {on}, {gain} ({interval}) against the best single "
         f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}."
     )

@@ -18,13 +18,14 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     best, *others = selection.selected
     if not others:
         left = len(selection.decisions) - 1
-        why = "it is the only candidate that could be run" if not left else "by the rules no other candidate joins it"
-        return Advice("single", f"Use {best} alone: {why}.")
+        if not left:
+            return Advice("single", f"Use {best} alone: it is the only candidate that could be run.")
+        return Advice("single", f"By the rules no set can decode together: no other candidate fits {best}.")
     on_server = [name for name in selection.selected if name in remote]
     them = "them" if len(on_server) > 1 else "it"
     return Advice(
         "single",
-        f"Use {best} alone: by the rules {join(selection.selected)} fit, but {join(on_server)} "
+        f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
         f"{_are(on_server)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no "
         f"ensemble with {them} can be decoded token by token.",
     )

@@ -72,6 +72,9 @@ class StrategyResult:
 
     Attributes:
         strategy: The strategy.
+        profile: Its answers.
+        takes: For each question the number of the member whose response it takes, or of the response for
+            ``self_consistency``; empty for a set that decodes together.
         comparison: Its answers against the best single model on these questions.
         p_adjusted: The p-value after Holm's correction for all strategies but single models; None for a single model.
         calls: Responses that a question takes, on average.
@@ -81,6 +84,8 @@ class StrategyResult:
     """
 
     strategy: Strategy
+    profile: Profile
+    takes: tuple[int, ...]
     comparison: Comparison
     p_adjusted: float | None
     calls: float
@@ -145,7 +150,7 @@ def compare_strategies(
     answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
     if together is not None:
         strategy, profile = together
-        answers.append(_Answered(strategy, profile, dict.fromkeys(strategy.members, 1.0)))
+        answers.append(_Answered(strategy, profile, (), dict.fromkeys(strategy.members, 1.0)))
     if can_vote and len(voters) >= FEWEST_VOTERS:
         answers.extend(_votes(learned, alone, voters))
     if len(voters) > 1:
@@ -165,17 +170,21 @@ def compare_strategies(
 
 
 class _Answered(NamedTuple):
-    """A strategy, its answers to the held-out questions, and how often a question asks each member, on average."""
+    """A strategy's answers before they are compared; see :class:`StrategyResult`.
+
+    ``asked`` says how often a question asks each member, on average.
+    """
 
     strategy: Strategy
     profile: Profile
+    takes: tuple[int, ...]
     asked: Mapping[str, float]
 
 
 def _result(
     answered: _Answered, comparison: Comparison, p_adjusted: float | None, held_out: AnsweredSplit
 ) -> StrategyResult:
-    strategy, profile, asked = answered
+    strategy, profile, takes, asked = answered
     n = comparison.n
     costs = {name: held_out.profiles[name].cost for name in asked}
     if profile.cost.tokens:
@@ -186,6 +195,8 @@ def _result(
     seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
     return StrategyResult(
         strategy=strategy,
+        profile=profile,
+        takes=takes,
         comparison=comparison,
         p_adjusted=p_adjusted,
         calls=sum(asked.values()),
@@ -203,7 +214,7 @@ def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figu
 
 def _single(name: str, alone: Mapping[str, Profile]) -> _Answered:
     answers = alone[name].answers
-    return _Answered(Strategy("single", (name,)), Profile("single", answers), {name: 1.0})
+    return _Answered(Strategy("single", (name,)), Profile("single", answers), (0,) * len(answers), {name: 1.0})
 
 
 def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]) -> Iterator[_Answered]:
@@ -214,12 +225,11 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         codes = codes_of(members)
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
-        yield _Answered(Strategy("vote", names), _picked("vote", members, winners), dict.fromkeys(names, 1.0))
-        asked = dict(zip(names, shares.tolist(), strict=True))
-        yield _Answered(Strategy("cascade", names), _picked("cascade", members, winners), asked)
+        yield _picked(Strategy("vote", names), members, winners, np.ones(size))
+        yield _picked(Strategy("cascade", names), members, winners, shares)
     weights = vote_weights([learned[name] for name in voters])
     strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
-    yield _Answered(strategy, _picked(strategy.name, members, vote(codes, weights)), dict.fromkeys(voters, 1.0))
+    yield _picked(strategy, members, vote(codes, weights), np.ones(size))
 
 
 def _routers(dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]) -> Iterator[_Answered]:
@@ -253,18 +263,20 @@ def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[
 
 
 def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> _Answered:
-    shares = np.bincount(picks, minlength=len(members)) / len(picks)
-    asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, _picked(strategy.name, members, picks), asked)
+    return _picked(strategy, members, picks, np.bincount(picks, minlength=len(members)) / len(picks))
 
 
 def _self_consistency(name: str, draws: Sequence[Profile]) -> _Answered:
     strategy = Strategy("self_consistency", (name,), draws=len(draws))
-    return _Answered(strategy, _picked(strategy.name, draws, vote(codes_of(draws))), {name: float(len(draws))})
+    return _picked(strategy, draws, vote(codes_of(draws)), np.array([float(len(draws))]))
 
 
-def _picked(name: str, members: Sequence[Profile], picks: NDArray[Any]) -> Profile:
-    return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks.tolist())))
+def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any], shares: NDArray[Any]) -> _Answered:
+    """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
+    takes = tuple(picks.tolist())
+    answers = tuple(members[pick].answers[n] for n, pick in enumerate(takes))
+    asked = dict(zip(strategy.members, shares.tolist(), strict=True))
+    return _Answered(strategy, Profile(strategy.name, answers), takes, asked)
 
 
 def _rank(profile: Profile) -> tuple[float, float, str]:

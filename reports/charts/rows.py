@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reports import text
 from reports.charts.canvas import Canvas
-from reports.charts.scales import Scale
+from reports.charts.scales import Scale, points_scale
 from reports.read.measurements import Measurements
 
 WIDE, NARROW = 904, 358  # CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels
@@ -47,3 +47,57 @@ def row_name(canvas: Canvas, name: str, x: Scale, y: float, above: float, *, bol
         canvas.text(0, y, text.shortened(name, 24), size=_NAME_SIZE, bold=bold)
     else:
         canvas.text(x.start, y + above, text.shortened(name, 40), size=_NAME_SIZE, bold=bold)
+
+
+def accuracy_and_cost(
+    rows: Sequence[tuple[str, Measurements, str, bool, float | None]],
+    width: int,
+    best_single: float | None,
+    cost: str,
+    written: Callable[[float], str],
+    *,
+    log: bool,
+) -> str | None:
+    """Draw the accuracy of each row on the left and its cost on the right; None if no accuracy is known.
+
+    Args:
+        rows: For each row its name, its measurements, the shape of its mark, whether its name is bold, and its cost.
+        width: Of the drawing, in CSS pixels.
+        best_single: The accuracy of the best single model, which becomes a dashed line.
+        cost: What the cost is, in words.
+        written: A cost as text, with its unit.
+        log: Whether the costs have a logarithmic scale; one that is not begins at 0.
+    """
+    known = [row for row in rows if row[1].accuracy is not None]
+    if not known:
+        return None
+    wide = width == WIDE
+    start, step, foot = (COLUMN, 29, 44) if wide else (8, 44, 44)
+    # The scale of costs has about a third of the width, with a gap between the two.
+    middle = 0.66 * width
+    canvas = Canvas(width, step * len(known) + foot)
+    ends = [end for _, row, *_ in known for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
+    x = points_scale(ends, start, middle - 24, pad=1.5)
+    axis(canvas, x, foot, "accuracy, points", 8 if wide else 4)
+    if best_single is not None:
+        canvas.line((x(best_single), foot), (x(best_single), canvas.height), "muted", dash=(3, 3))
+    scale = _cost_scale([each for *_, each in known], middle, width - 12, log=log)
+    if scale is not None:
+        axis(canvas, scale, foot, cost + (" (log scale)" if log and wide else ", log" if log else ""), 6 if wide else 3)
+    for index, (name, row, shape, bold, own) in enumerate(known):
+        y = canvas.height - step * index - (step / 2 if wide else 29)
+        row_name(canvas, name, x, y, 16, bold=bold)
+        interval_mark(canvas, row, shape, x, y)
+        if scale is not None and own is not None and own > 0:
+            canvas.mark(scale(own), y, shape, title=f"{name}: {written(own)}")
+    return canvas.markup(
+        f"Accuracy with intervals and {cost} of {len(known)} methods and models; the table has the numbers."
+    )
+
+
+def _cost_scale(costs: Sequence[float | None], start: float, end: float, *, log: bool) -> Scale | None:
+    # A logarithm has no place for a cost of zero.
+    known = [cost for cost in costs if cost is not None and cost > 0]
+    if not known:
+        return None
+    return Scale(min(known) / 1.3 if log else 0.0, max(known) * (1.3 if log else 1.1), start, end, log=log)

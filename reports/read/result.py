@@ -11,6 +11,7 @@ from reports.read.evaluation import MethodTable
 from reports.read.fields import Fields, read_object
 from reports.read.measurements import Measurements, measurements
 from reports.read.samples import Samples
+from reports.read.strategies import Strategies, read_strategies
 from reports.text import visible
 
 # The versions of ``result.json`` that this package reads.
@@ -72,7 +73,8 @@ class Result:
         max_models: Their limit for the size of the set; None for no limit.
         selected: The chosen set, the primary first.
         pairs: By two candidates' indices, the measures of the pair that are known.
-        alternatives: Other strategies with the members' answers, on the held-out questions.
+        strategies: What could run in production, compared on the held-out questions, and the recommended one.
+        logs: Path and format of each log that the responses come from; empty for models that ran.
         facts: Device, seed, times and the like, as text; ``versions`` those of the libraries.
         model_files: Name, source, revision, and the SHA-256 of each file.
         samples: None without ``samples.jsonl``.
@@ -93,7 +95,7 @@ class Result:
     selected: tuple[CandidateRow, ...]
     pairs: Mapping[tuple[int, int], dict[str, float]]
     ensemble: EnsembleRun | None
-    alternatives: tuple[Measurements, ...]
+    strategies: Strategies
     verdict: Verdict
     advice: str
     command: str
@@ -101,6 +103,7 @@ class Result:
     facts: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, str], ...]
     model_files: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...]
+    logs: tuple[tuple[str, str], ...]
     samples: Samples | None = None
     evaluation: MethodTable | None = None
 
@@ -111,9 +114,15 @@ class Result:
 
     @property
     def best_single(self) -> CandidateRow | None:
-        """The candidate that the ensemble is compared with: the best member on held-out questions, else the primary."""
-        name = self.ensemble.best_single_model if self.ensemble else ""
+        """The candidate that all are compared with: the best one on held-out questions, else the primary."""
+        runs = (self.ensemble, *self.strategies.rows)
+        name = next((run.best_single_model for run in runs if run and run.best_single_model), "")
         return next((candidate for candidate in self.candidates if candidate.name == name), self.primary)
+
+    @property
+    def held_out(self) -> int:
+        """The number of held-out questions; 0 if none was asked."""
+        return next((run.n for run in (self.ensemble, *self.strategies.rows) if run), 0)
 
     @property
     def short_names(self) -> dict[str, str]:
@@ -156,9 +165,7 @@ def read_result(path: Path) -> Result:
         selected=tuple(by_name[name] for name in root.texts("selected") if name in by_name),
         pairs=_pairs(root, by_name),
         ensemble=None if ensemble is None else _ensemble(ensemble),
-        alternatives=tuple(
-            Measurements(name=fields.line("method"), **measurements(fields)) for fields in root.parts("alternatives")
-        ),
+        strategies=read_strategies(root),
         verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "cannot_tell")),
         advice=advice.line("text"),
         command=provenance.line("command"),
@@ -166,6 +173,7 @@ def read_result(path: Path) -> Result:
         facts=_facts(provenance),
         versions=provenance.part("versions").items(),
         model_files=_model_files(provenance.part("models")),
+        logs=tuple((each.line("path"), each.line("format")) for each in provenance.parts("logs")),
     )
 
 

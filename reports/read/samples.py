@@ -4,7 +4,11 @@ A line, as written (``split`` is ``dev`` or ``held_out``; ``ensemble`` is null o
 
     {"id": "q7", "prompt": "2 + 2 =", "reference": "4", "split": "held_out",
      "responses": {"tiny-a": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}},
-     "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop", "trace": null}}
+     "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop", "trace": null},
+     "recommended": {"model": "tiny-a", "draw": 0, "extracted": "4", "score": 1.0}}
+
+``text`` is null if a log has only answers; ``recommended`` is null unless the recommended strategy takes one of several
+responses.
 
 A step of a ``trace`` (texts are null for the end; the members are numbers, the primary is 0)::
 
@@ -33,8 +37,8 @@ DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)  # between five shades, closer at the low
 
 # What may be remarkable about an example, in the order of the filters on the page.
 TAGS = {
-    "mended": "Ensemble mended it",
-    "broke": "Ensemble broke it",
+    "corrected": "Corrected",
+    "made_wrong": "Made wrong",
     "lone": "Only one right",
     "wrong": "All wrong",
     "cut": "Cut off",
@@ -44,20 +48,23 @@ TAGS = {
 
 @dataclass(frozen=True, slots=True)
 class ShownResponse:
-    """One response to one question; ``candidate`` is an index, or None for the ensemble."""
+    """One response to one question; ``candidate`` is an index, or None for the ensemble.
+
+    ``text`` and ``length`` are None if a log lacks them.
+    """
 
     candidate: int | None
-    text: str
+    text: str | None
     extracted: str | None
     score: float | None
-    length: int
+    length: int | None
     finish_reason: str
     error: str
 
     @property
     def right(self) -> bool:
         """Whether the score counts as right."""
-        return self.score is not None and self.score >= RIGHT
+        return _is_right(self.score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,10 @@ class StepTrace:
 
 @dataclass(frozen=True, slots=True)
 class ShownExample:
-    """A question with the candidates' responses, best candidate first, and the ensemble's if it has one."""
+    """A question with the candidates' responses, best candidate first, and the ensemble's if it has one.
+
+    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one.
+    """
 
     id: str
     split: str
@@ -95,6 +105,7 @@ class ShownExample:
     reference: tuple[str, ...]
     responses: tuple[ShownResponse, ...]
     ensemble: ShownResponse | None
+    taken: int | None
     tags: tuple[str, ...]
     trace: StepTrace | None
 
@@ -115,7 +126,8 @@ class ShownExample:
     def weight(self) -> int:
         """About how many bytes the example adds to the page."""
         responses = self.all_responses
-        texts = [self.prompt, *self.reference, *(text for each in responses for text in (each.text, each.error))]
+        written = (text or "" for each in responses for text in (each.text, each.extracted, each.error))
+        texts = [self.prompt, *self.reference, *written]
         # In JSON that is safe in a page, markup characters take six bytes, and line feeds and quotes two.
         escapes = sum(5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\')) for text in texts)
         return OVERHEAD * (2 + len(responses)) + sum(len(text.encode()) for text in texts) + escapes
@@ -127,7 +139,7 @@ class Samples:
 
     Attributes:
         total: Questions in the file.
-        examples: Those that are shown, those with an ensemble's response first, else in the file's order.
+        examples: Those that are shown, the held-out ones first, else in the file's order.
         opening: The text that all prompts begin with, such as worked examples. The prompts of the examples lack it.
         lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
     """
@@ -144,7 +156,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     Args:
         path: Of the file.
         names: The candidates, best first.
-        best_single: The candidate that the ensemble is compared with.
+        best_single: The candidate that the ensemble and the recommended strategy are compared with.
 
     Raises:
         InputError: A line is broken.
@@ -152,7 +164,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     if not path.exists():
         return None
     indices = {name: index for index, name in enumerate(names)}
-    # Examples are tagged by what the ensemble changed against this candidate.
+    # Examples are tagged by what the ensemble, else the recommended strategy, changed against this candidate.
     best_index = None if best_single is None else indices.get(best_single)
     lengths: list[list[int]] = [[] for _ in names]
     examples = []
@@ -162,7 +174,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
         if example.split == PROFILED:
             for response in example.responses:
                 # A failed response has no text, and a length of 0 would distort the histogram.
-                if response.candidate is not None and not response.error:
+                if response.candidate is not None and response.length is not None and not response.error:
                     lengths[response.candidate].append(response.length)
     # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example.prompt for example in examples])
@@ -174,14 +186,15 @@ def _example(fields: Fields, indices: dict[str, int], best_index: int | None) ->
     by_name = fields.part("responses")
     # Responses of models that result.json does not list are ignored.
     # Names in result.json were cleaned when they were read, so these are compared cleaned.
-    known = {name: indices[visible(name)] for name in by_name.values if visible(name) in indices}
-    responses = sorted(
-        (_response(by_name.part(name), index) for name, index in known.items()),
-        key=lambda response: response.candidate or 0,
-    )
-    joint = fields.optional_part("ensemble")
+    cleaned = {name: visible(name) for name in by_name.values}
+    known = sorted((indices[clean], name) for name, clean in cleaned.items() if clean in indices)
+    responses = [_response(by_name.part(name), index) for index, name in known]
+    joint, recommended = fields.optional_part("ensemble"), fields.optional_part("recommended")
     ensemble = None if joint is None else _response(joint, None)
     trace = None if joint is None else _trace(joint.part("trace"))
+    taken = indices.get(recommended.line("model")) if recommended and not recommended.count("draw") else None
+    # None if neither answered the question.
+    changed = ensemble.right if ensemble else _is_right(recommended.number("score")) if recommended else None
     return ShownExample(
         id=fields.line("id"),
         split=fields.line("split"),
@@ -189,34 +202,46 @@ def _example(fields: Fields, indices: dict[str, int], best_index: int | None) ->
         reference=fields.texts("reference", keep_lines=True),
         responses=tuple(responses),
         ensemble=ensemble,
-        tags=_tags(responses, ensemble, best_index, traced=trace is not None),
+        taken=taken,
+        tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,
     )
 
 
 def _response(fields: Fields, candidate: int | None) -> ShownResponse:
-    text = fields.prose("text")
+    text = None if fields.values.get("text") is None else fields.prose("text")
+    length = fields.optional_count("length")
     return ShownResponse(
         candidate=candidate,
-        text=text,
+        # Clipped at once: a run with many models has hundreds of thousands.
+        text=None if text is None else _clipped(text),
         # No answer found (null) is different from an empty answer.
-        extracted=None if fields.values.get("extracted") is None else fields.line("extracted"),
+        extracted=None if fields.values.get("extracted") is None else _clipped(fields.line("extracted"), 200),
         score=fields.number("score"),
-        length=fields.count("length", len(text)),
+        length=len(text) if length is None and text is not None else length,
         finish_reason=fields.line("finish_reason"),
-        error=fields.line("error"),
+        error=_clipped(fields.line("error"), 400),
     )
 
 
+def _is_right(score: float | None) -> bool:
+    return score is not None and score >= RIGHT
+
+
 def _tags(
-    responses: Sequence[ShownResponse], ensemble: ShownResponse | None, best_index: int | None, *, traced: bool
+    responses: Sequence[ShownResponse],
+    ensemble: ShownResponse | None,
+    changed: bool | None,
+    best_index: int | None,
+    *,
+    traced: bool,
 ) -> tuple[str, ...]:
     # Several tags may hold, and some need responses that the question does not have.
     everyone = responses if ensemble is None else [*responses, ensemble]
     best = next((response for response in responses if response.candidate == best_index), None)
     holds = {
-        "mended": best is not None and ensemble is not None and ensemble.right and not best.right,
-        "broke": best is not None and ensemble is not None and best.right and not ensemble.right,
+        "corrected": best is not None and changed is True and not best.right,
+        "made_wrong": best is not None and changed is False and best.right,
         "lone": len(responses) > 1 and sum(response.right for response in responses) == 1,
         "wrong": bool(everyone) and not any(response.right for response in everyone),
         "cut": any(response.finish_reason == "length" for response in everyone),
@@ -291,12 +316,15 @@ def _without_heavy_traces(examples: list[ShownExample]) -> list[ShownExample]:
 
 
 def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
-    """Choose the examples that are shown: those with an ensemble first, then those with a trace or with tags."""
+    """Choose the examples that are shown: held-out ones first, then those with a trace or with tags."""
+    changed = [n for n, example in enumerate(examples) if {"corrected", "made_wrong"} & set(example.tags)]
+    # At most half, so that the other filters have examples too.
+    first_changed = set(changed[: MOST_EXAMPLES // 2])
 
     def importance(position: int) -> tuple[bool, bool, bool, bool, int]:
         example = examples[position]
-        changed = "mended" in example.tags or "broke" in example.tags
-        return (example.ensemble is None, example.trace is None, not changed, not example.tags, position)
+        is_changed = position in first_changed
+        return (example.split == PROFILED, example.trace is None, not is_changed, not example.tags, position)
 
     chosen, room = [], MOST_BYTES
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
@@ -305,7 +333,7 @@ def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
         if room < 0:
             break
         chosen.append(position)
-    chosen.sort(key=lambda position: (examples[position].ensemble is None, position))
+    chosen.sort(key=lambda position: (examples[position].split == PROFILED, position))
     return [examples[position] for position in chosen]
 
 
@@ -318,14 +346,7 @@ def _clipped_example(example: ShownExample, opening: int) -> ShownExample:
         example,
         prompt=prompt,
         reference=tuple(_clipped(text) for text in example.reference[:20]),
-        responses=tuple(map(_clipped_response, example.responses)),
-        ensemble=None if example.ensemble is None else _clipped_response(example.ensemble),
     )
-
-
-def _clipped_response(response: ShownResponse) -> ShownResponse:
-    extracted = None if response.extracted is None else _clipped(response.extracted, 200)
-    return replace(response, text=_clipped(response.text), extracted=extracted, error=_clipped(response.error, 400))
 
 
 def _clipped(text: str, longest: int = LONGEST_TEXT) -> str:

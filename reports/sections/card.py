@@ -20,10 +20,15 @@ def evidence(result: Result) -> str:
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
     environment.filters |= {**text.FILTERS, "md": escaped}
     certainty = verdict.certainty(result) if result.ensemble else ""
+    recommended = result.strategies.recommended
+    names = [candidate.name for candidate in result.selected]
+    method = result.ensemble.name if result.ensemble else "single"
+    is_set = recommended is not None and (recommended.row.name, list(recommended.row.members)) == (method, names)
     return environment.get_template("evidence.md.j2").render(
         result=result,
+        other="" if recommended is None or is_set else text.sentence(recommended.text),
         run=result.ensemble,
-        headline=escaped(verdict.headline(result)),
+        headline=escaped(verdict.verdict_headline(result)),
         # A card has no leaderboard.
         certainty=certainty.replace("the leaderboard", "the run's report"),
     )

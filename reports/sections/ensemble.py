@@ -1,4 +1,4 @@
-"""Together and alone: the ensemble and its members on the held-out questions, and other strategies for the answers."""
+"""Together and alone: the ensemble and its members on the held-out questions."""
 
 from __future__ import annotations
 

@@ -19,8 +19,17 @@ def values(result: Result) -> dict[str, Any]:
         "samples": samples,
         "telling": _telling(samples) if samples else [],
         "tags": TAGS,
+        "changes": _changes(result),
         "traced": sum(example.trace is not None for example in samples.examples) if samples else 0,
     }
+
+
+def _changes(result: Result) -> str:
+    """What the examples' tags say was changed; empty if nothing is compared."""
+    if result.best_single is None:
+        return ""
+    recommended = result.strategies.recommended
+    return "the ensemble" if result.ensemble else "the recommended strategy" if recommended else ""
 
 
 def _telling(samples: Samples) -> list[ShownExample]:

@@ -58,27 +58,32 @@
     return box;
   }
 
-  function answer(response, base) {
+  function answer(response, base, taken) {
     const right = Boolean(response.right);
     const verdict = response.score === undefined || response.score === null ? (right ? "right" : "wrong") : `score ${response.score.toFixed(2)}`;
-    const head = make("header", "", make("span", "who", make("bdi", "", nameOf(response))), make("span", "how", glyph(right), verdict));
+    const name = make("span", "who", make("bdi", "", nameOf(response)), taken ? " " : null, taken ? make("span", "tag", "taken") : null);
+    const head = make("header", "", name, make("span", "how", glyph(right), verdict));
     const meta = make("p", "meta");
     if (response.error) meta.append(`Failed: ${response.error}`);
     else {
       if (response.extracted === undefined) meta.append("no answer found");
       else meta.append("read as ", make("b", "", make("bdi", "", response.extracted)));
-      meta.append(`, ${response.length} characters`, response.end === "length" ? ", cut off" : "");
+      if (response.length !== undefined) meta.append(`, ${response.length.toLocaleString("en")} ${response.length === 1 ? "character" : "characters"}`);
+      if (response.end === "length") meta.append(", cut off");
     }
-    const joint = response.by === null ? " joint" : "";
-    return make("article", `answer ${right ? "right" : "false"}${joint}`, head, marked(response.text, response === base ? null : base.text), meta);
+    const joint = response.by === null || taken ? " joint" : "";
+    const other = response === base || base.text === undefined ? null : base.text;
+    const text = response.text === undefined ? null : marked(response.text, other);
+    return make("article", `answer ${right ? "right" : "false"}${joint}`, head, text, meta);
   }
 
   function inside(example) {
     const joint = example.responses.find((response) => response.by === null);
     const base = joint || example.responses[0];
-    const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base)));
+    const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base, response.by !== null && response.by === example.taken)));
     const link = Object.assign(make("a", "", "Link to this example"), { href: `#example=${encodeURIComponent(example.id)}` });
-    const note = example.responses.length > 1 ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";
+    const texts = example.responses.filter((response) => response.text !== undefined);
+    const note = texts.length > 1 && base.text !== undefined ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";
     const shots = opening ? make("details", "", make("summary", "", "The beginning of every prompt"), prose(opening)) : null;
     return make(
       "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
@@ -120,7 +125,7 @@
   }
 
   const lines = examples.map(line);
-  const texts = examples.map((each) => [each.id, each.prompt, ...each.reference, ...each.responses.map((response) => response.text)].join("\n").toLowerCase());
+  const texts = examples.map((each) => [each.id, each.prompt, ...each.reference, ...each.responses.map((response) => response.text ?? response.extracted ?? "")].join("\n").toLowerCase());
   const search = Object.assign(make("input"), { type: "search", placeholder: "Search questions and responses" });
   search.setAttribute("aria-label", "Search questions and responses");
   const status = make("span", "said");
@@ -143,13 +148,12 @@
   function filterButton(name, text, count) {
     const button = Object.assign(make("button", "", text, make("span", "count", String(count))), { type: "button" });
     button.dataset.filter = name;
-    button.disabled = count === 0;
     button.addEventListener("click", () => { filter = name; room = PAGE; refresh(); });
     return button;
   }
 
   const counts = (tag) => examples.filter((example) => example.tags.includes(tag)).length;
-  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
+  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).filter(counts).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
   search.addEventListener("input", () => { room = PAGE; refresh(); });
   const more = Object.assign(make("button", "more"), { type: "button" });
   more.addEventListener("click", () => { room += 2 * PAGE; refresh(); });

@@ -1,0 +1,128 @@
+"""The strategies of ``result.json`` and the recommended one, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from reports.read.fields import Fields, Interval
+from reports.read.measurements import Measurements, measurements
+
+MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
+Shown = Literal["yes", "not_yet", "no"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRow(Measurements):
+    """A way to answer questions, compared on the held-out questions.
+
+    ``delta`` is its gain over the best single model, and ``p_value`` is after Holm's correction; None for one model.
+
+    Attributes:
+        members: The models; a cascade asks them in this order.
+        weights: Of their votes; empty where all have the same.
+        draws: Responses of the one member, for self-consistency.
+        best_single_model: The model with the best accuracy on the same questions.
+        gained: Questions that it answers right and the best single model wrong; ``lost`` the reverse.
+        calls: Responses that a question takes, on average, as ``tokens`` and ``seconds_each``.
+        price: Of 1,000 questions, in dollars.
+    """
+
+    members: tuple[str, ...]
+    weights: tuple[float, ...]
+    draws: int
+    best_single_model: str
+    gained: int | None
+    lost: int | None
+    calls: float | None
+    tokens: float | None
+    seconds_each: float | None
+    price: float | None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one model that answers once, with which the others are compared."""
+        return self.name == "single"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """The strategy to run.
+
+    Attributes:
+        row: Its figures on the held-out questions.
+        gain: The expected gain over the best single model, in points, with its interval ``gain_ci``.
+        shown: Whether the test shows it.
+        text: The recommendation in sentences.
+    """
+
+    row: StrategyRow
+    gain: float | None
+    gain_ci: Interval | None
+    shown: Shown
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """All strategies, the best first.
+
+    Attributes:
+        rows: The first of them.
+        total: How many the file has.
+        recommended: None if nothing was compared on held-out questions. Its row is one of ``rows`` if it is there.
+    """
+
+    rows: tuple[StrategyRow, ...] = ()
+    total: int = 0
+    recommended: Recommended | None = None
+
+
+def read_strategies(root: Fields) -> Strategies:
+    """Read ``strategies`` and ``advice.recommendation``."""
+    parts = root.parts("strategies")
+    rows = tuple(map(_row, parts[:MOST_STRATEGIES]))
+    told = root.part("advice").optional_part("recommendation")
+    if told is None:
+        return Strategies(rows, len(parts))
+    own = _row(told)
+    row = next((each for each in rows if _key(each) == _key(own)), own)
+    recommended = Recommended(
+        row=row,
+        gain=told.number("expected_gain"),
+        gain_ci=told.interval("expected_gain_ci"),
+        shown=cast(Shown, told.word("shown", get_args(Shown), "not_yet")),
+        text=told.line("text"),
+    )
+    return Strategies(rows, len(parts), recommended)
+
+
+def _key(row: StrategyRow) -> tuple[str, tuple[str, ...], int]:
+    return row.name, row.members, row.draws
+
+
+def _row(fields: Fields) -> StrategyRow:
+    name = fields.line("strategy") or fields.refuse("strategy", "the strategy's name")
+    fields.check("members", "a list of names", _are_names, required=True)
+    numbers = measurements(fields)
+    # The file has other names for the two, because a gain is always against the best single model.
+    numbers |= {"delta": fields.number("gain"), "delta_ci": fields.interval("gain_ci")}
+    numbers |= {"p_value": fields.number("p_adjusted")}
+    return StrategyRow(
+        name=name,
+        **numbers,
+        members=fields.texts("members"),
+        weights=fields.numbers("weights"),
+        draws=fields.count("draws", 1),
+        best_single_model=fields.line("best_single_model"),
+        gained=fields.optional_count("gained"),
+        lost=fields.optional_count("lost"),
+        calls=fields.number("calls_per_question"),
+        tokens=fields.number("tokens_per_question"),
+        seconds_each=fields.number("seconds_per_question"),
+        price=fields.number("price_per_1000"),
+    )
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)

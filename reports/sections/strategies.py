@@ -1,0 +1,66 @@
+"""Strategies: everything that could run in production, compared on the same held-out questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import text
+from reports.charts.rows import accuracy_and_cost, both_widths
+from reports.read.result import Result
+from reports.read.strategies import StrategyRow
+
+_MOST_DRAWN = 20
+_MOST_NAMES = 12
+
+
+def values(result: Result) -> dict[str, Any] | None:
+    """Return the template's values; None without strategies."""
+    rows, recommended = result.strategies.rows, result.strategies.recommended
+    if not rows:
+        return None
+    return {
+        "rows": [(row, text.strategy(row.name, row.members, row.draws), _members(row)) for row in rows],
+        "total": result.strategies.total,
+        "recommended": recommended.row if recommended else None,
+        "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
+        # A column that is empty for every strategy is left out.
+        "columns": {
+            name for name in ("tokens", "seconds_each", "price") if any(getattr(row, name) is not None for row in rows)
+        },
+        "figure": both_widths(lambda width: _draw(result, width)),
+    }
+
+
+def _members(row: StrategyRow) -> str:
+    """The members in the order in which they are asked, with the weights of their votes."""
+    if len(row.members) == 1:
+        return ""  # the strategy's name has it
+    names = list(row.members[:_MOST_NAMES])
+    if len(row.weights) == len(row.members):
+        names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
+    more = len(row.members) - len(names)
+    return (", then " if row.name == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
+
+
+def _draw(result: Result, width: int) -> str | None:
+    """Draw the accuracy of each strategy on the left, and its calls a question on the right."""
+    recommended = result.strategies.recommended
+    drawn = [
+        (text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws), row)
+        for row in result.strategies.rows[:_MOST_DRAWN]
+    ]
+    best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
+    chosen = recommended.row if recommended else None
+    rows = [(name, row, _shape(row), row is chosen, row.calls) for name, row in drawn]
+    return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False)
+
+
+def _calls(value: float) -> str:
+    return f"{text.decimals(value)} calls"
+
+
+def _shape(row: StrategyRow) -> str:
+    # The colour of a gain is not that of a loss.
+    if row.is_single:
+        return "selected"
+    return "rejected" if row.delta is not None and row.delta < 0 else "ensemble"

@@ -1,0 +1,131 @@
+"""The report of a run on logs: no model ran, texts and lengths may be missing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SKILLS = {"large": 0.75, "medium": 0.72, "small": 0.7, "weak": 0.2}
+
+
+def write_pool(path: Path, *, lengths: bool, questions: int = 120) -> None:
+    """Write a pool of four models, three of which are about equally good."""
+    chance = random.Random(3)
+    lines = []
+    for number in range(questions):
+        answers = {}
+        for place, (name, skill) in enumerate(SKILLS.items()):
+            right = chance.random() < skill
+            length = 40 + 10 * place if lengths else None
+            answers[name] = ["7" if right else f"-{place}", int(right), length]
+        line = {"id": number, "question": f"{number} + 7 = ?", "group": "sums", "reference": "7", "models": answers}
+        lines.append(json.dumps(line) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def logs_run(place: Place, *, lengths: bool) -> SimpleNamespace:
+    write_pool(Path("sums.jsonl"), lengths=lengths)
+    ran = place.advisor("select", "--logs", "sums.jsonl", "--out", "run")
+    assert ran.status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    return SimpleNamespace(
+        out=ran.out,
+        err=ran.err,
+        result=result,
+        samples=samples,
+        page=Path("run/report.html").read_text(encoding="utf-8"),
+    )
+
+
+def sections(page: str) -> list[str]:
+    return [part.partition('"')[0] for part in page.split('<section class="row" id="')[1:]]
+
+
+@pytest.fixture
+def logs(place: Place) -> SimpleNamespace:
+    return logs_run(place, lengths=True)
+
+
+def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
+    assert sections(logs.page) == [
+        "strategies",
+        "set",
+        "leaderboard",
+        "map",
+        "pairs",
+        "lengths",
+        "examples",
+        "provenance",
+    ]
+    assert logs.result["ensemble"] is None
+    assert logs.result["task"]["max_new_tokens"] is None
+
+
+def test_without_lengths_nothing_about_lengths_is_shown(place: Place) -> None:
+    run = logs_run(place, lengths=False)
+    assert not {"map", "lengths"} & set(sections(run.page))
+    assert 'data-label="Mean length"' not in run.page and "characters on average" not in run.page
+    leaderboard = run.err.partition("Strategies")[0]
+    assert "length" not in leaderboard.splitlines()[2]
+
+
+def test_the_logs_and_their_format_are_in_the_provenance(logs: SimpleNamespace) -> None:
+    table = logs.page.partition('<table class="plain logs">')[2].partition("</table>")[0]
+    assert "sums.jsonl" in table and "<td>pool</td>" in table
+
+
+def test_one_group_is_the_whole_task_and_has_no_figures(logs: SimpleNamespace) -> None:
+    for candidate in logs.result["candidates"]:
+        assert candidate["groups"] is None and candidate["accuracy_macro"] is None
+    assert "macro" not in logs.err and "kinds of questions" not in logs.page
+
+
+def test_no_option_is_named_that_was_not_given(logs: SimpleNamespace) -> None:
+    assert "because no model runs with --logs" in logs.out
+    assert "--no-verify" not in logs.out + logs.page and "--profiles" not in logs.out + logs.page
+
+
+def test_the_recommended_cascade_is_on_the_first_screen_and_on_the_terminal(logs: SimpleNamespace) -> None:
+    recommendation = logs.result["advice"]["recommendation"]
+    assert recommendation["strategy"] == "cascade"
+    assert "Run a cascade of three models." in logs.page
+    assert logs.out.startswith(f"Recommended: {recommendation['text']}\nShown by the test: ")
+
+
+def brute_tags(sample: dict[str, Any], best: str, members: list[str]) -> set[str]:
+    """What a vote of the members changes, without the project's code."""
+    answers = [sample["responses"][name]["extracted"] for name in members]
+    winner = max(answers, key=answers.count)
+    right, alone = winner == "7", sample["responses"][best]["score"] == 1
+    return {"corrected"} if right and not alone else {"made_wrong"} if alone and not right else set()
+
+
+def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: SimpleNamespace) -> None:
+    data = json.loads(logs.page.partition('id="data">')[2].partition("</script>")[0])
+    best = logs.result["strategies"][0]["best_single_model"]
+    members = logs.result["advice"]["recommendation"]["members"]
+    samples = {sample["id"]: sample for sample in logs.samples if sample["split"] == "held_out"}
+    shown = [example for example in data["examples"] if example["split"] == "held_out"]
+    assert len(shown) == len(samples) == 60
+    tagged = {example["id"]: {"corrected", "made_wrong"} & set(example["tags"]) for example in shown}
+    assert tagged == {name: brute_tags(sample, best, members) for name, sample in samples.items()}
+    assert any(tagged.values())
+    names = [candidate["model"] for candidate in logs.result["candidates"]]
+    assert all(names[example["taken"]] == samples[example["id"]]["recommended"]["model"] for example in shown)
+
+
+def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> None:
+    assert all(response["text"] is None for response in logs.samples[0]["responses"].values())
+    inside = logs.page.partition('<div class="answers">')[2].partition("</div>")[0]
+    assert "<pre" not in inside and "read as <b>" in inside and "40 characters" in inside

@@ -1,0 +1,378 @@
+"""Strategies: which are compared, with which figures, in which order, and which one is recommended."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_pipeline import LENIENT, plan_of, run
+
+from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.records import Answer, Cost, Profile, Rules
+from advisor.tasks import load_task
+from advisor.tasks.task import Example, Signature, Task
+from advisor.verify.recommendation import describe, recommend
+from advisor.verify.strategies import (
+    AnsweredSplit,
+    Strategy,
+    StrategyResult,
+    compare_strategies,
+    fitting_voters,
+)
+from ensemble.errors import UniteError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+N = 40
+TOPICS = ("What is the sum of {0} and {0}?", "How old is Ann after {0} years?")
+
+
+def task(split: str, n: int = N, groups: str = "") -> Task:
+    """Two kinds of questions in turn; a letter of ``groups`` is the group of each question, repeated."""
+    start = 0 if split == "dev" else 1000
+    examples = tuple(
+        Example(
+            str(start + number),
+            TOPICS[number % 2].format(number),
+            TOPICS[number % 2].format(number),
+            "1",
+            group=groups[number % len(groups)] if groups else None,
+        )
+        for number in range(n)
+    )
+    signature = Signature("sums", "number", split, n, 0, 0, "", ())
+    return Task("sums", "number", split, examples, (), 1, 0, 0, "", None, (), "", signature)
+
+
+def profile(model: str, of: Task, answers: str, cost: Cost | None = None) -> Profile:
+    """Answers to a task, a character each, repeated over all questions: 1 is right, - is none."""
+    letters = (answers * len(of.examples))[: len(of.examples)]
+    given = (None if letter == "-" else letter for letter in letters)
+    return Profile(
+        model,
+        tuple(
+            Answer(example.id, "text", answer, float(answer == "1"), "eos")
+            for example, answer in zip(of.examples, given, strict=True)
+        ),
+        cost or Cost(2.0 * len(of.examples), 10 * len(of.examples)),
+    )
+
+
+def compared(dev: dict[str, str], held_out: dict[str, str], **options: object) -> tuple[StrategyResult, ...]:
+    """Compare models with these answers to the dev and the held-out questions, the best on dev first."""
+    groups = str(options.pop("groups", ""))
+    splits = [
+        AnsweredSplit(of, {name: profile(name, of, answers) for name, answers in own.items()})
+        for of, own in ((task("dev", groups=groups), dev), (task("held_out", groups=groups), held_out))
+    ]
+    options = {"can_vote": True, **options}
+    return compare_strategies(splits[0], splits[1], list(dev), **options)  # type: ignore[arg-type]
+
+
+def by_name(results: Sequence[StrategyResult]) -> dict[str, StrategyResult]:
+    return {f"{each.strategy.name} {'+'.join(each.strategy.members)}": each for each in results}
+
+
+RIGHTS = {"a": "11122", "b": "12311", "c": "31141"}
+"""Each is right on three of five questions, and at least two of them agree on all but the fourth."""
+
+
+# --- Which are compared ---
+
+
+def test_three_models_have_a_vote_a_cascade_a_weighted_vote_and_a_router() -> None:
+    found = by_name(compared(RIGHTS, RIGHTS))
+    assert set(found) == {
+        "single a",
+        "vote a+b+c",
+        "cascade a+b+c",
+        "weighted_vote a+b+c",
+        "router a+b+c",
+    }
+
+
+def test_more_models_have_the_smallest_vote_and_that_of_all() -> None:
+    answers = {**RIGHTS, "d": "22111", "e": "11122"}
+    names = set(by_name(compared(answers, answers)))
+    assert {"vote a+b+c", "vote a+b+c+d+e", "cascade a+b+c", "cascade a+b+c+d+e", "weighted_vote a+b+c+d+e"} <= names
+
+
+def test_two_models_have_no_vote_and_one_has_only_itself() -> None:
+    assert set(by_name(compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}))) == {"single a", "router a+b"}
+    assert set(by_name(compared({"a": "12"}, {"a": "12"}))) == {"single a"}
+
+
+def test_answers_that_cannot_be_counted_have_no_vote() -> None:
+    names = {each.strategy.name for each in compared(RIGHTS, RIGHTS, can_vote=False)}
+    assert names == {"single", "router"}
+
+
+def test_too_few_dev_questions_leave_the_router_out() -> None:
+    few = task("dev", 10)
+    held_out = task("held_out")
+    splits = [
+        AnsweredSplit(of, {name: profile(name, of, answers) for name, answers in RIGHTS.items()})
+        for of in (few, held_out)
+    ]
+    found = compare_strategies(splits[0], splits[1], list(RIGHTS), can_vote=True)
+    assert "router" not in {each.strategy.name for each in found}
+
+
+def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -> None:
+    # a is right on group x, b on group y.
+    results = compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}, groups="xy")
+    router = by_name(results)["group_router a+b"]
+    assert router.strategy.routes == (("x", "a"), ("y", "b"))
+    assert router.comparison.accuracy == 100
+    assert (router.calls, router.tokens, router.seconds) == (1, 10, 2)
+
+
+def test_several_responses_of_the_best_model_are_a_strategy() -> None:
+    held_out = task("held_out")
+    draws = {"a": [profile("a", held_out, answers) for answers in ("112", "121", "211")]}
+    found = by_name(compared({"a": "112", "b": "2"}, {"a": "112", "b": "2"}, draws=draws))
+    own = found["self_consistency a"]
+    assert (own.strategy.draws, own.comparison.accuracy, own.calls) == (3, 100, 3)
+
+
+def test_members_of_different_questions_are_refused() -> None:
+    dev, held_out = task("dev"), task("held_out")
+    learned = {name: profile(name, dev, "1") for name in "ab"}
+    mixed = {"a": profile("a", held_out, "1"), "b": profile("b", dev, "1")}
+    with pytest.raises(UniteError, match="different questions"):
+        compare_strategies(AnsweredSplit(dev, learned), AnsweredSplit(held_out, mixed), ["a", "b"], can_vote=True)
+
+
+# --- Their figures ---
+
+
+def brute_vote(answers: Sequence[str], weights: Sequence[float]) -> int:
+    """The first model that gave the answer with the most votes, question by question; the first if none has one."""
+    votes: dict[str, float] = {}
+    for answer, weight in zip(answers, weights, strict=True):
+        if answer != "-":
+            votes[answer] = votes.get(answer, 0.0) + weight
+    if not votes:
+        return 0
+    most = max(round(count, 9) for count in votes.values())
+    return next(n for n, answer in enumerate(answers) if answer != "-" and round(votes[answer], 9) == most)
+
+
+def brute_calls(answers: Sequence[str]) -> int:
+    """How many models have to be asked, over all answers that the others could give."""
+    letters = sorted({*answers, "x", "y", "z", "-"})
+    for asked in range(1, len(answers)):
+        known = answers[:asked]
+        winners = set()
+        for rest in product(letters, repeat=len(answers) - asked):
+            whole = (*known, *rest)
+            winners.add(whole[brute_vote(whole, [1] * len(whole))])
+        if len(winners) == 1:
+            return asked
+    return len(answers)
+
+
+ANSWERS = st.lists(st.text("12-", min_size=7, max_size=7), min_size=3, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ANSWERS, ANSWERS)
+def test_votes_and_cascades_are_those_of_a_slow_count(dev: list[str], held_out: list[str]) -> None:
+    count = min(len(dev), len(held_out))
+    names = "abcd"[:count]
+    learned, alone = dict(zip(names, dev, strict=False)), dict(zip(names, held_out, strict=False))
+    for result in compared(learned, alone):
+        members = result.strategy.members
+        rows = [tuple((alone[name] * N)[n] for name in members) for n in range(N)]
+        weights = result.strategy.weights or (1.0,) * len(members)
+        if result.strategy.name in ("vote", "weighted_vote", "cascade"):
+            assert list(result.takes) == [brute_vote(row, weights) for row in rows]
+            right = [row[taken] == "1" for row, taken in zip(rows, result.takes, strict=True)]
+            assert result.comparison.accuracy == pytest.approx(100 * sum(right) / N)
+        if result.strategy.name == "cascade":
+            calls = sum(map(brute_calls, rows[:7])) * (N // 7) + sum(map(brute_calls, rows[: N % 7]))
+            assert result.calls == pytest.approx(calls / N)
+
+
+@settings(max_examples=20, deadline=None)
+@given(ANSWERS)
+def test_a_cascade_answers_as_its_vote_with_no_more_calls(answers: list[str]) -> None:
+    alone = dict(zip("abcd", answers, strict=False))
+    found = by_name(compared(alone, alone))
+    for key, result in found.items():
+        if result.strategy.name == "cascade":
+            vote = found[key.replace("cascade", "vote", 1)]
+            assert result.takes == vote.takes
+            assert result.calls <= vote.calls == len(result.strategy.members)
+
+
+def test_all_are_compared_with_the_best_model_on_the_held_out_questions() -> None:
+    results = compared({"a": "1", "b": "12", "c": "12"}, {"a": "12", "b": "1112", "c": "12"})
+    assert {each.comparison.best_single for each in results} == {"b"}
+    singles = {each.strategy.members: each.comparison.delta for each in results if each.strategy.name == "single"}
+    assert singles == {("a",): -25, ("b",): 0}
+
+
+def test_p_values_are_corrected_by_holm_for_all_but_single_models() -> None:
+    results = compared(RIGHTS, {"a": "1122", "b": "1211", "c": "3111"})
+    tested = sorted((each for each in results if each.strategy.name != "single"), key=lambda r: r.comparison.p_value)
+    assert len(tested) == 4
+    # Holm's method by its definition: reject in order, each at the level divided by the number of those left.
+    for level in (0.001, 0.01, 0.05, 0.2, 0.5):
+        rejected = 0
+        for rank, each in enumerate(tested):
+            if each.comparison.p_value * (len(tested) - rank) > level:
+                break
+            rejected += 1
+        assert sum((each.p_adjusted or 0) <= level for each in tested) == rejected
+    assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
+
+
+def test_costs_are_those_of_the_models_that_are_asked() -> None:
+    results = by_name(compared(RIGHTS, RIGHTS))
+    vote, cascade = results["vote a+b+c"], results["cascade a+b+c"]
+    assert (vote.calls, vote.tokens, vote.seconds) == (3, 30, 6)
+    assert cascade.tokens == pytest.approx(10 * cascade.calls)
+    assert 2 <= cascade.calls < 3
+
+
+def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
+    dev, held_out = task("dev"), task("held_out")
+    learned = {name: profile(name, dev, answers) for name, answers in RIGHTS.items()}
+    alone = {name: profile(name, held_out, answers, Cost(0.0, 0)) for name, answers in RIGHTS.items()}
+    splits = AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone)
+    found = compare_strategies(*splits, list(RIGHTS), can_vote=True)
+    assert all((each.tokens, each.seconds) == (None, None) for each in found)
+
+
+# --- Their order, and the recommendation ---
+
+
+def test_the_best_comes_first_and_of_equals_the_simplest() -> None:
+    results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
+    assert [each.strategy.name for each in results] == ["single", "router", "cascade", "vote", "weighted_vote"]
+    accuracies = [each.comparison.accuracy for each in compared(RIGHTS, RIGHTS)]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_among_equals() -> None:
+    held_out = task("held_out")
+    together = (Strategy("unite", ("a", "b")), profile("unite", held_out, "1"))
+    results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=together)
+    assert [each.strategy.name for each in results] == ["single", "router", "unite"]
+    unite = by_name(results)["unite a+b"]
+    assert (unite.comparison.delta, unite.takes, unite.calls) == (0, (), 2)
+    assert recommend(results).strategy == Strategy("single", ("a",))  # type: ignore[union-attr]
+
+
+def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None:
+    held_out = {"a": "112", "b": "121", "c": "211"}
+    recommendation = recommend(compared({"a": "112", "b": "121", "c": "211"}, held_out))
+    assert recommendation is not None
+    assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
+    assert recommendation.shown == "yes"
+    assert recommendation.expected_gain == pytest.approx(32.5, abs=2)
+    low, high = recommendation.expected_gain_ci
+    assert 0 < low < recommendation.expected_gain < high
+    assert "the test shows that it is better" in recommendation.text
+
+
+def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
+    # On the first question b and c are right and a is wrong; where one of them is wrong, the two others are right.
+    held_out = {"a": "2" + "1" * 39, "b": "1" * 20 + "33" + "1" * 18, "c": "1" * 30 + "44" + "1" * 8}
+    recommendation = recommend(compared({"a": "1", "b": "1", "c": "1"}, held_out))
+    assert recommendation is not None
+    assert (recommendation.strategy.name, recommendation.shown) == ("cascade", "not_yet")
+    assert recommendation.expected_gain == pytest.approx(2.5)
+    assert "does not show a difference yet" in recommendation.text
+
+
+def test_a_router_that_learnt_what_does_not_hold_is_not_recommended() -> None:
+    results = compared({"a": "12", "b": "21"}, {"a": "21", "b": "12"})
+    router = by_name(results)["router a+b"]
+    assert (router.comparison.accuracy, router.shown()) == (0, "no")
+    assert recommend(results).strategy.name == "single"  # type: ignore[union-attr]
+
+
+def test_without_strategies_nothing_is_recommended() -> None:
+    assert recommend(()) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (Strategy("single", ("a",)), "Use a alone"),
+        (Strategy("cascade", ("a", "b", "c")), "Ask a, b and c in this order, stop as soon as"),
+        (Strategy("self_consistency", ("a",), draws=5), "Ask a 5 times"),
+        (Strategy("unite", ("a", "b")), "Decode a and b together, in this order (unite)"),
+    ],
+)
+def test_a_recommendation_says_what_to_do(strategy: Strategy, words: str) -> None:
+    assert describe(strategy).startswith(words)
+
+
+def test_one_question_is_not_called_questions() -> None:
+    dev, held_out = task("dev"), task("held_out", 1)
+    splits = [AnsweredSplit(of, {name: profile(name, of, "1") for name in "ab"}) for of in (dev, held_out)]
+    recommendation = recommend(compare_strategies(splits[0], splits[1], ["a", "b"], can_vote=True))
+    assert recommendation is not None
+    assert "on 1 held-out question it scores" in recommendation.text
+
+
+def test_voters_are_close_to_the_best_and_no_more_than_the_calls() -> None:
+    dev = task("dev")
+    profiles = [
+        profile(name, dev, "1" * right + "2" * (20 - right))
+        for name, right in zip("abcde", (12, 20, 17, 16, 18), strict=True)
+    ]
+    assert fitting_voters(profiles, Rules(vote_gap=15)) == ("b", "e", "c")
+    assert fitting_voters(profiles, Rules(vote_gap=100, max_calls=2)) == ("b", "e")
+
+
+# --- In a run ---
+
+
+def run_of_three(place: Place, models: Path) -> Outcome:
+    """A run of three models that all vote."""
+    plan = plan_of(place, models, "alpha", "beta", "gamma", rules=dataclasses.replace(LENIENT, vote_gap=100))
+    place.task(metric="number")
+    return run(dataclasses.replace(plan, dev=load_task("task.yaml"), held_out=load_task("task.yaml", "held_out")))
+
+
+def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, models: Path) -> None:
+    outcome = run_of_three(place, models)
+    result = result_of(outcome)
+    counts = Counter(one["strategy"] for one in result["strategies"])
+    assert counts["vote"] == counts["cascade"] == counts["unite"] == 1
+    assert outcome.verified is not None
+    unite = next(one for one in result["strategies"] if one["strategy"] == "unite")
+    for key, same in (("gain", "delta"), ("accuracy", "accuracy"), ("p_value", "p_value"), ("n", "n")):
+        assert unite[key] == result["ensemble"][same]
+    assert result["advice"]["recommendation"]["text"] == outcome.advice.recommendation.text  # type: ignore[union-attr]
+    assert not math.isnan(result["advice"]["recommendation"]["expected_gain"])
+
+
+def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Place, models: Path) -> None:
+    outcome = run_of_three(place, models)
+    cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
+    recommendation = recommend([cascade])
+    outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
+    lines = list(samples_of(outcome))
+    assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
+    held_out = [line for line in lines if line["split"] == "held_out"]
+    assert held_out
+    for line, taken in zip(held_out, cascade.takes, strict=True):
+        own = line["responses"][line["recommended"]["model"]]
+        assert line["recommended"]["model"] == cascade.strategy.members[taken]
+        assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (own["extracted"], own["score"])
