@@ -149,7 +149,9 @@ def compare_strategies(
     if together is not None:
         strategy, profile = together
         n = len(profile.answers)
-        use = _Use(len(strategy.members), profile.cost.tokens / n, profile.cost.seconds / n)
+        models = len(strategy.members)
+        # Each member computes each token of the common text.
+        use = _Use(models, models * profile.cost.tokens / n, profile.cost.seconds / n)
         answers.append(_Answers(strategy, profile, (), use))
     if can_vote and len(voters) >= FEWEST_VOTERS:
         answers.extend(_votes(learned, alone, voters))
