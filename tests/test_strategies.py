@@ -273,6 +273,8 @@ def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_
     assert [each.strategy.name for each in results] == ["single", "router", "unite"]
     unite = by_name(results)["unite a+b"]
     assert (unite.comparison.delta, unite.takes, unite.calls) == (0, (), 2)
+    # Both members compute each of the ten tokens.
+    assert (unite.tokens, unite.seconds) == (20, 2)
     assert recommend(results).strategy == Strategy("single", ("a",))  # type: ignore[union-attr]
 
 

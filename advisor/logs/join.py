@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -120,27 +120,26 @@ class JoinedLogs:
         )
 
 
-@dataclass(slots=True)
 class _Model:
     """A model's records while they are read: by number of the question, then by number of the response."""
 
-    answers: dict[int, dict[int, Answer]] = field(default_factory=dict)
-    tokens: int = 0
-    seconds: float = 0.0
-    repeated: int = 0
-    first_repeated: str = ""
+    def __init__(self) -> None:
+        self.answers: dict[int, dict[int, Answer]] = {}
+        self.tokens = self.repeated = 0
+        self.seconds = 0.0
+        self.first_repeated = ""
 
 
-@dataclass(slots=True)
 class _Reading:
-    """All records, as far as they are read."""
+    """All records, as far as they are read. A question's number is its place in ``examples``."""
 
-    numbers: dict[tuple[str, bytes], int] = field(default_factory=dict)
-    examples: list[Example] = field(default_factory=list)
-    clusters: list[str | None] = field(default_factory=list)
-    models: dict[str, _Model] = field(default_factory=dict)
-    tasks: Counter[str] = field(default_factory=Counter)
-    metrics: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[str, bytes], int] = {}
+        self.examples: list[Example] = []
+        self.clusters: list[str | None] = []
+        self.models: dict[str, _Model] = {}
+        self.tasks: Counter[str] = Counter()
+        self.metrics: Counter[str] = Counter()
 
 
 def join_logs(
