@@ -122,44 +122,29 @@ def _measured(result: run_result.Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
-    rows = "\n".join(f"| {escaped(member.name)} | {_place(member)} |" for member in plan.members)
-    learned = f"\n\n`strategy.json` also holds the {len(plan.learned[0]):,} dev questions that the router learns from."
-    return f"""---
-library_name: unite-advisor
-tags: [unite-advisor, {plan.strategy.name}]
-pipeline_tag: text-generation
----
-
-{MARKER}
-
-# {escaped(f"A strategy for {result.task}")}
-
-{escaped(describe(plan.strategy))}. The models do not decode together.
-
-This folder holds no weights: `strategy.json` lists the models and says how they are asked.{learned if plan.learned[0] else ""}
-
-| model | where it is |
-|---|---|
-{rows}
-
-## Use
-
-```sh
-pip install unite-advisor
-advisor run FOLDER "A prompt"
-advisor serve FOLDER
-```
-
-A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a path.
-
-## Evidence
-
-{_evidence(plan.strategy, run)}
-
-## Licence
-
-No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it writes.
-"""
+    questions = len(plan.learned[0])
+    learned = f" It also holds the {questions:,} dev questions that the router learns from." if questions else ""
+    parts = (
+        f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
+        MARKER,
+        f"# {escaped(f'A strategy for {result.task}')}",
+        f"{escaped(describe(plan.strategy))}.",
+        "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
+        f"they are asked.{learned}",
+        "\n".join(
+            ("| model | where it is |", "|---|---|", *(f"| {escaped(m.name)} | {_place(m)} |" for m in plan.members))
+        ),
+        "## Use",
+        '```sh\npip install unite-advisor\nadvisor run FOLDER "A prompt"\nadvisor serve FOLDER\n```',
+        "A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a "
+        "path.",
+        "## Evidence",
+        _evidence(plan.strategy, run),
+        "## Licence",
+        "No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it "
+        "writes.",
+    )
+    return "\n\n".join(parts) + "\n"
 
 
 def _place(member: ModelSpec | PoolEntry) -> str:
@@ -196,8 +181,10 @@ def _evidence(strategy: Strategy, run: Path) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     task = root.part("task")
     questions = f"{compared[0].count('n'):,} held-out questions"
-    return (
-        f"On {questions} of the task {escaped(task.line('name'))}, in points of 100; a gain is over the best single model:\n\n"
-        + "\n".join(lines)
-        + "\n\nThe result does not hold for other tasks, other wordings of the prompt, or other versions of the models."
+    return "\n\n".join(
+        (
+            f"On {questions} of the task {escaped(task.line('name'))}, in points, with the gain over the best model:",
+            "\n".join(lines),
+            "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
+        )
     )
