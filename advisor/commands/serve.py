@@ -111,13 +111,16 @@ def serve(
         max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop, most_tokens, deadline
     )
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
+    shown = name
+    if isinstance(chosen, StrategyPlan):
+        shown = f"{name} ({chosen.strategy.name} of {', '.join(chosen.strategy.members)})"
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
         hosts = allowed_hosts(bound, host, allow_host or ())
         app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference.batch_size, group)
 
         def ready() -> None:
-            _print_ready(address_of(bound), name, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
+            _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
 
         server = GracefulServer(app, engine, bound, connections=max_connections, ready=ready, stopping=_print_stopping)
         starting.freeze_garbage_collector()

@@ -148,8 +148,9 @@ def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_fil
     Raises:
         InputError: The folder is neither of the two, or cannot be used.
     """
-    # A folder that is both counts as a run folder.
-    if not savedfolder.is_saved(folder) or (folder / "result.json").exists():
+    # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
+    is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
+    if not is_exported or (folder / "result.json").exists():
         return chosen_by_run(folder)
     return savedfolder.read(folder, trust_remote_code=trust_remote_code, check_files=check_files)
 
