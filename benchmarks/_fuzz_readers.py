@@ -133,13 +133,15 @@ def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
     from advisor import evaluation
     from advisor.output import chosen_set
-    from advisor.output.export import export
+    from advisor.production.chosen_strategy import plan_by_options
+    from advisor.production.export import export
     from reports.read import read_run
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
     given = {"models": None, "run": str(run), "method": None, "k": None, "stop": None, "max_new_tokens": None}
     given |= {"device": None, "dtype": None, "chat_template": None, "engine": "local", "batch_size": "auto"}
+    given |= dict.fromkeys(("strategy", "group", "pool", "allow_server", "allow_key_env"))
     options = {**given, "trust_remote_code": False, "no_check_files": False, "ray_address": None}
 
     def evaluate() -> None:
@@ -148,9 +150,9 @@ def read_result_json(folder: Path, data: bytes) -> None:
 
     _each(
         lambda: read_run(run),
-        lambda: chosen_set.chosen_by_options(options),
+        lambda: plan_by_options(options, lambda _: None),
         evaluate,
-        lambda: export(run, folder / "out", None, private=True),
+        lambda: export(run, folder / "out", None, {"strategy": None, "pool": None}, private=True),
     )
 
 
@@ -413,7 +415,7 @@ def _app() -> Any:
         raise unavailable("there is no model")
 
     served = ServedModel("tiny", ("a",), "unite", "f", 0)
-    return make_app(SimpleNamespace(submit=submit), served, RequestLimits(), Metrics(), None)  # type: ignore[arg-type]
+    return make_app(SimpleNamespace(submit=submit), served, RequestLimits(), Metrics(), None)
 
 
 def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
@@ -431,7 +433,9 @@ _IMPORTS = {
     **dict.fromkeys(
         ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
     ),
-    **dict.fromkeys(("result", "ensemble"), ("advisor.evaluation", "advisor.output.export", "ensemble.models.load")),
+    **dict.fromkeys(
+        ("result", "ensemble"), ("advisor.evaluation", "advisor.production.export", "ensemble.models.load")
+    ),
     **dict.fromkeys(("report", "samples", "evaluation"), ("matplotlib.backends.backend_svg", "reports.page")),
 }
 

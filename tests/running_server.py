@@ -16,7 +16,7 @@ from typing import Any
 import openai
 
 from advisor.serving.app import make_app
-from advisor.serving.engine import ServingEngine
+from advisor.serving.engine import RequestEngine, ServingEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import digest_of
 from advisor.serving.protocol import RequestLimits
@@ -52,7 +52,7 @@ class Running:
 
     url: str
     server: GracefulServer
-    engine: ServingEngine
+    engine: RequestEngine
     thread: threading.Thread
     errors: list[UniteError]
     """The errors that ended it."""
@@ -104,6 +104,22 @@ def serving(
     limits, metrics = limits or RequestLimits(), Metrics()
     engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
     served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
+    with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def running(
+    engine: RequestEngine,
+    served: ServedModel,
+    limits: RequestLimits,
+    metrics: Metrics,
+    *,
+    key: str | None = None,
+    connections: int | None = None,
+    hosts: Sequence[str] = (),
+) -> Iterator[Running]:
+    """Run a server with an engine; all requests are finished at the end."""
     ready = threading.Event()
     with bind("127.0.0.1", 0) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)

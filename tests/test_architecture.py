@@ -48,6 +48,7 @@ ORDER = {
         "choose",
         "verify",
         "output",
+        "production",
         "pipeline",
         "evaluation",
         "serving",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["hubs", "pools"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--quiet", "--out", "run")
+TOGETHER = ("--strategy", "unite")
 LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
 HOSTILE = "](http://x)<script>alert(1)</script>|`*_\n# {{ 7 * 7 }} <!--"
 
@@ -38,15 +39,15 @@ def result_of(run: Path) -> dict[str, Any]:
 
 
 def test_what_a_run_chose_is_exported_and_runs_alike(place: Place, run: Path) -> None:
-    ran = place.advisor("export", "run", "out")
-    assert (ran.status, ran.out, ran.err) == (0, "out\n", "")
+    ran = place.advisor("export", "run", "out", *TOGETHER)
+    assert (ran.status, ran.out) == (0, "out\n")
     result, saved = result_of(run), json.loads((place.folder / "out" / "ensemble.json").read_text(encoding="utf-8"))
     sources = result["provenance"]["models"]
     assert [member["name"] for member in saved["members"]] == result["selected"]
     assert [member["files"] for member in saved["members"]] == [sources[name]["files"] for name in result["selected"]]
     assert saved["generation"] == {"max_new_tokens": 6, "stop": ["\n\n"]}
     prompt = "What is 1 + 1?\nAnswer:"
-    assert place.advisor("run", "out", prompt) == place.advisor("run", "run", prompt)
+    assert place.advisor("run", "out", prompt).out == place.advisor("run", "run", prompt, *TOGETHER).out
 
     card = (place.folder / "out" / "README.md").read_text(encoding="utf-8")
     figures = result["ensemble"]
@@ -103,17 +104,14 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
     files["config.json"] = "0" * 64
     (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
     assert "changed since the run (config.json differs)" in refused("export", "run", "out")
-    result["selected"] = result["selected"][1:]
-    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    assert "which is not an ensemble" in refused("export", "run", "out")
 
 
 def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
     place.task()
     place.pool("org/alpha", "org/beta")
     assert place.advisor(*SELECT, *LENIENT).status == 0
-    ran = place.advisor("export", "run", "out", "--push", "org/set", "--public")
-    assert (ran.status, ran.err) == (0, "")
+    ran = place.advisor("export", "run", "out", "--push", "org/set", "--public", *TOGETHER)
+    assert ran.status == 0
     assert "/org/set/commit/" in ran.out
     assert (shelf / "set" / ".gitattributes").read_text(encoding="utf-8") == "public"
     card = (shelf / "set" / "README.md").read_text(encoding="utf-8")
@@ -121,7 +119,7 @@ def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
 
 
 def test_a_saved_ensemble_runs_with_what_is_said_in_place_of_its_own(place: Place, run: Path, models: Path) -> None:
-    assert place.advisor("export", "run", "out").status == 0
+    assert place.advisor("export", "run", "out", *TOGETHER).status == 0
     long = place.advisor("run", "out", "What is", "--max-new-tokens", "20", "--method", "gac", "--dtype", "float32")
     assert (long.status, long.err) == (0, "")
     path = place.folder / "out" / "ensemble.json"

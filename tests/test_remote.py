@@ -202,7 +202,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     assert "far is behind a server" in table["unite"]["left_out"]
 
 
-def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
+def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decoded(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*arguments: object, **options: object) -> None:
@@ -224,7 +224,10 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_run(
     samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     voted = [one for one in samples if one["split"] == "held_out"]
     assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)
-    ran = place.advisor("run", "run", "What is 1 + 1?")
+    assert "add --allow-server" in place.advisor("run", "run", "What is 1 + 1?").line
+    ran = place.advisor("run", "run", "What is 1 + 1?", "--allow-server", url)
+    assert (ran.status, ran.err) == (0, "")
+    ran = place.advisor("run", "run", "What is 1 + 1?", "--method", "unite")
     assert ran.status == 2
     assert "is behind a server, which gives texts and no probabilities" in ran.line
     assert "use voting, mbr, router or rerank" in ran.line

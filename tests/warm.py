@@ -23,6 +23,7 @@ LIBRARIES = (
     "advisor.session",
     "advisor.output.chosen_set",
     "advisor.output.terminal",
+    "advisor.production.answerer",
     "ensemble.api",
     "ensemble.methods.unite",
     "reports.page",

@@ -33,10 +33,7 @@ def evaluate(
     shots: opt.Shots = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
-    allow_server: Annotated[
-        list[str] | None,
-        typer.Option("--allow-server", metavar="URL", help="A server of the run's candidates that may be contacted."),
-    ] = None,
+    allow_server: opt.Servers = None,
     allow_key_env: opt.KeyNames = None,
     allow_weak_sandbox: opt.WeakSandbox = False,
     k: opt.K = 10,

@@ -132,6 +132,23 @@ KeyNames = Annotated[
         help="A variable that may hold a server's key; *_API_KEY needs no permission.",
     ),
 ]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="A strategy that the run compared, for example vote, cascade/3 or single. Default: the recommended one.",
+    ),
+]
+Group = Annotated[str | None, typer.Option("--group", help="The group of the prompt, for a router by groups.")]
+Places = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="FILE", help="A pool file that says where the models of the run are, by name."),
+]
+Servers = Annotated[
+    list[str] | None,
+    typer.Option("--allow-server", metavar="URL", help="A server of the run's candidates that may be contacted."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no tables.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[

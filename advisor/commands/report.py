@@ -22,13 +22,15 @@ def export(
     run: opt.Run,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, or an earlier export.")],
     *,
+    strategy: opt.StrategyName = None,
+    pool: opt.Places = None,
     push: Annotated[str | None, typer.Option("--push", metavar="ID", help="Push it to the hub under this id.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Make the new model of --push public.")] = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Write the chosen set of a run, without weights, and a model card with the evidence; push it on request."""
+    """Write the recommended strategy of a run, without weights, and a card with the evidence; push it on request."""
     if public and push is None:
         raise InputError("--public needs --push; add it, or leave out --public")
-    from advisor.output.export import export as write
+    from advisor.production.export import export as write
 
-    print(write(run, folder, push, private=not public))
+    print(write(run, folder, push, {"strategy": strategy, "pool": pool}, private=not public))

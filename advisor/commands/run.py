@@ -1,15 +1,20 @@
-"""``advisor run``: one text, from the chosen set of a run or from any models."""
+"""``advisor run``: one text, by the recommended strategy of a run or from any models."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from advisor.commands import options as opt
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from advisor.production.plan import StrategyPlan
+    from advisor.progress import Progress
+    from ensemble.decode.settings import Settings
 
 
 def run(
@@ -20,6 +25,11 @@ def run(
     ] = None,
     *,
     models: opt.Members = None,
+    strategy: opt.StrategyName = None,
+    group: opt.Group = None,
+    pool: opt.Places = None,
+    allow_server: opt.Servers = None,
+    allow_key_env: opt.KeyNames = None,
     method: opt.SetMethod = None,
     k: opt.SetK = None,
     max_new_tokens: opt.Tokens = None,
@@ -42,7 +52,7 @@ def run(
     no_check_files: opt.NoCheck = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Generate with the chosen set of a run, or with any models."""
+    """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
     if models and prompt is None:
         # With --models, the only positional argument is the prompt.
         prompt, run = run, None
@@ -53,9 +63,13 @@ def run(
 
     from advisor.output import chosen_set
     from advisor.output.terminal import trace_lines
+    from advisor.production.chosen_strategy import plan_by_options
+    from advisor.production.plan import StrategyPlan
+    from advisor.progress import Progress
     from ensemble.distributed.ray_cluster import cluster
 
-    spec = chosen_set.chosen_by_options({**context.params, "run": run})
+    progress = Progress()
+    spec = plan_by_options({**context.params, "run": run}, progress.say)
     text = _read_prompt(prompt)
     settings: dict[str, Any] = {
         "max_new_tokens": spec.max_new_tokens or 256,
@@ -64,6 +78,11 @@ def run(
         "top_p": top_p,
         "seed": seed,
     }
+    if isinstance(spec, StrategyPlan):
+        from ensemble.decode.settings import Settings
+
+        _answer(spec, text, Settings(**settings), group, progress, trace=trace)
+        return
     # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(ray_address) if engine == "ray" else nullcontext():
         ensemble = chosen_set.load_chosen(spec, engine)
@@ -77,6 +96,23 @@ def run(
         if trace:
             names = [member.name for member in spec.members]
             print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
+
+
+def _answer(
+    plan: StrategyPlan, prompt: str, settings: Settings, group: str | None, progress: Progress, *, trace: bool
+) -> None:
+    """Print the response that a strategy takes, when it is known which one that is."""
+    from advisor.production.answerer import answer_prompt
+
+    answered = answer_prompt(plan, prompt, settings, group)
+    for name, reason in answered.failures:
+        progress.say(f"{name} failed, and the others answered: {reason}")
+    print(opt.for_output(answered.response.text))
+    if trace:
+        for name, answer in answered.answers:
+            what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"
+            progress.say(f"{name} {what}")
+        progress.say(f"the response is that of {answered.model}, after {answered.calls} calls")
 
 
 def _read_prompt(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""``advisor serve``: the chosen set of a run, or any models, as an HTTP server with OpenAI's API."""
+"""``advisor serve``: the recommended strategy of a run, or any models, as an HTTP server with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def serve(
     run: opt.RunOrModels = None,
     *,
     models: opt.Members = None,
+    strategy: opt.StrategyName = None,
+    group: opt.Group = None,
+    pool: opt.Places = None,
+    allow_server: opt.Servers = None,
+    allow_key_env: opt.KeyNames = None,
     method: opt.SetMethod = None,
     k: opt.SetK = None,
     max_new_tokens: Annotated[
@@ -72,13 +77,20 @@ def serve(
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, help="Bytes of a request; a larger one gets status 413.")
     ] = 2**20,
+    deadline: Annotated[
+        float,
+        typer.Option("--deadline", min=1, help="Seconds after which a strategy goes on without a model's answer."),
+    ] = 600,
     trust_remote_code: opt.Trust = False,
     no_check_files: opt.NoCheck = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Serve the chosen set of a run, or any models, to clients that use OpenAI's API."""
+    """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
     from advisor.config import InferenceConfig
-    from advisor.output.chosen_set import check_source, chosen_by_options
+    from advisor.output.chosen_set import check_source
+    from advisor.production.chosen_strategy import plan_by_options
+    from advisor.production.plan import StrategyPlan
+    from advisor.progress import Progress
     from advisor.serving import starting
 
     check_source(context.params)
@@ -91,20 +103,24 @@ def serve(
 
     inference = InferenceConfig.from_options(context.params)
     key_digest = read_key_digest(api_key_file, os.environ)
-    chosen = chosen_by_options(context.params)
-    starting.check_level(chosen.method)
+    chosen = plan_by_options(context.params, Progress().say)
+    if not isinstance(chosen, StrategyPlan):
+        starting.check_level(chosen.method)
     usual_tokens = chosen.max_new_tokens or 256
     limits = RequestLimits(
-        max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop, most_tokens
+        max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop, most_tokens, deadline
     )
     name = name or (starting.name_of(chosen) if run is None else Path(run).resolve().name)
+    shown = name
+    if isinstance(chosen, StrategyPlan):
+        shown = f"{name} ({chosen.strategy.name} of {', '.join(chosen.strategy.members)})"
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
         hosts = allowed_hosts(bound, host, allow_host or ())
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference.batch_size)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference.batch_size, group)
 
         def ready() -> None:
-            _print_ready(address_of(bound), name, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
+            _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
 
         server = GracefulServer(app, engine, bound, connections=max_connections, ready=ready, stopping=_print_stopping)
         starting.freeze_garbage_collector()

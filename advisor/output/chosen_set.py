@@ -9,7 +9,7 @@ from typing import Any
 from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_models
-from advisor.pool.pool_file import PoolEntry
+from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.profile.loader import hush, load_ensemble
 from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
@@ -29,25 +29,21 @@ def check_source(options: Mapping[str, Any]) -> None:
         raise InputError("give a run folder, or --models for each model, the primary first")
 
 
-def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
+def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = None) -> EnsembleSpec:
     """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
 
     Args:
         options: The options of the command, by parameter name.
+        chosen: The set, if it is known already.
 
     Raises:
         InputError: An option is out of range, or the set or a model of it cannot be used.
     """
     check_source(options)
-    method, k = options["method"], options["k"]
-    check_method(method or "unite", 1 if k is None else k)
-    inference = InferenceConfig.from_options(options)
-    # A value out of range is an error now, not after the minutes that loading the models takes.
-    Settings(
-        stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
-    )
-    hush()
-    if options["models"]:
+    inference = check_decoding(options)
+    if chosen is not None:
+        spec = chosen
+    elif options["models"]:
         spec = chosen_by_hand(options["models"])
     else:
         spec = chosen_by_folder(
@@ -57,13 +53,32 @@ def chosen_by_options(options: Mapping[str, Any]) -> EnsembleSpec:
         )
     # An empty list is an option that is not given.
     spec = spec.with_decoding(
-        method=method, k=k, max_new_tokens=options["max_new_tokens"], stop=options["stop"] or None
+        method=options["method"],
+        k=options["k"],
+        max_new_tokens=options["max_new_tokens"],
+        stop=options["stop"] or None,
     ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
     if inference.engine == "ray" and len(spec.members) > 1:
         check_distributed(spec.method)
     # Last, with the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(spec.members)
     return spec
+
+
+def check_decoding(options: Mapping[str, Any]) -> InferenceConfig:
+    """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read.
+
+    Raises:
+        InputError: An option is out of range.
+    """
+    check_method(options["method"] or DEFAULT, 1 if options["k"] is None else options["k"])
+    inference = InferenceConfig.from_options(options)
+    # A value out of range is an error now, not after the minutes that loading the models takes.
+    Settings(
+        stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
+    )
+    hush()
+    return inference
 
 
 def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
@@ -76,30 +91,55 @@ def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
     return load_ensemble(spec, default_cache_dir(), engine=engine)
 
 
-def chosen_by_run(run: Path) -> EnsembleSpec:
+def chosen_by_run(
+    run: Path, names: Sequence[str] = (), method: str | None = None, pool: str | None = None
+) -> EnsembleSpec:
     """The set in a run folder's ``result.json``, with the task's stop strings and token limit.
+
+    Args:
+        run: The folder.
+        names: The members; empty for the chosen set.
+        method: How they decode; None for the method of the chosen set.
+        pool: A pool file with the places of the models; None for those of the run.
 
     Raises:
         InputError: The folder is not a run folder, its result names no models, or a model is on a server.
     """
     result = read_result(run)
     members = []
-    for entry in candidates_of_run(run):
-        # Before anything is contacted: only `evaluate` asks servers, and it wants consent.
+    for entry in candidates_of_run(run, names, pool):
+        # Before anything is contacted.
         if isinstance(entry.checkpoint, ServerAddress):
             raise InputError(why_not_decodable(entry.name))
-        device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
-        members.append(ModelSpec(entry.checkpoint, entry.name, device, dtype, template))
-    task, ensemble = result.get("task") or {}, result.get("ensemble") or {}
-    if task.get("stop") is None or task.get("max_new_tokens") is None:
-        raise InputError(f"{run / 'result.json'}: task has no stop or max_new_tokens; run `advisor select` again")
+        members.append(model_spec(entry, entry.checkpoint))
+    ensemble = result.get("ensemble") or {}
+    max_new_tokens, stop = limits_of_run(run)
     return EnsembleSpec(
         tuple(members),
-        ensemble.get("method") or DEFAULT,
+        method or ensemble.get("method") or DEFAULT,
         ensemble.get("k") or 10,
-        max_new_tokens=task["max_new_tokens"],
-        stop=tuple(task["stop"]),
+        max_new_tokens=max_new_tokens,
+        stop=stop,
     )
+
+
+def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
+    """The token limit of a run's responses, None for responses of logs, and their stop strings.
+
+    Raises:
+        InputError: The folder is not a run folder, or its result does not say it.
+    """
+    result = read_result(run)
+    task, from_logs = result.get("task") or {}, bool((result.get("provenance") or {}).get("logs"))
+    if task.get("stop") is None or (task.get("max_new_tokens") is None and not from_logs):
+        raise InputError(f"{run / 'result.json'}: task has no stop or max_new_tokens; run `advisor select` again")
+    return task.get("max_new_tokens"), tuple(task["stop"])
+
+
+def model_spec(entry: PoolEntry, checkpoint: Checkpoint) -> ModelSpec:
+    """A candidate as a model to load; values that it does not set have their defaults."""
+    device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
+    return ModelSpec(checkpoint, entry.name, device, dtype, template)
 
 
 def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> EnsembleSpec:
@@ -108,30 +148,40 @@ def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_fil
     Raises:
         InputError: The folder is neither of the two, or cannot be used.
     """
-    # A folder that is both counts as a run folder.
-    if not savedfolder.is_saved(folder) or (folder / "result.json").exists():
+    # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
+    is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
+    if not is_exported or (folder / "result.json").exists():
         return chosen_by_run(folder)
     return savedfolder.read(folder, trust_remote_code=trust_remote_code, check_files=check_files)
 
 
-def candidates_of_run(run: Path, names: Sequence[str] = ()) -> tuple[PoolEntry, ...]:
+def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = None) -> tuple[PoolEntry, ...]:
     """Candidates of a run folder, with the values that the run used.
 
     Args:
         run: The folder.
         names: The candidates; empty for the chosen set.
+        pool: A pool file that says where the models are; None for the places of the run.
 
     Raises:
-        InputError: The folder is not a run folder, or its result lacks one of these models.
+        InputError: The folder is not a run folder, or its result or the pool file lacks one of these models.
     """
     result, place = read_result(run), str(run / "result.json")
+    if pool is not None:
+        entries = {entry.name: entry for entry in read_pool(pool)}
+        wanted = names or result["selected"]
+        if unknown := next((name for name in wanted if name not in entries), None):
+            raise InputError(
+                f"--pool {pool}: it has no model with the name {unknown!r} of {place}; add name={unknown} to its line"
+            )
+        return tuple(entries[name] for name in wanted)
     sources = (result.get("provenance") or {}).get("models") or {}
-    if unknown := next((name for name in names if name not in sources), None):
+    if sources and (unknown := next((name for name in names if name not in sources), None)):
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
-    if missing := next((name for name in result["selected"] if name not in sources), None):
+    if missing := next((name for name in names or result["selected"] if name not in sources), None):
         raise InputError(
-            f"{place}: it does not have the place of its model {missing}, for example because the run used "
-            "--profiles; give the models with --models"
+            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --profiles; "
+            "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
         )
     return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ def of_logs(config: LogsConfig, logs: JoinedLogs) -> dict[str, Any]:
         "seed": config.seed,
         "versions": _versions(),
         "logs": [{"path": str(source.path), "format": source.format} for source in logs.sources],
+        # Without it only the log's tool knows how the answers were read from the responses.
+        "scoring": None if logs.scoring is None else asdict(logs.scoring),
         "models": {},
     }
 

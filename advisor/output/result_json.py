@@ -157,9 +157,9 @@ def read_result(run: Path) -> dict[str, Any]:
         fields.check(name, "a whole number of at least 1", _is_count, required=required)
     ensemble.check("method", "the name of a method that decodes", _decoding_methods().__contains__, required=was_run)
     # A name twice, or one that controls the terminal: `advisor select` writes neither.
-    root.check("selected", "a list of different, printable names", _are_names, required=True)
+    root.check("selected", "a list of different, printable names", are_names, required=True)
     for candidate in root.parts("candidates"):
-        candidate.check("model", "the candidate's name", _is_text, required=True)
+        candidate.check("model", "the candidate's name", is_text, required=True)
         candidate.number("accuracy")
         if "accuracy" not in candidate.values:
             candidate.refuse("accuracy", "points, or null")
@@ -175,17 +175,17 @@ def _check_source(model: Fields) -> None:
     """Check where a candidate comes from."""
     model.part("remote")
     is_local = model.values.get("remote") is None
-    model.check("path_or_id", "a path or a hub id", lambda value: _is_text(value) and bool(value), required=is_local)
-    model.check("device", "a text", _is_text, required=is_local)
+    model.check("path_or_id", "a path or a hub id", lambda value: is_text(value) and bool(value), required=is_local)
+    model.check("device", "a text", is_text, required=is_local)
     for name in ("revision", "gguf_file", "source", "target"):
-        model.check(name, "a text", _is_text)
+        model.check(name, "a text", is_text)
     for name, known in (("reads", READS), ("dtype", DTYPES), ("chat_template", CHAT_TEMPLATES)):
         # Compared as a list, because an object or a list has no hash.
         is_required = name == "chat_template" or (name == "dtype" and is_local)
         model.check(name, f"one of {', '.join(known)}", list(known).__contains__, required=is_required)
     files = model.part("files")
     for name in files.values:
-        files.check(name, "a hash", _is_text)
+        files.check(name, "a hash", is_text)
 
 
 def _decoding_methods() -> list[str]:
@@ -197,7 +197,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value < 2**31
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Whether a value is a text that UTF-8 can encode: JSON may have halves of surrogate pairs. It has no null."""
     try:
         return isinstance(value, str) and b"\0" not in value.encode()
@@ -206,10 +206,11 @@ def _is_text(value: object) -> bool:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+    return isinstance(value, list) and all(map(is_text, value))
 
 
-def _are_names(value: list[str]) -> bool:
+def are_names(value: list[str]) -> bool:
+    """Whether a value is a list of different, printable names, at least one."""
     return _are_texts(value) and all(map(str.isprintable, value)) and 0 < len(set(value)) == len(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from advisor.records import FinishReason
@@ -23,22 +23,25 @@ _MAX_TOKEN_LENGTH = 1000
 
 def generate(
     server: ServerClient,
-    prompt: str,
+    prompt: str | Sequence[Mapping[str, str]],
     stop: tuple[str, ...],
     max_new_tokens: int,
     *,
     chat: bool,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     seed: int = 0,
 ) -> tuple[Response, Mapping[str, Any]]:
     """Let a model continue a prompt.
 
     Args:
         server: The server.
-        prompt: The text to continue, or the user's message where it goes through a chat template.
+        prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
+            the messages of a conversation.
         stop: The response ends before the first of these.
         max_new_tokens: Longest response, in tokens.
         temperature: 0 for greedy decoding, else the temperature of the draws.
+        top_p: A draw is among the most likely tokens that have this probability together.
         seed: The seed of the draws.
         chat: Whether the prompt goes through the model's chat template, on the server.
 
@@ -55,8 +58,9 @@ def generate(
     if stop:
         body["stop"] = list(stop[:_MAX_STOPS])
     if temperature:
-        body |= {"seed": seed, "top_p": 1}
-    body |= {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+        body |= {"seed": seed, "top_p": top_p}
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    body |= {"messages": messages} if chat else {"prompt": prompt}
     answer = server.post(path, body)
     choice = _first_choice(server, path, answer)
     message = choice.get("message") if chat else choice

@@ -1,4 +1,4 @@
-"""An ensemble behind an OpenAI-compatible HTTP endpoint: ``advisor serve``.
+"""An ensemble or a strategy behind an OpenAI-compatible HTTP endpoint: ``advisor serve``.
 
 A request passes through these modules:
 
@@ -6,6 +6,7 @@ A request passes through these modules:
 - ``app``: the endpoints; ``middleware`` checks the host, the API key and the body's size before them;
 - ``protocol``: checks the body and makes a :class:`~advisor.serving.protocol.GenerationRequest` of it;
 - ``engine``: the one thread that runs the decoder; all requests share its batch;
+- ``strategies``: the engine of a strategy, which asks several models for each text;
 - ``responses``: writes the generated texts as OpenAI's JSON objects;
 - ``server``, ``starting``, ``log`` and ``metrics``: the process, how it starts, its log, its figures for Prometheus.
 """

@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from advisor.serving.engine import ServingEngine
+from advisor.serving.engine import RequestEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def make_app(
-    engine: ServingEngine,
+    engine: RequestEngine,
     model: ServedModel,
     limits: RequestLimits,
     metrics: Metrics,
@@ -99,7 +99,7 @@ def make_app(
 class Endpoints:
     """The handlers; see :func:`make_app` for the arguments."""
 
-    def __init__(self, engine: ServingEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
+    def __init__(self, engine: RequestEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
         self._engine = engine
         self._model = model
         self._limits = limits

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from advisor.serving.metrics import Metrics
-from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, unavailable
+from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
 from ensemble.decode.stream import Pieces
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.spec import Sourced, first_line
@@ -44,17 +44,57 @@ class Piece:
         index: Index of the text within its request.
         text: The new characters; may be empty.
         steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
-        generation: The whole text, with its last piece.
+        finish_reason: Why the text ended, with its last piece.
+        new_tokens: Tokens of the whole text, with its last piece.
     """
 
     index: int
     text: str
     steps: Sequence[StepLogprobs] = ()
-    generation: Generation | None = None
+    finish_reason: str | None = None
+    new_tokens: int = 0
 
 
 Event = int | Piece | RequestError
 """The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
+
+
+class RequestEngine(Protocol):
+    """What answers requests: a decoder that all requests share, or a strategy that asks several models."""
+
+    @property
+    def refusing(self) -> str:
+        """Why requests are refused; empty where they are accepted."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether all accepted texts are finished."""
+        ...
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start; events are delivered in this loop."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        """Accept a request.
+
+        Raises:
+            RequestError: It cannot be answered, too many texts run or wait, or the server is stopping.
+        """
+        ...
+
+    def cancel(self, stream: RequestStream) -> None:
+        """Stop the texts of a request that are not finished, and free their places."""
+        ...
+
+    def refuse(self, reason: str = STOPPING) -> None:
+        """Accept no more requests."""
+        ...
+
+    def stop(self) -> None:
+        """Refuse requests and end; unfinished texts are lost."""
+        ...
 
 
 class RequestStream:
@@ -67,6 +107,7 @@ class RequestStream:
     Attributes:
         arrived: Time of arrival, by the monotonic clock.
         events: Written and read by the event loop only.
+        extras: More fields of ``usage``; complete with the last event.
     """
 
     def __init__(self, request: GenerationRequest, numbers: range) -> None:
@@ -74,6 +115,7 @@ class RequestStream:
         self.numbers = numbers
         self.arrived = time.monotonic()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.extras: dict[str, Any] = {}
 
     async def prompt_tokens(self) -> int:
         """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
@@ -105,8 +147,9 @@ class RequestStream:
                 event = await self._next_event()
             for index, parts in arrived.items():
                 steps = [step for part in parts for step in part.steps]
-                yield Piece(index, "".join(part.text for part in parts), steps, parts[-1].generation)
-                unfinished -= parts[-1].generation is not None
+                last = parts[-1]
+                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
+                unfinished -= last.finish_reason is not None
 
     async def _next_event(self) -> int | Piece:
         event = await self.events.get()
@@ -157,11 +200,12 @@ class _RunningText:
         # Stop strings are searched in bytes: the text has other lengths where invalid UTF-8 was replaced.
         ends = [data.find(stop.encode()) for stop in self.stream.request.settings.stop]
         steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
-        return Piece(self.index, self.pieces.finish(generation.text), steps, generation)
+        text = self.pieces.finish(generation.text)
+        return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
 
 
 class ServingEngine:
-    """Decodes the texts of all requests together.
+    """Decodes the texts of all requests together; see :class:`RequestEngine`.
 
     Args:
         ensemble: The ensemble; its method is token-level.
@@ -224,7 +268,7 @@ class ServingEngine:
             if self.refusing:
                 raise unavailable(self.refusing)
             if self._accepted + texts > self._limits.texts:
-                raise _busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
+                raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
             self._accepted += texts
             numbers = range(self._next_number, self._next_number + texts)
             self._next_number += texts
@@ -299,7 +343,7 @@ class ServingEngine:
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
             # The texts were counted when the request was accepted, before its prompts were read.
             self._count_out(len(stream.numbers))
-            return _prompt_error(error)
+            return prompt_error(error)
         for index, number in enumerate(stream.numbers):
             prompt, draw = prompts[index // request.copies], 1 + index % request.copies
             self._texts[number] = _RunningText(stream, index, prompt, draw, Pieces(stops))
@@ -331,7 +375,7 @@ class ServingEngine:
                     "server's limit; send fewer prompts at a time",
                 )
         if tokens + sum(_length(text.prompt) for text in self._texts.values()) > self._most_tokens:
-            raise _busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
+            raise busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
         return prompts
 
     def _characters_that_fit(self) -> int | None:
@@ -419,21 +463,12 @@ def _length(prompt: Sequence[Sequence[int]]) -> int:
     return max(map(len, prompt))
 
 
-def _busy(reason: str) -> RequestError:
-    return RequestError(
-        429,
-        f"{reason}; try again later",
-        kind="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers={"Retry-After": "1"},
-    )
-
-
 def _model_error(error: Exception) -> RequestError:
     return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
 
 
-def _prompt_error(error: Exception) -> RequestError:
+def prompt_error(error: Exception) -> RequestError:
+    """The error where a prompt cannot be read."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, PromptTooLongError):

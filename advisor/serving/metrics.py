@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_CALLS = (1, 2, 3, 4, 5, 7, 10, 20, 50, 100)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -22,6 +23,11 @@ class Metrics:
         rows: Number of texts in each step.
         failures: Number of failed steps.
         failed_texts: Number of texts that failed alone, for example because a member's logits were NaN.
+        member_calls: For a strategy, number of calls of each member.
+        member_errors: Number of calls that failed, by member.
+        member_seconds: Seconds of a call, by member.
+        calls: Number of calls for a text.
+        votes: Number of votes, by whether all answers were the same.
     """
 
     def __init__(self) -> None:
@@ -41,6 +47,13 @@ class Metrics:
         self.rows = Histogram("advisor_batch_rows", "Texts in a step.", registry=registry, buckets=_ROWS)
         self.failures = Counter("advisor_failed_steps", "Steps that failed.", registry=registry)
         self.failed_texts = Counter("advisor_failed_texts", "Texts that failed alone.", registry=registry)
+        self.member_calls = Counter("advisor_member_calls", "Calls of a member.", ["member"], registry=registry)
+        self.member_errors = Counter("advisor_member_errors", "Calls that failed.", ["member"], registry=registry)
+        self.member_seconds = Histogram(
+            "advisor_member_seconds", "Of a call.", ["member"], registry=registry, buckets=_SECONDS
+        )
+        self.calls = Histogram("advisor_calls_per_text", "Calls for a text.", registry=registry, buckets=_CALLS)
+        self.votes = Counter("advisor_votes", "Votes of several answers.", ["unanimous"], registry=registry)
 
     def text(self) -> bytes:
         """All figures in the text format of Prometheus."""

@@ -65,6 +65,7 @@ class RequestLimits:
         default_tokens: Longest text of a request that names no limit, in tokens.
         default_stop: Stop strings of a request that names none.
         tokens: Tokens of the prompts of all texts that run or wait; None for 4,096 for each text.
+        seconds: How long the models of a strategy may take for a request, above 0.
     """
 
     texts: int = 64
@@ -74,6 +75,7 @@ class RequestLimits:
     default_tokens: int = 256
     default_stop: tuple[str, ...] = ()
     tokens: int | None = None
+    seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class GenerationRequest:
         settings: Of all texts.
         stream: Whether the client wants the texts in pieces.
         usage: Whether a stream ends with the number of tokens.
+        group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
     """
 
     prompts: tuple[Prompt, ...]
@@ -93,6 +96,7 @@ class GenerationRequest:
     settings: Settings
     stream: bool
     usage: bool
+    group: str | None = None
 
 
 class RequestError(UniteError):
@@ -131,6 +135,17 @@ class RequestError(UniteError):
 def unavailable(reason: str) -> RequestError:
     """The error where the server accepts no requests."""
     return RequestError(503, reason, kind="server_error", code="unavailable", headers={"Retry-After": "5"})
+
+
+def busy(reason: str) -> RequestError:
+    """The error where a limit is reached that other requests use up."""
+    return RequestError(
+        429,
+        f"{reason}; try again later",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": "1"},
+    )
 
 
 def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
@@ -316,7 +331,11 @@ def _generation_request(
         alternatives=alternatives,
     )
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return GenerationRequest(tuple(prompts), copies, settings, bool(body.stream), usage)
+    metadata = (body.model_extra or {}).get("metadata")
+    group = metadata.get("group") if isinstance(metadata, dict) else None
+    return GenerationRequest(
+        tuple(prompts), copies, settings, bool(body.stream), usage, group if isinstance(group, str) else None
+    )
 
 
 def _refuse_unsupported(extra: Mapping[str, Any] | None, place: str = "") -> None:

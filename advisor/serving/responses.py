@@ -89,9 +89,9 @@ class ResponseFormat(ABC):
     def choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
         """The choice of a whole text, or of a piece of it."""
         reason = None
-        if piece.generation is not None:
+        if piece.finish_reason is not None:
             # OpenAI has no word for EOS: it is "stop" as well.
-            reason = "length" if piece.generation.finish_reason == "length" else "stop"
+            reason = "length" if piece.finish_reason == "length" else "stop"
         return {
             "index": piece.index,
             **self._content(piece, whole=whole),
@@ -185,12 +185,13 @@ def _logprob(token: TokenLogprob) -> float:
     return max(token.logprob, _MIN_LOGPROB)
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """The number of tokens, as the primary counts them."""
+def _usage(prompt_tokens: int, completion_tokens: int, extras: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of tokens, as the primary counts them, and the fields of a strategy."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        **extras,
     }
 
 
@@ -205,11 +206,11 @@ async def whole_response(stream: RequestStream, response: ResponseFormat) -> dic
     new_tokens = 0
     async for piece in stream.pieces():
         # Without `stream` the engine sends one piece for each text: the whole text.
-        if piece.generation is not None:
-            new_tokens += len(piece.generation.tokens)
+        if piece.finish_reason is not None:
+            new_tokens += piece.new_tokens
             choices[piece.index] = response.choice(piece, whole=True)
     ordered = [choices[index] for index in sorted(choices)]
-    return response.envelope(response.kind, ordered, usage=_usage(prompt_tokens, new_tokens))
+    return response.envelope(response.kind, ordered, usage=_usage(prompt_tokens, new_tokens, stream.extras))
 
 
 async def response_events(stream: RequestStream, response: ResponseFormat, prompt_tokens: int) -> AsyncIterator[str]:
@@ -219,14 +220,14 @@ async def response_events(stream: RequestStream, response: ResponseFormat, promp
     new_tokens = 0
     try:
         async for piece in stream.pieces():
-            new_tokens += 0 if piece.generation is None else len(piece.generation.tokens)
+            new_tokens += piece.new_tokens
             yield _event(response.envelope(response.chunk_kind, [response.choice(piece, whole=False)], **no_usage))
     except RequestError as error:
         # The status has been sent already, so the error can only be an event.
         yield _event(error.body)
         return
     if with_usage:
-        yield _event(response.envelope(response.chunk_kind, [], usage=_usage(prompt_tokens, new_tokens)))
+        yield _event(response.envelope(response.chunk_kind, [], usage=_usage(prompt_tokens, new_tokens, stream.extras)))
     yield _DONE
 
 

@@ -19,7 +19,7 @@ from ensemble.errors import InputError, UniteError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.serving.engine import ServingEngine
+    from advisor.serving.engine import RequestEngine
 
 _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 64
@@ -112,7 +112,7 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self,
         app: FastAPI,
-        engine: ServingEngine,
+        engine: RequestEngine,
         bound: socket.socket,
         *,
         connections: int | None = None,

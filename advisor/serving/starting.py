@@ -1,4 +1,4 @@
-"""Loading a chosen set and making an application of it."""
+"""Loading a chosen set or the models of a strategy, and making an application of it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
+from advisor.pool.pool_file import PoolEntry
+from advisor.production.plan import StrategyPlan
+from advisor.progress import Progress
 from ensemble.errors import InputError
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastapi import FastAPI
 
-    from advisor.serving.engine import ServingEngine
+    from advisor.production.members import ServerModel
+    from advisor.serving.engine import RequestEngine, ServingEngine
+    from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
-    from ensemble.models.spec import EnsembleSpec
+    from advisor.serving.strategies import EngineModel
+    from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
 _MAX_ROWS = 64
@@ -49,20 +58,29 @@ def check_level(method: str) -> None:
         )
 
 
-def name_of(chosen: EnsembleSpec) -> str:
+def name_of(chosen: EnsembleSpec | StrategyPlan) -> str:
     """The name of a set that has no other name: its members."""
     return "+".join(model.name for model in chosen.members)
 
 
-def fingerprint(chosen: EnsembleSpec) -> str:
-    """OpenAI's ``system_fingerprint``: a digest of all that decides the texts of a set."""
-    models = [
-        [model.checkpoint.location, model.checkpoint.revision, model.dtype, model.device, model.chat_template]
-        for model in chosen.members
-    ]
+def fingerprint(chosen: EnsembleSpec | StrategyPlan) -> str:
+    """OpenAI's ``system_fingerprint``: a digest of all that decides the texts of a set or a strategy."""
+    models = []
+    for model in chosen.members:
+        checkpoint = model.checkpoint
+        place = checkpoint.location if isinstance(checkpoint, Checkpoint) else checkpoint.path_or_id
+        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template])
     # The version counts too: a new release may decode differently.
-    parts = [metadata.version("unite-advisor"), chosen.method, chosen.k, models]
+    parts = [metadata.version("unite-advisor"), *_decoding(chosen), models]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
+    if isinstance(chosen, EnsembleSpec):
+        return [chosen.method, chosen.k]
+    strategy, reader = chosen.strategy, chosen.reader
+    read = [] if reader is None else [reader.metric, reader.extract]
+    return [strategy.name, strategy.weights, strategy.routes, strategy.draws, read, chosen.learned]
 
 
 def freeze_garbage_collector() -> None:
@@ -74,22 +92,24 @@ def freeze_garbage_collector() -> None:
 
 
 def make_app_of(
-    chosen: EnsembleSpec,
+    chosen: EnsembleSpec | StrategyPlan,
     name: str,
     limits: RequestLimits,
     key_digest: bytes | None,
     hosts: frozenset[str] | None,
     batch_size: int | None,
-) -> tuple[FastAPI, ServingEngine]:
-    """Load a set, and make an application and its engine.
+    group: str | None = None,
+) -> tuple[FastAPI, RequestEngine]:
+    """Load a set or the models of a strategy, and make an application and its engine.
 
     Args:
-        chosen: The set.
+        chosen: The set or the strategy.
         name: The model's name for clients.
         limits: Limits of requests.
         key_digest: Digest of the API key; None where requests need no key.
         hosts: The server's names; None where every name is accepted.
         batch_size: Number of texts that are decoded at a time; None for as many as fit into memory, at most 64.
+        group: For a router by groups, the group of prompts whose request names none.
 
     Raises:
         InputError: The set cannot be loaded with these options.
@@ -97,18 +117,62 @@ def make_app_of(
     """
     from advisor.output.chosen_set import load_chosen
     from advisor.serving.app import make_app
-    from advisor.serving.engine import ServingEngine
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
+
+    metrics = Metrics()
+    engine: RequestEngine
+    if isinstance(chosen, EnsembleSpec):
+        method = chosen.method
+        (engine,) = _decoders([load_chosen(chosen)], limits, metrics, batch_size)
+    else:
+        from advisor.serving.strategies import StrategyEngine
+
+        method = chosen.strategy.name
+        engine = StrategyEngine(chosen, _models(chosen, limits, batch_size), limits, metrics, group)
+    members = tuple(model.name for model in chosen.members)
+    served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()))
+    return make_app(engine, served, limits, metrics, key_digest, hosts), engine
+
+
+def _decoders(
+    ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, batch_size: int | None
+) -> list[ServingEngine]:
+    """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
+    from advisor.serving.engine import ServingEngine
+    from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch
 
-    ensemble, metrics = load_chosen(chosen), Metrics()
     if batch_size is None:
         # After loading: what is free then is free for the texts.
-        room = ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens)
-        batch_size = min(limits.texts, _MAX_ROWS if room is None else max(1, min(room, _MAX_ROWS)))
+        rooms = [ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens) for ensemble in ensembles]
+        room = min((each // len(ensembles) for each in rooms if each is not None), default=_MAX_ROWS)
+        batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
-    engine = ServingEngine(ensemble, Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS), limits, metrics)
-    members = tuple(model.name for model in chosen.members)
-    served = ServedModel(name, members, chosen.method, fingerprint(chosen), int(time.time()))
-    return make_app(engine, served, limits, metrics, key_digest, hosts), engine
+    batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS)
+    return [ServingEngine(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
+
+
+def _models(plan: StrategyPlan, limits: RequestLimits, batch_size: int | None) -> list[EngineModel | ServerModel]:
+    """The models of a strategy: all local ones are in memory, and servers are asked whether they answer.
+
+    Raises:
+        InputError: No model can be asked.
+    """
+    from advisor.output.chosen_set import load_chosen
+    from advisor.production.members import check_answers, server_model
+    from advisor.production.plan import ALONE
+    from advisor.serving.strategies import EngineModel, member_limits
+
+    servers = {member.name: server_model(member) for member in plan.members if isinstance(member, PoolEntry)}
+    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    problems = check_answers(servers.values())
+    if problems and len(problems) == len(plan.members):
+        raise InputError(problems[0])
+    for problem in problems:
+        Progress().say(f"{problem}; requests go on without it while it fails")
+    ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
+    # The figures of a member's decoder would mix with those of the requests.
+    engines = _decoders(ensembles, member_limits(plan, limits), None, batch_size)
+    models = {member.name: EngineModel(member.name, engine) for member, engine in zip(local, engines, strict=True)}
+    return [models.get(member.name) or servers[member.name] for member in plan.members]

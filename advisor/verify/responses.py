@@ -9,14 +9,14 @@ from advisor.statistics import check_same_questions
 from advisor.tasks.task import Task
 from ensemble.methods._response import ResponseMethod
 
-# Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
-# its answers would tell the vote which one is right.
-_VOTE_METRICS = ("exact_match", "number", "choice")
+VOTE_METRICS = ("exact_match", "number", "choice")
+"""Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
+its answers would tell the vote which one is right."""
 
 
 def can_vote(task: Task) -> bool:
     """Whether the answers that the task's metric reads can be counted as votes."""
-    return task.metric in _VOTE_METRICS and task.scorer is None
+    return task.metric in VOTE_METRICS and task.scorer is None
 
 
 def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:

@@ -27,8 +27,9 @@ FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
-# From the simplest to the most complex: the first of equally good strategies is recommended.
-_ORDER = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
+ASKING = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
+"""The strategies that ask models one by one, from the simplest to the most complex: of equally good ones the first is
+recommended. All others decode together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Strategy:
     @property
     def sort_key(self) -> tuple[int, int]:
         """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
-        place = _ORDER.index(self.name) if self.name in _ORDER else len(_ORDER)
+        place = ASKING.index(self.name) if self.name in ASKING else len(ASKING)
         return place, len(self.members)
 
 

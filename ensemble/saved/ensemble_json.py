@@ -62,7 +62,7 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
         "weights": None if spec.weights is None else list(spec.weights),
         "options": dict(spec.options),
         **({"generation": generation} if generation else {}),
-        "members": [_member_json(member, folder) for member in spec.members],
+        "members": [member_to_json(member, folder) for member in spec.members],
     }
     try:
         # NaN is no JSON: other readers would refuse the file.
@@ -71,7 +71,8 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
         raise InputError(f"the ensemble cannot be written as JSON ({error}); leave that option out") from error
 
 
-def _member_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
+def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
+    """A member as an entry of ``members``, in a file that is in a folder."""
     checkpoint, quantization = member.checkpoint, member.quantization
     if checkpoint.is_local:
         place: dict[str, Any] = {"path": _path_from(folder, checkpoint.path_or_id), "files": dict(member.files)}
@@ -123,7 +124,7 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     entries = keys.get("members", list)
     if not entries or not all(isinstance(entry, dict) for entry in entries):
         keys.refuse("members", "give a list of objects, one for each member, the primary first")
-    members = tuple(_member(_Keys(entry, f"{source}: members[{n}]"), folder) for n, entry in enumerate(entries))
+    members = tuple(member_from_json(entry, f"{source}: members[{n}]", folder) for n, entry in enumerate(entries))
     names = [member.name for member in members]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"{source}: members: two members have the name {duplicate!r}; names must differ")
@@ -140,7 +141,18 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     )
 
 
-def _member(keys: _Keys, folder: Path | None) -> ModelSpec:
+def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None) -> ModelSpec:
+    """Read an entry of ``members``.
+
+    Args:
+        values: The entry.
+        source: The file's name and the entry's place, in messages.
+        folder: The base of local paths; None if there can be no local paths, as on the hub.
+
+    Raises:
+        InputError: A key of it cannot be used.
+    """
+    keys = _Keys(values, source)
     keys.only(_MEMBER_KEYS)
     name = keys.text("name")
     if name is None or not name.strip() or not name.isprintable():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ensemble.models.member import Member
 
 FILE = "ensemble.json"
+STRATEGY_FILE = "strategy.json"
+"""The file in place of ``ensemble.json`` where the models do not decode together: ``advisor export`` writes it."""
 CARD = "README.md"
 _MAX_BYTES = 2**20
 """The size limit of an ``ensemble.json``; real files have a few kilobytes."""
@@ -73,10 +75,25 @@ def save(
     """
     check_target(folder)
     if push_to_hub is not None:
-        check_pushable(spec)
+        check_pushable(spec.members)
     content = {CARD: card or model_card(spec, push_to_hub or folder.absolute().name), FILE: to_json(spec, folder)}
+    write_files(folder, content)
+    return None if push_to_hub is None else push_files(folder, (FILE, CARD), push_to_hub, private=private)
+
+
+def write_files(folder: Path, content: Mapping[str, str]) -> None:
+    """Write the files of a saved ensemble, or of a strategy, in one step.
+
+    Args:
+        folder: A folder that :func:`check_target` accepts.
+        content: The text of each file, by name: a card, and ``ensemble.json`` or ``strategy.json``. A card that its
+            owner has edited is kept.
+
+    Raises:
+        UniteError: The folder cannot be written.
+    """
     if _is_edited(folder / CARD):
-        del content[CARD]
+        content = {name: text for name, text in content.items() if name != CARD}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Written beside it first, so that a full disk leaves the old folder as it was.
@@ -90,9 +107,11 @@ def save(
             else:
                 for name in content:
                     (new / name).replace(folder / name)
+                # Of an earlier export: with both files the folder would be two things.
+                for name in {FILE, STRATEGY_FILE} - content.keys():
+                    (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise UniteError(f"{folder}: cannot be written ({error}); correct that, or give another folder") from error
-    return None if push_to_hub is None else push_files(folder, (FILE, CARD), push_to_hub, private=private)
 
 
 def check_target(folder: Path) -> None:
@@ -105,27 +124,29 @@ def check_target(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file; give a folder")
-    if not is_saved(folder):
+    found = [folder / name for name in (FILE, STRATEGY_FILE) if (folder / name).is_file()]
+    if not found:
         if other := next(iter(sorted(folder.iterdir())), None):
             raise InputError(
                 f"{folder}: is not a saved ensemble, and has {other.name} in it; give a new or empty folder"
             )
         return
-    try:
-        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict) or "schema_version" not in values:
-        raise InputError(f"{folder / FILE}: is not a saved ensemble, so it is not overwritten; give another folder")
+    for path in found:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or "schema_version" not in values:
+            raise InputError(f"{path}: is not a saved ensemble, so it is not overwritten; give another folder")
 
 
-def check_pushable(spec: EnsembleSpec) -> None:
-    """Make sure that others can load an ensemble from the hub.
+def check_pushable(members: Sequence[ModelSpec]) -> None:
+    """Make sure that others can load the members of an ensemble from the hub.
 
     Raises:
         InputError: A member is a local model.
     """
-    for member in spec.members:
+    for member in members:
         if member.checkpoint.is_local:
             raise InputError(
                 f"{member.name}: {member.checkpoint.path_or_id} is a local model, which others cannot load; push it "
@@ -152,7 +173,19 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
         _check_options(spec)
     except InputError as error:
         raise InputError(f"{file}: options: {error}") from error
-    for member in spec.members:
+    check_members(spec.members, file, trust_remote_code=trust_remote_code, check_files=check_files)
+    return spec
+
+
+def check_members(
+    members: Sequence[ModelSpec], file: str, *, trust_remote_code: bool = False, check_files: bool = True
+) -> None:
+    """Check the members that a file names; see :func:`read` for the arguments.
+
+    Raises:
+        InputError: A member needs consent to run code, does not exist, or has changed.
+    """
+    for member in members:
         checkpoint = member.checkpoint
         if checkpoint.trust_remote_code and not trust_remote_code:
             at = f"@{checkpoint.revision}" if checkpoint.revision else ""
@@ -170,7 +203,6 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
                     f"{file}: {error}; save the ensemble again, or load it without this check: check_files=False "
                     "(--no-check-files)"
                 ) from error
-    return spec
 
 
 def _read(source: str | Path) -> tuple[EnsembleSpec, str]:
@@ -185,6 +217,8 @@ def _read(source: str | Path) -> tuple[EnsembleSpec, str]:
     if not path.exists():
         raise InputError(f"{text}: no such folder; give one that holds {FILE}, or a list of models")
     if not is_saved(path):
+        if (path / STRATEGY_FILE).is_file():
+            raise InputError(f"{text}: its models do not decode together; use it with `advisor run` or `advisor serve`")
         is_model = (path / "config.json").is_file() or path.suffix.lower() == SUFFIX
         what = "is a model, not a saved ensemble" if is_model else f"has no {FILE}, so it is not a saved ensemble"
         raise InputError(f"{text}: {what}; give a list of models, the primary first")

@@ -1,0 +1,204 @@
+"""The models that a strategy asks: loaded in this process, or behind a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from advisor.pool.pool_file import PoolEntry
+from advisor.production.plan import ALONE
+from advisor.profile.generate import free_memory
+from advisor.profile.loader import load_ensemble
+from advisor.response_cache import Response
+from advisor.servers.address import ServerAddress
+from advisor.servers.client import ServerClient, ServerError
+from advisor.servers.completions import generate
+from advisor.servers.identity import identify_server
+from ensemble.errors import InputError
+from ensemble.files import default_cache_dir
+from ensemble.models.spec import EnsembleSpec, ModelSpec, Sourced
+
+if TYPE_CHECKING:
+    from ensemble.api import Ensemble
+    from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
+
+Reply = tuple[Response, int]
+"""A response, and the tokens of its prompt; 0 if a server does not say it."""
+_RETRIES = 2
+"""After the first try. A client waits meanwhile, so there are fewer than for a profile."""
+
+
+class AskedModel(Protocol):
+    """A model of a strategy.
+
+    Attributes:
+        name: Its name.
+    """
+
+    name: str
+
+    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+        """Continue a prompt.
+
+        Raises:
+            InputError: The model cannot read this prompt.
+            MemberError: The model failed.
+        """
+        ...
+
+
+class LocalModels:
+    """Models that are loaded when they are asked. One of them is in memory at a time, as in a profile."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._loaded: Ensemble | None = None
+
+    def load(self, spec: ModelSpec) -> Ensemble:
+        """Load a model, after the last one is freed.
+
+        Raises:
+            InputError: It cannot be used.
+            MemberError: It failed while it was loaded.
+        """
+        if self._loaded is None or self._name != spec.name:
+            self._loaded = None
+            free_memory()
+            self._loaded, self._name = load_ensemble(EnsembleSpec((spec,), ALONE), default_cache_dir()), spec.name
+        return self._loaded
+
+
+class LocalModel:
+    """A model of this process, for a single prompt; see :class:`AskedModel`. It blocks the event loop.
+
+    Args:
+        spec: The model.
+        models: Loads it.
+    """
+
+    def __init__(self, spec: ModelSpec, models: LocalModels) -> None:
+        self.name = spec.name
+        self._spec, self._models = spec, models
+
+    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+        """See :class:`AskedModel`."""
+        # Servers that are asked at the same time get their requests first, and answer meanwhile.
+        await asyncio.sleep(0)
+        ensemble = self._models.load(self._spec)
+        encoded = ensemble.encode(prompt)
+        ((_, made),) = ensemble.generate_each([encoded], settings)
+        response = Response(made.text, len(made.tokens), made.finish_reason, made.counts.seconds)
+        return response, len(encoded[0])
+
+
+class ServerModel:
+    """A model behind a server; see :class:`AskedModel`.
+
+    Args:
+        name: Its name.
+        address: The server and the model.
+        chat: Whether prompts go through the model's chat template, on the server.
+
+    Attributes:
+        address: The server and the model.
+        chat: Whether prompts go through the model's chat template, on the server.
+
+    Raises:
+        InputError: The openai client is not installed, or the key is missing.
+    """
+
+    def __init__(self, name: str, address: ServerAddress, *, chat: bool) -> None:
+        self.name = name
+        self.address, self.chat = address, chat
+        self._client = ServerClient(address, _RETRIES)
+        self._places = asyncio.Semaphore(address.concurrency)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.__exit__()
+
+    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+        """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
+        if not self.chat and not isinstance(prompt, (str, Sourced)):
+            raise InputError(f"{self.name}: a conversation needs a chat template, and this model is used without one")
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply] = loop.create_future()
+
+        def finish(result: Reply | Exception) -> None:
+            # The place of a cancelled request is free only now: the server still works for it until here.
+            self._places.release()
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        # Not an executor: Python would wait for its threads at exit, and a request can take minutes.
+        work = threading.Thread(
+            target=_call, args=(lambda: self._generate(prompt, settings), loop, finish), daemon=True
+        )
+        work.start()
+        return await future
+
+    def _generate(self, prompt: Prompt, settings: Settings) -> Reply:
+        try:
+            response, answer = generate(
+                self._client,
+                prompt.prompt if isinstance(prompt, Sourced) else prompt,
+                settings.stop,
+                settings.max_new_tokens,
+                chat=self.chat,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                seed=settings.seed,
+            )
+        except ServerError as error:
+            # For example a prompt that is too long for it.
+            if error.failure == "refused":
+                raise InputError(f"{self.name}: {error}") from None
+            raise
+        usage = answer.get("usage")
+        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return response, count if type(count) is int and 0 <= count < 2**31 else 0
+
+
+def server_model(entry: PoolEntry) -> ServerModel:
+    """A model behind a server from its entry.
+
+    Raises:
+        InputError: The openai client is not installed, the key is missing, or the entry is not of a server.
+    """
+    if not isinstance(entry.checkpoint, ServerAddress):
+        raise InputError(f"{entry.place}: {entry.name} is not behind a server")
+    return ServerModel(entry.name, entry.checkpoint, chat=(entry.chat_template or "auto") != "never")
+
+
+def check_answers(models: Iterable[ServerModel]) -> list[str]:
+    """Ask each of these models for a few tokens; what is wrong with those that do not answer."""
+    problems = []
+    for model in models:
+        try:
+            identify_server(model.address, chat=model.chat)
+        except InputError as error:
+            problems.append(f"{model.name}: {error}")
+    return problems
+
+
+def _call(
+    work: Callable[[], Reply], loop: asyncio.AbstractEventLoop, finish: Callable[[Reply | Exception], None]
+) -> None:
+    """Do some work in a thread, and hand its result to the event loop."""
+    result: Reply | Exception
+    try:
+        result = work()
+    except Exception as error:  # noqa: BLE001  # raised again in the event loop
+        result = error
+    # The loop is closed if the program ended meanwhile.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(finish, result)

@@ -1,0 +1,255 @@
+"""The engine of a strategy: each text asks several models, and the response that wins is sent in pieces.
+
+All requests are tasks of the event loop. A model of this process has a decoder's thread, whose batch they share; a
+model behind a server has as many requests at a time as its line in the pool file allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from advisor.production.answerer import Answered, Answerer
+from advisor.production.members import Reply, ServerModel
+from advisor.production.plan import StrategyPlan
+from advisor.records import FinishReason
+from advisor.response_cache import Response
+from advisor.serving.engine import STOPPING, Event, Piece, RequestStream, ServingEngine, prompt_error
+from advisor.serving.metrics import Metrics
+from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
+from ensemble.errors import InputError, MemberError, PromptTooLongError
+from ensemble.models.spec import first_line
+
+if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
+
+_LOG = logging.getLogger(__name__)
+_PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
+"""Some words of a response; all pieces together are the response."""
+
+
+class EngineModel:
+    """A model of this process; see :class:`advisor.production.members.AskedModel`.
+
+    Args:
+        name: Its name.
+        engine: Decodes with it.
+    """
+
+    def __init__(self, name: str, engine: ServingEngine) -> None:
+        self.name = name
+        self.engine = engine
+
+    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+        """See :class:`advisor.production.members.AskedModel`. If it is cancelled, the decoder drops the text."""
+        start, stream = time.monotonic(), None
+        try:
+            stream = self.engine.submit(GenerationRequest((prompt,), 1, settings, stream=False, usage=False))
+            tokens = await stream.prompt_tokens()
+            (last,) = [piece async for piece in stream.pieces() if piece.finish_reason is not None]
+        except RequestError as error:
+            if error.status != 400:
+                raise MemberError(f"{self.name}: {error}") from None
+            is_long = error.body["error"]["code"] == "context_length_exceeded"
+            raise (PromptTooLongError if is_long else InputError)(f"{self.name}: {error}") from None
+        finally:
+            if stream is not None:
+                self.engine.cancel(stream)
+        reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
+        return Response(last.text, last.new_tokens, reason, time.monotonic() - start), tokens
+
+
+class StrategyEngine:
+    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestEngine`.
+
+    Args:
+        plan: The strategy.
+        models: Its models, in its order.
+        limits: Limits of requests.
+        metrics: The figures to update.
+        group: The group of prompts whose request names none.
+
+    Raises:
+        InputError: A router has too few dev questions to learn from.
+    """
+
+    def __init__(
+        self,
+        plan: StrategyPlan,
+        models: Sequence[EngineModel | ServerModel],
+        limits: RequestLimits,
+        metrics: Metrics,
+        group: str | None = None,
+    ) -> None:
+        self._name, self._votes = plan.strategy.name, plan.reader is not None
+        self._models, self._limits, self._metrics, self._group = models, limits, metrics, group
+        self._answerer = Answerer(plan, models, self._observe)
+        self._tasks: dict[RequestStream, asyncio.Task[None]] = {}
+        self._numbers = itertools.count()
+        self._accepted = 0
+        self._reason = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def refusing(self) -> str:
+        """Why requests are refused: the server stops, or no model can answer any more."""
+        if self._reason:
+            return self._reason
+        reasons = [model.engine.refusing if isinstance(model, EngineModel) else "" for model in self._models]
+        return reasons[0] if all(reasons) else ""
+
+    @property
+    def idle(self) -> bool:
+        """See :class:`advisor.serving.engine.RequestEngine`."""
+        return self._accepted == 0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See :class:`advisor.serving.engine.RequestEngine`."""
+        self._loop = loop
+        for model in self._models:
+            if isinstance(model, EngineModel):
+                model.engine.start(loop)
+
+    def submit(self, request: GenerationRequest) -> RequestStream:
+        """See :class:`advisor.serving.engine.RequestEngine`."""
+        texts = len(request.prompts)
+        if self.refusing:
+            raise unavailable(self.refusing)
+        if request.settings.alternatives is not None:
+            raise RequestError(
+                400,
+                f"logprobs: the strategy {self._name} takes a whole response, which has no log-probabilities; leave "
+                "it out",
+                param="logprobs",
+            )
+        if request.copies > 1:
+            raise RequestError(
+                400, f"n: the strategy {self._name} gives one answer; send the request again for another", param="n"
+            )
+        if self._accepted + texts > self._limits.texts:
+            raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
+        first = next(self._numbers)
+        stream = RequestStream(request, range(first, first + texts))
+        self._accepted += texts
+        task = asyncio.ensure_future(self._answer_all(stream))
+        self._tasks[stream] = task
+        # Not in the task: one that is cancelled before its first step runs none of its code.
+        task.add_done_callback(lambda _: self._forget(stream))
+        return stream
+
+    def cancel(self, stream: RequestStream) -> None:
+        """See :class:`advisor.serving.engine.RequestEngine`."""
+        if stream in self._tasks:
+            self._tasks[stream].cancel()
+
+    def refuse(self, reason: str = STOPPING) -> None:
+        """See :class:`advisor.serving.engine.RequestEngine`."""
+        self._reason = self._reason or reason
+
+    def stop(self) -> None:
+        """See :class:`advisor.serving.engine.RequestEngine`; called outside of the event loop's thread."""
+        self.refuse()
+        if self._loop is not None:
+            # The loop is closed after a forced stop.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel_all)
+        for model in self._models:
+            if isinstance(model, EngineModel):
+                model.engine.stop()
+            else:
+                model.close()
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _forget(self, stream: RequestStream) -> None:
+        del self._tasks[stream]
+        self._accepted -= len(stream.numbers)
+        self._metrics.running.set(self._accepted)
+
+    async def _answer_all(self, stream: RequestStream) -> None:
+        """Answer all prompts of a request, and deliver the events."""
+        request = stream.request
+        self._metrics.running.set(self._accepted)
+        group = self._group if request.group is None else request.group
+        deadline = stream.arrived + self._limits.seconds
+        answers = [
+            asyncio.ensure_future(self._answerer.answer(prompt, request.settings, group, deadline))
+            for prompt in request.prompts
+        ]
+        try:
+            # All together, because the first event of a stream is the number of tokens of all prompts.
+            answered = await asyncio.gather(*answers)
+        except InputError as error:
+            await _deliver(stream, prompt_error(error))
+            return
+        except MemberError as error:
+            self._metrics.failures.inc()
+            await _deliver(stream, RequestError(503, str(error), kind="server_error", code="model_error"))
+            return
+        except Exception as error:  # noqa: BLE001  # clients that wait must get an answer, whatever the error is
+            _LOG.exception("a request failed")
+            await _deliver(stream, RequestError(500, f"the server failed: {first_line(error)}", kind="server_error"))
+            return
+        finally:
+            # The request may have ended at the first of them, or because its client left.
+            for answer in answers:
+                answer.cancel()
+        stream.extras |= _extras(answered)
+        tokens = sum(each.prompt_tokens for each in answered)
+        self._metrics.prompt_tokens.inc(tokens)
+        await _deliver(stream, tokens)
+        for index, each in enumerate(answered):
+            self._count(stream, each)
+            parts = _PIECE.findall(each.response.text) if request.stream else [each.response.text]
+            for part in parts[:-1]:
+                await _deliver(stream, Piece(index, part))
+            # A text may be empty, and still needs its last piece.
+            end = parts[-1] if parts else ""
+            await _deliver(stream, Piece(index, end, (), each.response.finish_reason, each.response.tokens))
+
+    def _count(self, stream: RequestStream, answered: Answered) -> None:
+        self._metrics.first_token.observe(time.monotonic() - stream.arrived)
+        self._metrics.new_tokens.inc(answered.response.tokens)
+        self._metrics.calls.observe(answered.calls)
+        if self._votes:
+            same = len({answer for _, answer in answered.answers}) == 1
+            self._metrics.votes.labels("yes" if same else "no").inc()
+
+    def _observe(self, name: str, seconds: float, failed: bool) -> None:
+        self._metrics.member_calls.labels(name).inc()
+        self._metrics.member_seconds.labels(name).observe(seconds)
+        if failed:
+            self._metrics.member_errors.labels(name).inc()
+
+
+async def _deliver(stream: RequestStream, event: Event) -> None:
+    stream.events.put_nowait(event)
+    # The client's task takes it now; else all pieces of a text would become one.
+    await asyncio.sleep(0)
+
+
+def _extras(answered: Sequence[Answered]) -> Mapping[str, object]:
+    """The fields of ``usage`` for a strategy."""
+    failed = {name for each in answered for name, _ in each.failures}
+    return {
+        "calls": sum(each.calls for each in answered),
+        "members": [each.model for each in answered],
+        "failed_members": sorted(failed),
+    }
+
+
+def member_limits(plan: StrategyPlan, limits: RequestLimits) -> RequestLimits:
+    """The limits of one model's engine: the texts are counted before, and self-consistency draws several of each."""
+    draws = plan.strategy.draws
+    tokens = None if limits.tokens is None else limits.tokens * draws
+    return replace(limits, texts=limits.texts * draws, tokens=tokens)

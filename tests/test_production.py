@@ -1,0 +1,511 @@
+"""What a run recommends is what runs: each strategy takes the response that its evaluation took."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from servers import Raw, completion, models, raw_server
+from sharing import demo_cache
+
+from advisor import cli
+from advisor.pool.pool_file import PoolEntry
+from advisor.production.answerer import Answered, Answerer, answer_prompt
+from advisor.production.answers import AnswerReader
+from advisor.production.chosen_strategy import plan_by_options
+from advisor.production.members import LocalModel, LocalModels
+from advisor.production.plan import StrategyPlan
+from advisor.profile.loader import load_ensemble
+from advisor.response_cache import Response
+from advisor.verify.methods import TEMPERATURE
+from advisor.verify.votes import answer_codes, vote
+from ensemble import Ensemble
+from ensemble.decode.settings import Settings
+from ensemble.errors import InputError
+from ensemble.models.spec import EnsembleSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+LOADED: dict[str, LocalModel] = {}
+"""The demo's models, each loaded once for all tests."""
+PROMPT = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
+GIVEN: dict[str, Any] = {
+    **dict.fromkeys(("models", "strategy", "group", "pool", "allow_server", "allow_key_env", "method", "k")),
+    **dict.fromkeys(("max_new_tokens", "stop", "device", "dtype", "chat_template")),
+    "trust_remote_code": False,
+    "no_check_files": False,
+}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the demo's models."""
+    run = tmp_path_factory.mktemp("production") / "run"
+    # With three voters every strategy has a name of one word.
+    command = "advisor select --pool demo --task word_problems --limit 24 --max-calls 3 --quiet --out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
+        patch.setattr("sys.argv", [*command.split(), str(run)])
+        cli.main()
+    return run
+
+
+@pytest.fixture
+def run(place: Place, demo: Path) -> Path:
+    """A copy of that run, to be changed."""
+    shutil.copytree(demo, place.folder / "run")
+    return place.folder / "run"
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+def write(run: Path, result: dict[str, Any]) -> None:
+    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def voters_of(result: dict[str, Any]) -> list[str]:
+    found: list[str] = next(each["members"] for each in result["strategies"] if each["strategy"] == "vote")
+    return found
+
+
+def recommend(run: Path, **strategy: Any) -> None:
+    """Let a run recommend another strategy."""
+    result = result_of(run)
+    members = voters_of(result)
+    empty = {"strategy": "vote", "members": members, "weights": None, "routes": None, "draws": 1}
+    result["advice"]["recommendation"] |= {**empty, **strategy}
+    write(run, result)
+
+
+def held_out(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return [sample for sample in map(json.loads, lines) if sample["split"] == "held_out"]
+
+
+def planned(run: Path, **options: Any) -> StrategyPlan:
+    plan = plan_by_options({**GIVEN, "run": str(run), **options}, lambda _: None)
+    assert isinstance(plan, StrategyPlan)
+    return plan
+
+
+def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -> list[Answered]:
+    """The answers of a strategy, with every model loaded once."""
+    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    models = [LOADED.setdefault(member.name, LocalModel(member, LocalModels())) for member in local]
+    answerer = Answerer(plan, models)
+    settings = Settings(plan.max_new_tokens or 256, plan.stop)
+
+    async def all_answers() -> list[Answered]:
+        return [await answerer.answer(prompt, settings, group) for prompt in prompts]
+
+    return asyncio.run(all_answers())
+
+
+# --- As evaluated ---
+
+
+@pytest.mark.parametrize("name", ["vote", "cascade", "weighted_vote", "router"])
+def test_a_strategy_takes_the_responses_that_its_evaluation_took(demo: Path, name: str) -> None:
+    samples, (figures,) = held_out(demo), [each for each in result_of(demo)["strategies"] if each["strategy"] == name]
+    made = answered(planned(demo, strategy=name), [sample["prompt"] for sample in samples])
+    taken = [sample["responses"][each.model] for sample, each in zip(samples, made, strict=True)]
+    assert [each.response.text for each in made] == [response["text"] for response in taken]
+    assert 100 * sum(response["score"] for response in taken) / len(taken) == pytest.approx(figures["accuracy"])
+    assert sum(each.calls for each in made) / len(made) == pytest.approx(figures["calls_per_question"])
+
+
+def test_a_cascade_takes_the_responses_of_the_vote_with_fewer_calls(demo: Path) -> None:
+    prompts = [sample["prompt"] for sample in held_out(demo)]
+    votes, cascades = (answered(planned(demo, strategy=name), prompts) for name in ("vote", "cascade"))
+    assert [each.response.text for each in cascades] == [each.response.text for each in votes]
+    assert sum(each.calls for each in cascades) < sum(each.calls for each in votes) == 3 * len(prompts)
+
+
+def test_a_single_model_writes_what_it_wrote_alone(place: Place, run: Path) -> None:
+    sample = held_out(run)[0]
+    model = next(each["members"][0] for each in result_of(run)["strategies"] if each["strategy"] == "single")
+    recommend(run, strategy="single", members=[model])
+    ran = place.advisor("run", "run", sample["prompt"])
+    assert (ran.status, ran.out, ran.err) == (0, f"{sample['responses'][model]['text']}\n", "")
+
+
+def test_the_recommended_set_decodes_together(place: Place, run: Path) -> None:
+    sample, result = held_out(run)[0], result_of(run)
+    recommend(run, strategy="unite", members=result["selected"])
+    ran = place.advisor("run", "run", sample["prompt"])
+    assert (ran.status, ran.out, ran.err) == (0, f"{sample['ensemble']['text']}\n", "")
+
+
+def test_a_router_by_groups_sends_a_group_to_its_member(place: Place, run: Path) -> None:
+    first, second, third = voters_of(result_of(run))
+    recommend(run, strategy="group_router", routes={"sums": third, "rest": second})
+    sample = held_out(run)[0]
+    texts = {name: sample["responses"][name]["text"] for name in (first, second, third)}
+    (known,) = answered(planned(run), [sample["prompt"]], "sums")
+    assert (known.model, known.response.text, known.calls) == (third, texts[third], 1)
+    ran = place.advisor("run", "run", sample["prompt"])
+    assert (ran.status, ran.out) == (0, f"{texts[first]}\n")
+    assert f"a prompt has no group, so {first} answers; give --group NAME, for example sums, rest" in ran.err
+
+
+def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Path) -> None:
+    model = result_of(run)["selected"][0]
+    recommend(run, strategy="self_consistency", members=[model], draws=5)
+    plan = planned(run)
+    (spec,) = plan.members
+    assert isinstance(spec, ModelSpec) and plan.reader is not None
+    alone = load_ensemble(EnsembleSpec((spec,), "average"), run)
+    texts = [
+        alone.generate([PROMPT], max_new_tokens=64, stop=["\n"], temperature=TEMPERATURE, seed=seed)[0].text
+        for seed in range(5)
+    ]
+    winner = int(vote(answer_codes([[plan.reader.read(text)] for text in texts]))[0])
+    (made,) = answered(plan, [PROMPT])
+    assert [answer for _, answer in made.answers] == [plan.reader.read(text) for text in texts]
+    assert (made.response.text, made.calls) == (texts[winner], 5)
+
+
+# --- Against the evidence ---
+
+
+def test_a_strategy_against_the_evidence_is_run_with_a_line_that_says_so(place: Place, run: Path) -> None:
+    result = result_of(run)
+    best, worst = result["strategies"][0], result["strategies"][-1]
+    assert best["accuracy"] > worst["accuracy"]
+    ran = place.advisor("run", "run", PROMPT, "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
+    assert ran.status == 0
+    less = best["accuracy"] - worst["accuracy"]
+    assert f"scored {less:.1f} points less than the recommended {best['strategy']} on 24 held-out questions" in ran.line
+    recommended = place.advisor("run", "run", PROMPT, "--strategy", best["strategy"])
+    assert (recommended.status, recommended.err) == (0, "")
+
+
+def test_a_method_on_the_command_line_means_the_set_and_is_warned_about(place: Place, run: Path) -> None:
+    result = result_of(run)
+    recommend(run, strategy="vote")
+    for one in result["strategies"]:
+        one["accuracy"] = {"unite": 50.0, "vote": 60.0}.get(one["strategy"], 55.0)
+    write(run, {**result, "advice": result_of(run)["advice"]})
+    sample = held_out(run)[0]
+    ran = place.advisor("run", "run", sample["prompt"], "--method", "unite")
+    assert ran.out == f"{sample['ensemble']['text']}\n"
+    assert ran.line == "note unite scored 10.0 points less than the recommended vote on 24 held-out questions"
+    assert "gac was not compared on held-out questions" in place.advisor("run", "run", PROMPT, "--method", "gac").line
+
+
+def test_the_name_of_a_strategy_is_checked(place: Place, run: Path) -> None:
+    assert "has no such strategy; give one of " in place.refused("run", "run", PROMPT, "--strategy", "votes")
+    assert "leave out --method" in place.refused("run", "run", PROMPT, "--strategy", "vote", "--method", "unite")
+    result = result_of(run)
+    smaller = next(copy.deepcopy(each) for each in result["strategies"] if each["strategy"] == "vote")
+    smaller["members"] = smaller["members"][:2]
+    result["strategies"].append(smaller)
+    write(run, result)
+    line = place.refused("run", "run", PROMPT, "--strategy", "vote")
+    assert "has several of this name" in line and "vote/3" in line and "vote/2" in line
+    assert place.advisor("run", "run", PROMPT, "--strategy", "vote/2").status == 0
+    write(run, {**result, "strategies": []})
+    assert "compares no strategies" in place.advisor("run", "run", PROMPT, "--strategy", "vote").line
+
+
+# --- Models behind servers ---
+
+
+@pytest.fixture
+def raw() -> Iterator[Raw]:
+    with raw_server() as server:
+        server.answer = lambda path, _: models("m") if path.endswith("/models") else completion("The answer is 17.")
+        yield server
+
+
+def move_to_server(run: Path, url: str, number: int = 0, **options: Any) -> str:
+    """Let a run's vote ask a server in place of one of its models; the model's name."""
+    recommend(run)
+    result = result_of(run)
+    name: str = result["advice"]["recommendation"]["members"][number]
+    remote = {"address": f"openai:{url}#m", **options}
+    result["provenance"]["models"][name] = {"remote": remote, "chat_template": "never"}
+    write(run, result)
+    return name
+
+
+def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(place: Place, run: Path, raw: Raw) -> None:
+    name = move_to_server(run, raw.url)
+    line = place.refused("run", "run", PROMPT)
+    assert f"{name} is behind the server" in line and "--allow-server" in line
+    assert raw.asked == []
+    ran = place.advisor("run", "run", PROMPT, "--allow-server", raw.url)
+    assert (ran.status, ran.out) == (0, "The answer is 17.\n")
+    assert raw.questions == [PROMPT]
+
+
+def test_the_key_of_a_server_needs_consent_as_well(place: Place, run: Path, raw: Raw) -> None:
+    move_to_server(run, raw.url, key_env="AWS_SECRET_ACCESS_KEY")
+    assert "--allow-key-env" in place.refused("run", "run", PROMPT, "--allow-server", raw.url)
+    assert raw.asked == []
+
+
+def test_a_vote_goes_on_without_a_server_that_fails(place: Place, run: Path, raw: Raw) -> None:
+    raw.answer = lambda *_: (404, {}, b"{}")
+    name = move_to_server(run, raw.url)
+    ran = place.advisor("run", "run", PROMPT, "--allow-server", raw.url)
+    assert ran.status == 0
+    assert f"note {name} failed, and the others answered: " in ran.line
+    sample_free = place.advisor("run", "run", PROMPT, "--allow-server", raw.url, "--trace")
+    assert "gave no answer" not in sample_free.err and "after 3 calls" in sample_free.err
+
+
+def test_a_set_that_decodes_needs_no_servers(place: Place, run: Path, raw: Raw) -> None:
+    move_to_server(run, raw.url)
+    line = place.refused("run", "run", PROMPT, "--method", "unite", "--allow-server", raw.url)
+    assert "is behind a server, which gives texts and no probabilities" in line
+
+
+# --- Logs ---
+
+
+def logged(run: Path, scoring: dict[str, Any] | None) -> list[str]:
+    """Let a run look as if its responses came from logs; the names of its models."""
+    recommend(run)
+    result = result_of(run)
+    sources = result["provenance"]["models"]
+    result["provenance"] = {"logs": [{"path": "x", "format": "pool"}], "scoring": scoring, "models": {}}
+    result["task"] |= {"stop": [], "max_new_tokens": None}
+    write(run, result)
+    lines = [f"{source['path_or_id']} name={name}" for name, source in sources.items()]
+    (run.parent / "models.txt").write_text("\n".join(lines), encoding="utf-8")
+    return list(sources)
+
+
+def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Path) -> None:
+    logged(run, None)
+    pool = ("--pool", "models.txt")
+    assert "does not have the place of its model" in place.refused("run", "run", PROMPT)
+    assert "--pool FILE" in place.refused("run", "run", PROMPT)
+    assert "--metric NAME --extract PATTERN` again" in place.refused("run", "run", PROMPT, *pool)
+    result = result_of(run)
+    result["provenance"]["scoring"] = {"metric": "number", "extract": result["task"]["extract"]}
+    write(run, result)
+    ran = place.advisor("run", "run", PROMPT, *pool, "--max-new-tokens", "64", "--stop", "\n")
+    assert (ran.status, ran.err) == (0, "")
+    place.pool("x/y name=other", name="other.txt")
+    assert "has no model with the name" in place.advisor("run", "run", PROMPT, "--pool", "other.txt").line
+    exported = place.advisor("export", "run", "out", *pool)
+    assert (exported.status, exported.err) == (0, "")
+    again = place.advisor("run", "out", PROMPT, "--max-new-tokens", "64", "--stop", "\n")
+    assert (again.status, again.out) == (0, ran.out)
+
+
+# --- Hostile files ---
+
+BOMB = "((((a{100}){100}){100}){100})"
+STRATEGY = [
+    *(("strategy", value) for value in (None, 7, [], {}, "voting", "../x", "router\x1b")),
+    *(("members", value) for value in (None, 7, "ab", [], ["a"], ["a", "a"], [["a"]], ["a", "\x1b[2J"], ["gone", "b"])),
+    *(("members", [f"m{n}" for n in range(1000)]),),
+    *(("weights", value) for value in (None, 7, [], [1, 2], [1, 2, -1], [1, 2, float("nan")], [1, 2, 10**400])),
+    *(("weights", value) for value in ([1, 2, True], [1, 2, "3"], [1, 2, float("inf")])),
+    *(("draws", value) for value in (0, -1, 1.5, "2", True, 10**9)),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), STRATEGY, ids=lambda value: repr(value)[:30])
+def test_an_odd_strategy_is_one_line(
+    place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
+    monkeypatch.setattr("advisor.production.members.load_ensemble", lambda *_: pytest.fail("a model was loaded"))
+    assert "result.json" in place.refused("run", "run", PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "says"),
+    [
+        ("task", "extract", BOMB, "extract cannot be used"),
+        ("task", "extract", "(", "extract cannot be used"),
+        ("task", "extract", ["x"], "extract should be a text"),
+        ("task", "metric", "contains", "votes are read by exact_match, number, choice"),
+        ("task", "metric", "../x", "votes are read by"),
+        ("task", "metric", {}, "votes are read by"),
+        ("advice", "recommendation", [], "recommendation should be an object"),
+        (None, "strategies", [7], "strategies should be a list of objects"),
+    ],
+)
+def test_odd_answers_are_one_line(
+    place: Place, run: Path, part: str | None, key: str, value: object, says: str
+) -> None:
+    recommend(run)
+    result = result_of(run)
+    (result if part is None else result[part])[key] = value
+    write(run, result)
+    assert says in place.refused("run", "run", PROMPT)
+
+
+@pytest.mark.parametrize("routes", [None, {}, [], {"x": "gone"}, {"x": ["a"]}, {"\ud800": "a"}])
+def test_routes_lead_to_members(place: Place, run: Path, routes: object) -> None:
+    recommend(run, strategy="group_router", routes=routes)
+    assert "routes should be an object" in place.refused("run", "run", PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("prompt", 7), ("prompt", " "), ("responses", {}), ("responses", 7), ("score", 2)]
+)
+def test_odd_dev_questions_of_a_router_are_one_line(place: Place, run: Path, key: str, value: object) -> None:
+    recommend(run, strategy="router")
+    path = run / "samples.jsonl"
+    first, *rest = path.read_text(encoding="utf-8").splitlines()
+    line = json.loads(first)
+    for part in line["responses"].values() if key == "score" else [line]:
+        part[key] = value
+    path.write_text("\n".join([json.dumps(line), *rest]), encoding="utf-8")
+    assert "samples.jsonl:1" in place.refused("run", "run", PROMPT)
+    path.unlink()
+    assert "a router learns from this file, and it is missing" in place.refused("run", "run", PROMPT)
+
+
+# --- Export ---
+
+
+@pytest.mark.parametrize("name", ["vote", "cascade", "weighted_vote", "router", "single"])
+def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, name: str) -> None:
+    wanted = next(each for each in result_of(run)["strategies"] if each["strategy"] == name)
+    result = result_of(run)
+    result["advice"]["recommendation"] |= wanted
+    write(run, result)
+    ran = place.advisor("export", "run", "out")
+    assert (ran.status, ran.out, ran.err) == (0, "out\n", "")
+    assert sorted(path.name for path in (place.folder / "out").iterdir()) == ["README.md", "strategy.json"]
+    card = (place.folder / "out" / "README.md").read_text(encoding="utf-8").replace("\\", "")
+    assert f"{name} (this one)" in card and "24 held-out questions" in card
+    samples = held_out(run)[:3]
+    expected = [(each.model, each.response.text) for each in answered_by(run, samples)]
+    assert [(each.model, each.response.text) for each in answered_by(place.folder / "out", samples)] == expected
+
+
+def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
+    plan = plan_by_options({**GIVEN, "run": str(folder)}, lambda _: None)
+    if isinstance(plan, EnsembleSpec):
+        alone = load_ensemble(plan, folder)
+        texts = [alone.generate([one["prompt"]], max_new_tokens=64, stop=plan.stop)[0] for one in samples]
+        name = plan.members[0].name
+        return [Answered(name, Response(each.text, 0, "stop", 0.0), 0, (), ()) for each in texts]
+    return answered(plan, [one["prompt"] for one in samples])
+
+
+def test_the_warning_holds_for_an_export_too(place: Place, run: Path) -> None:
+    worst = result_of(run)["strategies"][-1]
+    ran = place.advisor("export", "run", "out", "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
+    assert ran.status == 0
+    assert "points less than the recommended" in ran.line
+
+
+def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(place: Place, run: Path) -> None:
+    for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json"), ("vote", "strategy.json")):
+        assert place.advisor("export", "run", "out", "--strategy", name).status == 0
+        assert sorted(path.name for path in (place.folder / "out").iterdir()) == ["README.md", file]
+    with pytest.raises(InputError, match="do not decode together; use it with `advisor run`"):
+        Ensemble.from_pretrained(place.folder / "out")
+    assert "leave out --strategy" in place.advisor("run", "out", PROMPT, "--strategy", "vote").line
+
+
+def test_a_changed_model_of_an_exported_strategy_is_refused(place: Place, run: Path) -> None:
+    assert place.advisor("export", "run", "out", "--strategy", "vote").status == 0
+    path = place.folder / "out" / "strategy.json"
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved["models"][1]["files"]["config.json"] = "0" * 64
+    path.write_text(json.dumps(saved), encoding="utf-8")
+    assert "config.json differs" in place.advisor("run", "out", PROMPT).line
+    assert place.advisor("run", "out", PROMPT, "--no-check-files").status == 0
+
+
+def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run: Path, raw: Raw) -> None:
+    name = move_to_server(run, raw.url)
+    assert place.advisor("export", "run", "out").status == 0
+    assert raw.asked == []
+    assert f"{name} is behind the server" in place.advisor("run", "out", PROMPT).line
+    ran = place.advisor("run", "out", PROMPT, "--allow-server", raw.url)
+    assert (ran.status, ran.out) == (0, "The answer is 17.\n")
+    pushed = place.advisor("export", "run", "out", "--push", "org/x")
+    assert (pushed.status, pushed.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("schema_version", 2),
+        ("unknown", 1),
+        ("models", []),
+        ("models", [7]),
+        ("models", [{"name": "a", "server": {"address": "http://x"}}] * 3),
+        ("models", [{"name": "\x1b", "server": {"address": "openai:http://x#m"}}] * 3),
+        ("generation", {"stop": [""]}),
+        ("generation", {"max_new_tokens": True}),
+        ("answers", {"metric": "number", "extract": BOMB}),
+        ("answers", None),
+        ("dev", {"prompts": ["x"], "scores": [[1, 0]]}),
+        ("dev", {"prompts": ["x"], "scores": [[1, 0, float("nan")]]}),
+        ("dev", None),
+    ],
+)
+def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, key: str, value: object) -> None:
+    name = "router" if key == "dev" else "vote"
+    assert place.advisor("export", "run", "out", "--strategy", name).status == 0
+    path = place.folder / "out" / "strategy.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
+    ran = place.advisor("run", "out", PROMPT)
+    assert (ran.status, ran.out) == (2, "")
+    assert "strategy.json" in ran.line
+
+
+# --- Reading ---
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "answer"),
+    [
+        ("choice", "The answer is (B).", "B"),
+        ("choice", "c) because", "C"),
+        ("choice", "I think that a cat is best", None),
+        ("choice", "", None),
+        ("number", "so 1,234.0", "1234"),
+        ("exact_match", " Sunset Boulevard.", "sunset boulevard"),
+    ],
+)
+def test_votes_are_read_without_a_reference(metric: str, text: str, answer: str | None) -> None:
+    assert AnswerReader(metric, None, "x").read(text) == answer
+
+
+def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
+    reader = AnswerReader("number", "answer is ([0-9]+)", "x")
+    assert (reader.read("the answer is 5, not 7"), reader.read("5")) == ("5", None)
+
+
+def test_entries_of_servers_are_the_members_that_are_not_loaded(run: Path, raw: Raw) -> None:
+    name = move_to_server(run, raw.url, 1)
+    plan = planned(run, allow_server=[raw.url])
+    assert [member.name for member in plan.members if isinstance(member, PoolEntry)] == [name]
+
+
+def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    recommend(run)
+    monkeypatch.setattr("advisor.production.members.load_ensemble", stop)
+    with pytest.raises(KeyboardInterrupt):
+        answer_prompt(planned(run), PROMPT, Settings())
+    gc.collect()
+    assert caplog.text == ""

@@ -1,0 +1,376 @@
+"""A strategy behind the OpenAI API: the response that wins, whole or in pieces, also where a member fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from running_server import Running, running
+from servers import Answer, Raw, as_json, completion, raw_server
+from test_ensemble_api import member, writer
+
+from advisor.pool.pool_file import PoolEntry
+from advisor.production.answers import AnswerReader
+from advisor.production.members import Reply, ServerModel
+from advisor.production.plan import StrategyPlan
+from advisor.response_cache import Response
+from advisor.servers.address import ServerAddress
+from advisor.serving import starting
+from advisor.serving.engine import ServingEngine
+from advisor.serving.metrics import Metrics
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.responses import ServedModel
+from advisor.serving.strategies import EngineModel, StrategyEngine
+from advisor.verify.strategies import Strategy
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.errors import InputError, MemberError
+from ensemble.models.spec import Checkpoint, ModelSpec
+
+READER = AnswerReader("exact_match", None, "x")
+LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
+
+
+class Says:
+    """A member that says always the same, or fails."""
+
+    def __init__(self, name: str, says: str | Exception) -> None:
+        self.name = name
+        self.says = says
+        self.asked: list[tuple[Any, Settings]] = []
+
+    async def ask(self, prompt: Any, settings: Settings) -> Reply:
+        self.asked.append((prompt, settings))
+        if isinstance(self.says, Exception):
+            raise self.says
+        return Response(self.says, 3, "eos", 0.1), 7
+
+    def close(self) -> None:
+        pass
+
+
+class Waits(Says):
+    """A member that never answers."""
+
+    cancelled = 0
+
+    async def ask(self, prompt: Any, settings: Settings) -> Reply:
+        self.asked.append((prompt, settings))
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        raise AssertionError
+
+
+def plan_of(name: str, models: Sequence[Any], **fields: Any) -> StrategyPlan:
+    reader = None if name in ("single", "router", "group_router") else READER
+    names = tuple(model.name for model in models)
+    # The engine gets the models themselves, so that their places play no part.
+    entries = tuple(PoolEntry(each, ServerAddress("http://127.0.0.1:1", "m"), "x") for each in names)
+    return StrategyPlan(Strategy(name, names, **fields), entries, reader=reader)
+
+
+@contextlib.contextmanager
+def serving(
+    name: str, models: Sequence[Any], limits: RequestLimits = LIMITS, group: str | None = None, **fields: Any
+) -> Iterator[tuple[Running, openai.OpenAI]]:
+    metrics = Metrics()
+    engine = StrategyEngine(plan_of(name, models, **fields), models, limits, metrics, group)
+    served = ServedModel("tiny", tuple(model.name for model in models), name, "fp_test", 0)
+    with running(engine, served, limits, metrics) as server, server.client() as client:
+        yield server, client
+
+
+def usage(made: Any) -> dict[str, Any]:
+    found: dict[str, Any] = made.usage.model_dump()
+    return found
+
+
+def three(*texts: str | Exception) -> list[Says]:
+    return [Says("abc"[number], text) for number, text in enumerate(texts)]
+
+
+# --- Members of this process ---
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ensemble]:
+    tables = tmp_path_factory.mktemp("tables")
+    members = {"sure": writer(), "bytes": member("bytes", 1), "unigram": member("unigram with bytes", 2)}
+    return {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
+
+
+def engines(alone: dict[str, Ensemble]) -> list[EngineModel]:
+    return [EngineModel(name, ServingEngine(each, Batch(4), LIMITS, Metrics())) for name, each in alone.items()]
+
+
+def test_members_of_this_process_write_what_they_write_alone(alone: dict[str, Ensemble]) -> None:
+    texts = [each.generate(["x"], max_new_tokens=20)[0] for each in alone.values()]
+    assert len({READER.read(text.text) for text in texts}) == 3
+    with serving("vote", engines(alone)) as (_, client):
+        made = client.completions.create(model="tiny", prompt="x", max_tokens=20)
+        stopped = client.completions.create(model="tiny", prompt="x", max_tokens=20, stop="cat")
+    # Three answers that differ: the first member's counts.
+    assert (made.choices[0].text, made.choices[0].finish_reason) == (texts[0].text, "length")
+    assert usage(made)["completion_tokens"] == 20
+    assert usage(made)["members"] == ["sure"]
+    assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("he ", "stop")
+
+
+def test_many_requests_share_the_members_batches(alone: dict[str, Ensemble]) -> None:
+    prompts = [f"p{number}" for number in range(6)]
+    wanted = [each.text for each in alone["sure"].generate(prompts, max_new_tokens=12)]
+    with serving("cascade", engines(alone)) as (server, client):
+        made = client.completions.create(model="tiny", prompt=prompts, max_tokens=12)
+        assert server.engine.idle
+    assert len(wanted) == len(made.choices)
+    assert usage(made)["calls"] >= 12
+
+
+def test_a_prompt_that_no_member_can_read_is_a_400(alone: dict[str, Ensemble]) -> None:
+    with serving("vote", engines(alone)) as (_, client), pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model="tiny", prompt="x" * 400_000)
+    assert error.value.code == "context_length_exceeded"
+
+
+# --- Votes ---
+
+
+def test_the_response_of_the_majority_is_sent() -> None:
+    with serving("vote", three("no", "Yes.", "yes")) as (server, client):
+        made = client.completions.create(model="tiny", prompt="x")
+        chat = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}])
+        assert server.figure("advisor_calls_per_text_sum") == 6
+        assert 'advisor_votes_total{unanimous="no"} 2.0' in server.ask("/metrics").text
+    assert made.choices[0].text == chat.choices[0].message.content == "Yes."
+    assert usage(made) | {"calls": 3, "members": ["b"], "failed_members": []} == usage(made)
+    assert (usage(made)["prompt_tokens"], usage(made)["completion_tokens"]) == (7, 3)
+
+
+def test_weights_decide() -> None:
+    with serving("weighted_vote", three("no", "yes", "yes"), weights=(3.0, 1.0, 1.0)) as (_, client):
+        assert client.completions.create(model="tiny", prompt="x").choices[0].text == "no"
+
+
+def test_a_cascade_asks_no_more_models_than_it_needs() -> None:
+    models = three("yes", "yes", "no")
+    with serving("cascade", models) as (_, client):
+        made = client.completions.create(model="tiny", prompt="x")
+    assert usage(made)["calls"] == 2
+    assert models[2].asked == []
+
+
+def test_self_consistency_draws_from_one_model() -> None:
+    models = [Says("a", "yes")]
+    with serving("self_consistency", models, draws=4) as (_, client):
+        client.completions.create(model="tiny", prompt="x", seed=10)
+    assert [(settings.temperature, settings.seed) for _, settings in models[0].asked] == [
+        (0.7, seed) for seed in range(10, 14)
+    ]
+
+
+def test_the_group_of_a_request_chooses_the_member() -> None:
+    routes = (("law", "b"), ("art", "c"))
+    with serving("group_router", three("1", "2", "3"), group="art", routes=routes) as (_, client):
+        ask = client.completions.create
+        assert ask(model="tiny", prompt="x").choices[0].text == "3"
+        assert ask(model="tiny", prompt="x", extra_body={"metadata": {"group": "law"}}).choices[0].text == "2"
+        assert ask(model="tiny", prompt="x", extra_body={"metadata": {"group": "else"}}).choices[0].text == "1"
+
+
+# --- Streams ---
+
+LONG = "Well, 今天 is a day:\n\n" + "words and  more words " * 20 + "\n end "
+
+
+@pytest.mark.parametrize("text", [LONG, "", " ", "one"])
+def test_streamed_pieces_are_the_whole_text(text: str) -> None:
+    with serving("vote", three(text, text, text)) as (_, client):
+        whole = client.completions.create(model="tiny", prompt="x").choices[0]
+        parts = [
+            *client.completions.create(model="tiny", prompt="x", stream=True, stream_options={"include_usage": True})
+        ]
+        chat = [*client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], stream=True)]
+    *pieces, last = parts
+    assert "".join(part.choices[0].text for part in pieces) == whole.text == text
+    assert "".join(part.choices[0].delta.content or "" for part in chat) == text
+    assert [part.choices[0].finish_reason for part in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+    assert usage(last)["calls"] == 3
+    assert len(pieces) > 3 or len(text) < 10
+
+
+def test_a_stream_whose_members_all_fail_has_a_status() -> None:
+    failed = MemberError("kaput")
+    with (
+        serving("vote", three(failed, failed, failed)) as (_, client),
+        pytest.raises(openai.InternalServerError) as why,
+    ):
+        client.completions.create(model="tiny", prompt="x", stream=True)
+    assert why.value.status_code == 503
+
+
+# --- Requests ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"logprobs": 1}, "logprobs"), ({"n": 2, "temperature": 1}, "n"), ({"best_of": 2}, "best_of")]
+)
+def test_what_a_strategy_cannot_do_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with (
+        serving("vote", three("1", "2", "3")) as (server, client),
+        pytest.raises(openai.BadRequestError) as error,
+    ):
+        client.completions.create(model="tiny", prompt="x", **fields)
+    assert error.value.param == param
+    assert server.engine.idle
+
+
+def test_limits_and_settings_reach_the_members() -> None:
+    models = three("1", "2", "3")
+    with serving("vote", models) as (_, client):
+        client.completions.create(
+            model="tiny", prompt="x", max_tokens=9, stop=["a"], temperature=0.5, top_p=0.9, seed=3
+        )
+    assert {settings for model in models for _, settings in model.asked} == {Settings(9, ("a",), 0.5, 0.9, 3)}
+
+
+# --- Failures ---
+
+
+def test_a_vote_goes_on_without_a_member_that_fails() -> None:
+    with serving("vote", three(MemberError("kaput"), "yes", ValueError("odd"))) as (server, client):
+        made = client.completions.create(model="tiny", prompt="x")
+        metrics = server.ask("/metrics").text
+    assert made.choices[0].text == "yes"
+    assert usage(made)["failed_members"] == ["a", "c"]
+    assert 'advisor_member_errors_total{member="a"} 1.0' in metrics
+    assert 'advisor_member_calls_total{member="b"} 1.0' in metrics
+
+
+def test_a_router_whose_member_fails_asks_the_next_one() -> None:
+    models = three("1", MemberError("kaput"), "3")
+    with serving("group_router", models, routes=(("law", "b"),), group="law") as (_, client):
+        made = client.completions.create(model="tiny", prompt="x")
+    assert (made.choices[0].text, usage(made)["failed_members"]) == ("1", ["b"])
+
+
+def test_where_all_members_fail_the_status_is_503_and_where_all_refuse_it_is_400() -> None:
+    for failure, status in ((MemberError("kaput"), 503), (InputError("too long"), 400)):
+        with serving("vote", three(failure, failure, failure)) as (server, _):
+            reply = server.ask("/v1/completions", '{"model": "tiny", "prompt": "x"}')
+        assert reply.status == status
+        assert str(failure) in reply.error["message"]
+
+
+def test_a_member_that_does_not_answer_in_time_is_left_out() -> None:
+    slow = Waits("c", "")
+    with serving("vote", [*three("yes", "yes"), slow], RequestLimits(seconds=0.2)) as (_, client):
+        made = client.completions.create(model="tiny", prompt="x")
+    assert (made.choices[0].text, usage(made)["failed_members"], slow.cancelled) == ("yes", ["c"], 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_cancels_what_is_left(stream: bool) -> None:
+    slow = Waits("b", "")
+    models = [Says("a", "yes"), slow, Says("c", "yes")]
+    with serving("cascade", models) as (server, _):
+        with server.client() as client, pytest.raises(openai.APITimeoutError):
+            client.completions.create(model="tiny", prompt="x", stream=stream, timeout=0.3)
+        server.until(lambda: slow.cancelled == 1)
+        server.until(lambda: server.engine.idle)
+    assert models[2].asked == []
+
+
+def test_more_texts_than_the_limit_get_429() -> None:
+    slow = Waits("b", "")
+    with serving("vote", [Says("a", "1"), slow], RequestLimits(texts=2, seconds=1)) as (server, client):
+        thread = threading.Thread(target=lambda: client.completions.create(model="tiny", prompt=["x", "y"]))
+        thread.start()
+        server.until(lambda: not server.engine.idle)
+        reply = server.ask("/v1/completions", '{"model": "tiny", "prompt": "x"}')
+        thread.join()
+    assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+
+
+# --- Servers ---
+
+
+@pytest.fixture
+def raw() -> Iterator[Raw]:
+    with raw_server() as server:
+        yield server
+
+
+def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
+    return ServerModel(name, ServerAddress(raw.url, "m", **options), chat=chat)
+
+
+def test_a_server_votes_like_the_others(raw: Raw) -> None:
+    raw.answer = lambda *_: completion("yes")
+    with serving("vote", [server_model("far", raw), *three("no", "yes")]) as (_, client):
+        made = client.completions.create(model="tiny", prompt="x", temperature=0.5, top_p=0.8, seed=4, stop=["z"])
+    assert made.choices[0].text == "yes"
+    ((_, _, body),) = raw.asked
+    wanted = {"prompt": "x", "temperature": 0.5, "top_p": 0.8, "seed": 4, "stop": ["z"], "max_tokens": 24}
+    assert body | wanted == body
+
+
+def test_a_conversation_reaches_a_chat_server_and_no_other(raw: Raw) -> None:
+    raw.answer = lambda *_: as_json({"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]})
+    messages: Any = [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}]
+    with serving("vote", [server_model("far", raw, chat=True), server_model("bare", raw)]) as (_, client):
+        made = client.chat.completions.create(model="tiny", messages=messages)
+    assert (made.choices[0].message.content, usage(made)["failed_members"]) == ("yes", ["bare"])
+    assert [body["messages"] for _, _, body in raw.asked] == [messages]
+
+
+def test_a_server_has_no_more_requests_at_a_time_than_its_line_allows(raw: Raw) -> None:
+    now, most = Counter[str](), 0
+    lock = threading.Lock()
+
+    def slowly(*_: object) -> Answer:
+        nonlocal most
+        with lock:
+            now["requests"] += 1
+            most = max(most, now["requests"])
+        time.sleep(0.02)
+        with lock:
+            now["requests"] -= 1
+        return completion("yes")
+
+    raw.answer = slowly
+    with serving("single", [server_model("far", raw, concurrency=2)]) as (_, client):
+        made = client.completions.create(model="tiny", prompt=[f"p{number}" for number in range(8)])
+    assert (len(made.choices), len(raw.asked), most) == (8, 8, 2)
+
+
+def test_a_key_that_is_missing_is_said_when_the_server_starts(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAR_API_KEY", raising=False)
+    with pytest.raises(InputError, match="is not set, or is empty"):
+        server_model("far", raw, key_env="FAR_API_KEY")
+
+
+def test_the_models_of_a_strategy_are_loaded_and_served() -> None:
+    folder = Path(__file__).parents[1] / "advisor" / "demo" / "models"
+    members = tuple(ModelSpec(Checkpoint(str(folder / name)), name) for name in ("terse-neox", "terse-mistral"))
+    names = tuple(each.name for each in members)
+    reader = AnswerReader("number", None, "x")
+    plan = StrategyPlan(Strategy("vote", names), members, 20, ("\n",), reader)
+    _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, None)
+    assert isinstance(engine, StrategyEngine)
+    prompt = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
+    served = ServedModel("tiny", names, "vote", starting.fingerprint(plan), 0)
+    with running(engine, served, LIMITS, Metrics()) as server, server.client() as client:
+        made = client.completions.create(model="tiny", prompt=prompt, max_tokens=64, stop=["\n"])
+    assert "17" in made.choices[0].text
+    assert usage(made)["calls"] == 2
