@@ -56,7 +56,7 @@ class EngineModel:
             tokens = await stream.prompt_tokens()
             (last,) = [piece async for piece in stream.pieces() if piece.finish_reason is not None]
         except RequestError as error:
-            # Only a wrong prompt is the client's mistake; what else ends a member's request is a failure of this member.
+            # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
                 raise MemberError(f"{self.name}: {error}") from None
             is_long = error.body["error"]["code"] == "context_length_exceeded"
