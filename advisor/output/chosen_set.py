@@ -199,14 +199,6 @@ def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
     return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
 
 
-def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode it: JSON and arguments may have halves of surrogate pairs. It has no null characters."""
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
-
-
 def _check_path(model: str, place: str) -> None:
     """Raise InputError if the system cannot look for such a path: it is too long, or has ~ with an unknown user."""
     try:

@@ -119,6 +119,7 @@ class Answerer:
         replies: list[Reply | UniteError] = []
         for number, model in enumerate(self._models, start=1):
             replies.append(await self._ask(model, prompt, settings, deadline))
+            # The function of the evaluation, so that a cascade stops where it stopped there.
             codes = answer_codes([[answer] for answer in map(self._read, replies)])
             if is_decided(codes, len(self._models) - number)[0]:
                 break

@@ -85,6 +85,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         InputError: The folder cannot be used, the run has no such strategy, or a model has no place.
     """
     result, place, pool = read_result(run), str(run / "result.json"), options["pool"]
+    # All strategies are checked, also those that do not run: notes quote them.
     root = Fields(result, place, "run `advisor select` again")
     compared = root.parts("strategies")
     strategies = [read_strategy(each) for each in compared]
@@ -108,6 +109,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     (first, *_) = entries
     if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
         return chosen_by_run(run, strategy.members, ALONE, pool)
+    # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
         strategy,

@@ -74,6 +74,7 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
         InputError: The file cannot be used, a member needs consent to run code, or a member has changed.
     """
     path = folder / STRATEGY_FILE
+    # Before it is read: it may have any size.
     if path.stat().st_size > _MOST_BYTES:
         raise InputError(f"{path}: has {path.stat().st_size:,} bytes; the limit is {_MOST_BYTES:,}")
     root = read_object(path, _WAY_OUT)

@@ -56,6 +56,7 @@ class EngineModel:
             tokens = await stream.prompt_tokens()
             (last,) = [piece async for piece in stream.pieces() if piece.finish_reason is not None]
         except RequestError as error:
+            # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
                 raise MemberError(f"{self.name}: {error}") from None
             is_long = error.body["error"]["code"] == "context_length_exceeded"
@@ -161,6 +162,7 @@ class StrategyEngine:
             # The loop is closed after a forced stop.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._cancel_all)
+        # Each waits for its decoder's current step.
         for model in self._models:
             if isinstance(model, EngineModel):
                 model.engine.stop()
