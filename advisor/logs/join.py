@@ -331,6 +331,9 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     if without:
         lacking = {name: len(numbers) for name, numbers in missing.items() if numbers}
         notes.append(f"{len(without):,} questions were left out, because a score is missing: {_some(lacking)}")
+    if len(without) == len(common):
+        # Also if each model lacks only some of the scores.
+        raise InputError("no question has a score of every model; choose models whose logs have scores, with --models")
     return [number for number in common if number not in without]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,9 @@ from typing import Any, Protocol, cast
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.streams import Notes, head_of, json_lines, outline
 from ensemble.errors import InputError
+from ensemble.files import exists
 
-# In this order they are asked whether a file is theirs: the most specific form first, any table last.
+# In this order the formats look at each file: the most specific form first, any table last.
 FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
 MOST_FILES = 100_000
 """Files of all folders together."""
@@ -131,21 +133,22 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
 
 
 def _files(text: str) -> Iterator[LogFile]:
-    path = Path(text).expanduser()
-    if path.is_dir():
-        yield from _files_in(path)
-    elif path.exists():
-        yield LogFile(path, given=True)
-    else:
-        # Not Path.glob, which takes no absolute patterns.
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
+    # Not Path.expanduser, which fails for an unknown user.
+    path = Path(os.path.expanduser(text))  # noqa: PTH111
+    if not exists(path):
+        # Not Path.glob, which takes no absolute patterns. A link that leads nowhere matches, too.
+        matches = sorted(filter(exists, glob.glob(str(path), recursive=True)))  # noqa: PTH207
         if not matches:
-            raise InputError(f"{text}: no such file or folder, and no file matches it as a glob")
+            raise InputError(f"{text}: no such file or folder, and no file matches it as a glob; correct the path")
         for match in map(Path, matches):
             if match.is_dir():
                 yield from _files_in(match)
             else:
                 yield LogFile(match, given=False)
+    elif path.is_dir():
+        yield from _files_in(path)
+    else:
+        yield LogFile(path, given=True)
 
 
 def _files_in(folder: Path) -> Iterator[LogFile]:
