@@ -94,7 +94,7 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level:
     # Rounded, so that a rounding error does not break a tie; `max` takes the first, as the set's order does.
     best = max(members, key=lambda member: round(member.accuracy, 9))
     differences = scores(ensemble) - scores(best)
-    plain = bool(np.isin(differences, (-1, 0, 1)).all())  # as every metric but the graded ones gives
+    plain = is_plain(differences)
     return Comparison(
         method=ensemble.model,
         members=tuple(member.model for member in members),
@@ -413,6 +413,11 @@ def scores(profile: Profile) -> Floats:
 def is_binary(values: Floats) -> bool:
     """Whether every score is 0 or 1, as those of all metrics but the graded ones (BLEU, chrF) are."""
     return bool(np.isin(values, (0, 1)).all())
+
+
+def is_plain(differences: Floats) -> bool:
+    """Whether each difference is -1, 0 or 1, as every metric but the graded ones gives."""
+    return bool(np.isin(differences, (-1, 0, 1)).all())
 
 
 def _signed_sum(sizes: NDArray[np.int64], observed: int) -> float:

@@ -143,6 +143,38 @@ def test_a_scoring_that_cannot_be_used_is_refused(scoring: dict[str, str], says:
         Scoring(**scoring)
 
 
+def test_a_task_whose_metric_runs_code_is_refused() -> None:
+    with pytest.raises(InputError, match=r"mbpp\.yaml: its metric pass_at_1 runs code"):
+        Scoring.of_task("mbpp")
+
+
+def test_logs_without_one_question_that_every_model_has_a_score_of_are_refused(tmp_path: Path) -> None:
+    for model, scored in (("a", 0), ("b", 1)):
+        lines = [
+            {
+                "doc_id": n,
+                "doc": {"question": f"q{n}"},
+                "target": "r",
+                "resps": [["r"]],
+                "em": 1 if n == scored else None,
+            }
+            for n in range(2)
+        ]
+        (tmp_path / model).mkdir()
+        text = "".join(json.dumps({**line, "metrics": ["em"]}) + "\n" for line in lines)
+        (tmp_path / model / "samples_sums.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="no question has a score of every model"):
+        join_logs([str(tmp_path)])
+
+
+@pytest.mark.parametrize("path", ["~no-such-user/log", "a" * 300, "loop"])
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(InputError, match="no such file or folder"):
+        join_logs([path])
+
+
 def test_a_task_scores_logs_without_its_data() -> None:
     scoring = Scoring.of_task("gsm8k")
     assert scoring.metric == "number"

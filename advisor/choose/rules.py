@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from advisor.records import TOLERANCE, Decision, Rules, Selection, Standing, gap, length_ratio, within
+from advisor.records import TOLERANCE, Decision, Profile, Rules, Selection, Standing, gap, length_ratio, within
 from ensemble.errors import UniteError
 
 
@@ -32,7 +32,7 @@ def select(
     Raises:
         UniteError: There is no candidate, or all are apart.
     """
-    together = sorted((standing for standing in standings if standing.model not in apart), key=_rank)
+    together = sorted((standing for standing in standings if standing.model not in apart), key=rank)
     if not together:
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
     primary = together[0]
@@ -54,11 +54,12 @@ def select(
     for candidate in standings:
         if candidate.model in apart:
             decisions[candidate.model] = Decision(candidate.model, "rejected", _why_apart(candidate, primary, rules))
-    best_first = (decisions[standing.model] for standing in sorted(standings, key=_rank))
+    best_first = (decisions[standing.model] for standing in sorted(standings, key=rank))
     return Selection((*best_first, *dropped), tuple(selected))
 
 
-def _rank(standing: Standing) -> tuple[float, float, str]:
+def rank(standing: Standing | Profile) -> tuple[float, float, str]:
+    """The sort key of the rules' order: the most accurate first, then the shorter responses, then by name."""
     # Rounded, so that rounding errors do not decide the order. An unknown length comes after all known ones.
     length = math.inf if standing.mean_length is None else round(standing.mean_length, 9)
     return -round(standing.accuracy, 9), length, standing.model
@@ -121,7 +122,7 @@ def _tie(ordered: Sequence[Standing], index: int) -> str:
     """If the next candidate has the same accuracy: a clause that says what decided their order; else nothing."""
     if index + 1 == len(ordered):
         return ""
-    this, following = _rank(ordered[index]), _rank(ordered[index + 1])
+    this, following = rank(ordered[index]), rank(ordered[index + 1])
     if this[0] != following[0]:
         return ""
     # The name comes last, so that the order never depends on the order of the pool file.

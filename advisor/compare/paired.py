@@ -27,6 +27,7 @@ from advisor.statistics import (
     flipped_sums,
     holm,
     is_binary,
+    is_plain,
     mcnemar,
     percentile_interval,
     questions_needed,
@@ -38,7 +39,7 @@ MARGIN = 1.0
 """Points within which two models count as equally good by default."""
 POWER = 0.8
 """The probability to show a difference, for the figures that say how large a test set must be."""
-Outcome = Literal["pass", "worse", "unsure"]
+GateOutcome = Literal["pass", "worse", "unsure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class GateResult:
     """
 
     model: str
-    outcome: Outcome
+    outcome: GateOutcome
     delta: float
     delta_ci: Interval
     smallest_shown: float
@@ -161,7 +162,7 @@ class PairedScores:
         differences = self.differences(a, b)
         if self.clusters is not None:
             return cluster_interval(differences, self.clusters, level), "cluster-robust"
-        if _is_plain(differences):
+        if is_plain(differences):
             return bonett_price(differences, level), "Bonett-Price"
         return percentile_interval(self._means[:, b] - self._means[:, a], level), "paired bootstrap"
 
@@ -170,12 +171,12 @@ class PairedScores:
         differences = self.differences(a, b)
         changed = np.abs(differences) > TOLERANCE
         if self.clusters is None:
-            if _is_plain(differences):
+            if is_plain(differences):
                 return mcnemar(differences), "exact McNemar"
             test, labels = "sign-flip permutation", np.arange(len(differences))
         else:
             test, labels = "cluster sign-flip permutation", np.asarray(self.clusters)
-        if _is_plain(differences) or len(np.unique(labels[changed])) <= EXACT_FLIPS:
+        if is_plain(differences) or len(np.unique(labels[changed])) <= EXACT_FLIPS:
             return cluster_sign_flip(differences, labels, self.seed), test
         return flip_p_value(self._flipped[:, b] - self._flipped[:, a], float(differences.sum())), test
 
@@ -240,7 +241,7 @@ def check_gate(table: ScoreTable, points: float, *, level: float = LEVEL, seed: 
     results = []
     for number, model in enumerate(table.models[1:], start=1):
         (low, high), _ = paired.interval(0, number, 2 * level)
-        outcome: Outcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
+        outcome: GateOutcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
         differences = paired.differences(0, number)
         design = paired.design_effect(0, number)
         shown = points + smallest_shown(differences, 2 * level, design=design, units=paired.units)
@@ -347,8 +348,3 @@ def _group(name: str, part: PairedScores, pair: tuple[int, int], total: float, l
 def _fewest(level: float) -> int:
     """The fewest questions or clusters that can show anything: if all go the same way, p is 2 * 0.5**n."""
     return math.ceil(1 + math.log2(1 / level))
-
-
-def _is_plain(differences: Floats) -> bool:
-    """Whether each difference is -1, 0 or 1, as every metric but the graded ones gives."""
-    return bool(np.isin(differences, (-1, 0, 1)).all())

@@ -16,7 +16,7 @@ from advisor.tasks.task import Example
 from ensemble.errors import InputError
 from ensemble.files import exists
 
-Answered = tuple[str, str, Floats]
+_Column = tuple[str, str, Floats]
 """A model of a log: its name, the name of its log, and its scores in the order of the common questions."""
 
 
@@ -147,7 +147,7 @@ def _common_rows(logs: Mapping[str, JoinedLogs]) -> dict[str, list[int]]:
 
 
 def _table(
-    logs: Mapping[str, JoinedLogs], rows: Sequence[int], answered: Sequence[Answered], *, sort: bool
+    logs: Mapping[str, JoinedLogs], rows: Sequence[int], answered: Sequence[_Column], *, sort: bool
 ) -> ScoreTable:
     """The table of the common questions, which are `rows` of the first log."""
     for (name, path), count in Counter((name, path) for name, path, _ in answered).items():

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, head_of, json_items, json_members, json_object, zip_members
+from advisor.logs.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
 from advisor.logs.values import (
     LeftOut,
     check_name,
@@ -62,14 +62,13 @@ _USED = (
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _MOST_EPOCHS = 100_000
-_ZIP = b"PK\x03\x04"
 
 
 def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     """Zip files with a header and samples, and JSON files with ``eval.created`` and samples."""
     sources = []
     for file in files:
-        names = _names(file.path) if file.head.startswith(_ZIP) else []
+        names = _names(file.path) if file.head.startswith(ZIP) else []
         # Not "eval.model": the ids of all samples come before it, and may fill the head.
         is_json = {"eval.task", "eval.created", "status"} <= file.outline
         if any(map(_SAMPLE.fullmatch, names)) if names else is_json and _has_samples(file.path):
@@ -106,7 +105,7 @@ def _has_samples(path: Path) -> bool:
 
 def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[Any, str]]]:
     """The header, and the samples with their places."""
-    if head_of(path).startswith(_ZIP):
+    if head_of(path).startswith(ZIP):
         names = zip_members(path)
         header = next((name for name in _HEADERS if name in names), _HEADERS[0])
         return json_object(path, header), json_members(path, filter(_SAMPLE.fullmatch, names), notes)

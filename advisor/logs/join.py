@@ -333,7 +333,7 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
         notes.append(f"{len(without):,} questions were left out, because a score is missing: {_some(lacking)}")
     if len(without) == len(common):
         # Also if each model lacks only some of the scores.
-        raise InputError("no question has a score of every model; choose models whose logs have scores, with --models")
+        raise InputError("no question has a score of every model; leave out the models whose logs lack scores")
     return [number for number in common if number not in without]
 
 

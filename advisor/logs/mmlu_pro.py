@@ -17,7 +17,7 @@ from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import HEAD, Notes, json_items, open_log, zip_members
+from advisor.logs.streams import HEAD, ZIP, Notes, json_items, open_log, zip_members
 from advisor.logs.values import LeftOut, check_name, text_of, texts_of, usable
 from ensemble.errors import InputError
 
@@ -35,7 +35,7 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     """JSON lists, or members of zip files, whose first element has the fields of MMLU-Pro."""
     found = []
     for file in files:
-        if file.head.startswith(b"PK\x03\x04"):
+        if file.head.startswith(ZIP):
             found += [LogSource("mmlu_pro", file.path, (), member) for member in _members(file.path)]
         elif _is_mmlu_pro(file.head):
             found.append(LogSource("mmlu_pro", file.path))

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from advisor.logs.streams import HEAD, LARGEST_ITEM, Notes, json_items, json_lines, open_log, zip_members
+from advisor.logs.streams import HEAD, LARGEST_ITEM, ZIP, Notes, json_items, json_lines, open_log, zip_members
 from advisor.logs.values import LeftOut
 from ensemble.errors import InputError
 from reports.text import visible
@@ -49,7 +49,7 @@ def kind_of(head: bytes, path: Path) -> str | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if head.startswith(b"PAR1"):
         return "parquet"
-    if head.startswith(b"PK\x03\x04"):
+    if head.startswith(ZIP):
         return "excel" if _is_excel(path) else None
     if start in (b"{", b"["):
         return "lines" if start == b"{" else "json"

@@ -42,4 +42,8 @@ class Scoring:
         path, variant = find_task(name_or_path)
         with LimitedProcess() as child:
             definition = read_definition(path, variant, child)
+        if runs_code(definition.metric):
+            raise InputError(
+                f"{path}: its metric {definition.metric} runs code, and does not score logs; give another task"
+            )
         return cls(definition.metric, definition.extract)

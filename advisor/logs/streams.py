@@ -33,6 +33,8 @@ DEEPEST = 500
 HEAD = 2**16
 """Bytes of the start of a file by which formats recognise their files."""
 _PIECE = 2**20
+ZIP = b"PK\x03\x04"
+"""The first bytes of a zip file."""
 _ZSTD = 93
 # The others expand a piece to gigabytes at once.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD)

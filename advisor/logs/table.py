@@ -111,7 +111,7 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
         if name not in names:
             raise InputError(f"--column {role}={name}: {path} has no such column; it has {_listed(names)}")
         if twin := next((other for other in given if other != role and given[other] == name), None):
-            raise InputError(f"--column {role}={name}: the column has the role {twin} already; give each its own")
+            raise InputError(f"--column {role}={name}: the column has the role {twin} already; give another column")
     taken = {*given.values(), *(name for name in names if _is_model(name, options))}
     guessed = _guessed([name for name in names if name not in taken])
     guessed = {role: name for role, name in guessed.items() if role not in given}

@@ -89,16 +89,16 @@ def gate_texts(comparison: Mapping[str, Any]) -> list[str]:
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print the models, the pairs, and the groups of a single pair, on standard output."""
     console = Console(highlight=False)
-    console.print(models_table(comparison))
+    console.print(_models_table(comparison))
     pairs = shown_pairs(comparison)
-    console.print(pairs_table(comparison, pairs))
+    console.print(_pairs_table(comparison, pairs))
     if len(pairs) == 1 and pairs[0]["groups"]:
-        console.print(groups_table(pairs[0]))
+        console.print(_groups_table(pairs[0]))
     for sentence in (*comparison["text"], *gate_texts(comparison)):
         console.print(_plain(sentence), soft_wrap=not console.is_terminal)
 
 
-def models_table(comparison: Mapping[str, Any]) -> Table:
+def _models_table(comparison: Mapping[str, Any]) -> Table:
     """The accuracy of each model."""
     questions = f"{comparison['n']:,} questions{_of_clusters(comparison)}"
     table = _table(f"{comparison['task']}, {questions}, {comparison['metric']}")
@@ -110,7 +110,7 @@ def models_table(comparison: Mapping[str, Any]) -> Table:
     return table
 
 
-def pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
+def _pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
     """The differences of the pairs."""
     baseline, corrected = comparison["baseline"], f"p after Holm's correction for {len(comparison['pairs'])} pairs"
     with_baseline = all(pair["a"] == baseline for pair in pairs)
@@ -131,7 +131,7 @@ def pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]
     return table
 
 
-def groups_table(pair: Mapping[str, Any]) -> Table:
+def _groups_table(pair: Mapping[str, Any]) -> Table:
     """The differences of one pair on each group of questions."""
     table = _table(f"{pair['b']} – {pair['a']} by group")
     _columns(table, "group", "questions", "points", "interval")

@@ -92,7 +92,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     found = root.part("advice").optional_part("recommendation")
     recommended = None if found is None else read_strategy(found)
     if options["strategy"] is not None:
-        strategy = strategies[find_strategy(options["strategy"], strategies, place)]
+        strategy = find_strategy(options["strategy"], strategies, place)
     elif options.get("method") or options.get("k") or recommended is None:
         spec = chosen_by_run(run, pool=pool)
         strategy = Strategy(options.get("method") or spec.method, tuple(member.name for member in spec.members))

@@ -57,8 +57,8 @@ def label(strategy: Strategy, others: Sequence[Strategy]) -> str:
     return f"{strategy.name}/{strategy.members[0]}"
 
 
-def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> int:
-    """The number of the strategy that ``--strategy`` names.
+def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> Strategy:
+    """The strategy that ``--strategy`` names.
 
     Args:
         wanted: ``NAME``, ``NAME/COUNT`` with the number of members, or ``NAME/MODEL`` with the first member.
@@ -76,8 +76,8 @@ def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> in
         )
     name, _, detail = wanted.partition("/")
     found = [
-        number
-        for number, each in enumerate(strategies)
+        each
+        for each in strategies
         if each.name == name and (not detail or detail in (str(len(each.members)), each.members[0]))
     ]
     if len(found) != 1:

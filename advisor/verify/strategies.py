@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.choose.rules import rank
 from advisor.pool.prices import Price
 from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
 from advisor.statistics import Comparison, compare, holm
@@ -111,7 +112,7 @@ def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]
     Returns:
         At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
     """
-    ranked = sorted(profiles, key=_rank)
+    ranked = sorted(profiles, key=rank)
     close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
     return tuple(profile.model for profile in close[: rules.max_calls])
 
@@ -146,7 +147,7 @@ def compare_strategies(
     learned, alone = dev.profiles, held_out.profiles
     if not alone:
         return ()
-    first = min((learned[name] for name in alone if name in learned), key=_rank).model
+    first = min((learned[name] for name in alone if name in learned), key=rank).model
     best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
     answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
     if together is not None:
@@ -278,9 +279,3 @@ def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any],
     answers = tuple(members[pick].answers[n] for n, pick in enumerate(takes))
     asked = dict(zip(strategy.members, shares.tolist(), strict=True))
     return _Answered(strategy, Profile(strategy.name, answers), takes, asked)
-
-
-def _rank(profile: Profile) -> tuple[float, float, str]:
-    # The order of the rules: see advisor.choose.rules.
-    length = profile.mean_length
-    return -round(profile.accuracy, 9), float("inf") if length is None else round(length, 9), profile.model

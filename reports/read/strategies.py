@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 from reports.read.fields import Fields, Interval
 from reports.read.measurements import Measurements, measurements
 
-MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
+_MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
 Shown = Literal["yes", "not_yet", "no"]
 
 
@@ -81,7 +81,7 @@ class Strategies:
 def read_strategies(root: Fields) -> Strategies:
     """Read ``strategies`` and ``advice.recommendation``."""
     parts = root.parts("strategies")
-    rows = tuple(map(_row, parts[:MOST_STRATEGIES]))
+    rows = tuple(map(_row, parts[:_MOST_STRATEGIES]))
     told = root.part("advice").optional_part("recommendation")
     if told is None:
         return Strategies(rows, len(parts))
