@@ -143,10 +143,12 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     )
     selection = select([profile.standing for profile in dev.profiles.values()], config.rules)
     profiles = [dev.profiles[decision.model] for decision in selection.decisions]
+    # By dev questions only: those that judge must not choose.
     voters = fitting_voters(profiles, config.rules)
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
     strategies = compare_strategies(dev, held_out, voters, can_vote=logs.can_vote, draws=draws, seed=config.seed)
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
+    # Logs do not tell what guessing scores, so the end of the interval does not count.
     warning = misfit(profiles, 100.0, None)
     advice = advise(selection, on_logs=True)
     return Outcome(

@@ -39,6 +39,7 @@ def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[
             comparison=comparison,
             pairs=pairs,
             with_baseline=_with_baseline(comparison, pairs),
+            # The JSON has the order that the user gave.
             models=sorted(comparison["models"], key=lambda model: -float(model["accuracy"])),
             headline=_headline(comparison, pairs),
             confidence=f"{100 * (1 - comparison['level']):g}%",

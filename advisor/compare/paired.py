@@ -240,6 +240,7 @@ def check_gate(table: ScoreTable, points: float, *, level: float = LEVEL, seed: 
     level /= len(table.models) - 1
     results = []
     for number, model in enumerate(table.models[1:], start=1):
+        # Twice the level, because each end is used as a one-sided limit.
         (low, high), _ = paired.interval(0, number, 2 * level)
         outcome: GateOutcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
         differences = paired.differences(0, number)
@@ -306,6 +307,7 @@ def _difference(
     low, high = paired.interval(*pair, 2 * level)[0]
     design = paired.design_effect(*pair)
     groups = tuple(_group(name, part, pair, delta, level) for name, part in parts.items())
+    # The standard error. A rounding error can make the variance negative.
     error = 100 * math.sqrt(design * max(discordance - (delta / 100) ** 2, 0.0) / len(differences))
     least = abs(delta) - float(stats.norm.isf(1 - POWER)) * error
 
@@ -324,6 +326,7 @@ def _difference(
         delta_ci=interval,
         delta_method=method,
         p_value=p_value,
+        # Replaced when the p-values of all pairs are known.
         p_adjusted=p_value,
         test=test,
         gained=int((differences > TOLERANCE).sum()),

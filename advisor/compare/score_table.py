@@ -56,6 +56,7 @@ def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
     """
     joined = _join(config.paths, names, config)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
+    # One log, so names need no path behind them.
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
 
 

@@ -61,6 +61,7 @@ def _is_log(file: LogFile) -> bool:
 
 
 def _aggregate_of(path: Path) -> tuple[Path, ...]:
+    # Without the ending the name stays the same, and no file is its own aggregate.
     aggregate = path.with_name(path.name.replace("_samples.jsonl", ".json"))
     return (aggregate,) if aggregate != path and aggregate.is_file() else ()
 
@@ -83,10 +84,13 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         metric = metrics.get(result, {})
         labels = [name for key in ("metric_name", "metric_id") if (name := text_of(metric.get(key)))]
         name = (labels or [result])[0]
+        # Names are only for messages, and an untrusted file may have millions.
         if len(names) < 100:
             names[name] = None
+        # By evaluation, because a file may have several, each with its scores.
         if options.score in (None, result, *labels):
             chosen.setdefault(task, (result, name))
+        # Another score of the same instance; an instance counts once.
         if chosen.get(task) != (result, name):
             continue
         responses = _responses(line)
@@ -144,6 +148,7 @@ def _metrics(source: LogSource, notes: Notes) -> dict[str, dict[str, Any]]:
 
 
 def _score(evaluation: Mapping[str, Any], metric: Mapping[str, Any]) -> float | None:
+    # An aggregate may leave the scale out; score_of checks the range then.
     is_proportion = metric.get("max_score") in (None, 1) and metric.get("min_score") in (None, 0)
     score = score_of(evaluation.get("score")) if is_proportion and metric.get("lower_is_better") is not True else None
     correct = evaluation.get("is_correct")

@@ -54,6 +54,7 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
             folders.setdefault(file.path.parent, {}).setdefault(form, file.path)
     sources = []
     for folder, found in folders.items():
+        # The other two forms are too general: alone they do not tell a run.
         if not {"state", "spec", "scores"} & found.keys():
             continue
         # Also files that the user did not name: a response without its score is of little use.
@@ -81,12 +82,14 @@ def _form(file: LogFile) -> str | None:
 
 def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     path = source.path
+    # By content again, because a source has only the paths.
     parts = {_form(LogFile(companion, given=False)): companion for companion in source.companions}
     spec = _spec(parts.get("spec"), path, notes)
     model = text_of(object_at(spec, "adapter_spec").get("model"))
     if model is None:
         raise InputError(f"{path}: neither it nor run_spec.json beside it names the model; give another run")
     check_name(model, str(path))
+    # HELM names a run's folder after the run.
     task, group = _task(text_of(spec.get("name")) or path.resolve().parent.name)
     metric, scores = _scores(parts["scores"], options.score, notes) if "scores" in parts else (None, {})
     if "scores" not in parts:
@@ -106,6 +109,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         if index not in (None, 0) or state.get("request_mode") == "calibration":
             continue  # the same instance with another option
         trial = count_of(state.get("train_trial_index")) or 0
+        # A request for one option has the likelihood of this option; its text is no response.
         completion = _completion(result) if index is None else {}
         response = text_of(completion.get("text"))
         mapping, texts, correct = object_at(state, "output_mapping"), *_references(instance)
@@ -146,6 +150,7 @@ def _spec(path: Path | None, state: Path, notes: Notes) -> Mapping[str, Any]:
         except InputError as error:
             notes.append(f"{error}; it was not used")
     notes.append(f"{state}: no run_spec.json beside it, so the task has the folder's name")
+    # Only this object: the file has all responses, and may be large.
     return {"adapter_spec": next((value for value, _ in json_items(state, "adapter_spec")), None)}
 
 
@@ -156,6 +161,7 @@ def _task(name: str) -> tuple[str, str | None]:
         return name, None
     pairs = [pair.partition("=") for pair in match["arguments"].split(",")]
     groups = [value for key, _, value in pairs if key in _GROUPS and value]
+    # Without these parts all models, and all groups, have the same task.
     rest = ",".join("".join(pair) for pair in pairs if pair[0] not in (*_GROUPS, *_MODELS))
     return f"{match['scenario']}:{rest}" if rest else match["scenario"], ",".join(groups) or None
 
@@ -175,6 +181,7 @@ def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, d
         known = [name for name in _PREFERRED if name in stats]
         names.update(dict.fromkeys(known))
         if chosen is None and stats and (known or wanted is not None):
+            # The user may name any statistic. By default only known ones count: most are counts of tokens, or times.
             chosen = wanted if wanted in stats else choose_score(known, wanted, path)
         number, score = text_of(item.get("instance_id")) if stats else None, score_of(stats.get(chosen or ""))
         if number is not None and score is not None:

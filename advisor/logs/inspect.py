@@ -137,14 +137,17 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             yield LeftOut("inspect_ai says that it is not a sample of its logs", place)
             continue
         scores = _scores(sample)
+        # Names are only for messages, and an untrusted file may have millions.
         if scores and len(names) < 100:
             names.update(dict.fromkeys(scores))
         if chosen is None and scores:
+            # The name of a scorer with several values stands for its first value.
             first = next((name for name in scores if name.partition("/")[0] == options.score), options.score)
             chosen = choose_score(list(scores), first, path)
         score, extracted = scores.get(chosen or "", (None, None))
         unscored += score is None and sample.error is None
         output = sample.output
+        # The first is the sum over all turns; output has the last turn only.
         usage = sample.model_usage.get(model) or output.usage
         yield LogRecord(
             model=model,

@@ -78,6 +78,7 @@ class JoinedLogs:
             InputError: There are fewer than two questions or clusters, or no question would be held out.
         """
         n = len(self.examples)
+        # Without clusters each question is a cluster of one.
         labels = self.clusters or tuple(map(str, range(n)))
         order = list(dict.fromkeys(labels))
         if len(order) < 2:
@@ -90,6 +91,7 @@ class JoinedLogs:
             raise InputError(f"--dev-size {target}: give 1 to {n - 1}; the logs have {n} common questions")
         np.random.default_rng(seed).shuffle(order)
         sizes = Counter(labels)
+        # Whatever the sizes are, the first cluster chooses and the last one verifies.
         chosen, count = {order[0]}, sizes[order[0]]
         for label in order[1:-1]:
             if count + sizes[label] <= target:
@@ -274,12 +276,15 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
     counts = {name: len(model.answers) for name, model in reading.models.items()}
     if len(counts) < 2:
         return list(counts)
+    # From the model with the most questions on: to try all sets of models would take exponential time.
     largest = sorted(counts, key=lambda name: -counts[name])
     common, kept = set(reading.models[largest[0]].answers), {largest[0]}
     for name in largest[1:]:
         shared = common & reading.models[name].answers.keys()
+        # A name without a wildcard is equal to its pattern.
         if name in patterns or len(shared) >= _FEWEST_SHARED * len(common):
             common, kept = shared, {*kept, name}
+    # No two models share enough: with all of them, the message tells how few questions are common.
     if len(kept) < 2:
         return list(counts)
     few = [name for name in counts if name not in kept]
@@ -303,6 +308,7 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
             f"no question is in the logs of all models, by id and by question and reference: {_some(counts)}; "
             "choose models that answered the same questions, in select with --models"
         )
+    # An id with two numbers has another question or reference in another log.
     of_id = Counter(reading.examples[number].id for number in set().union(*answered))
     differ = sum(count > 1 for count in of_id.values())
     if differ:
@@ -364,6 +370,7 @@ def _profile(name: str, model: _Model, numbers: Sequence[int], draw: int) -> Pro
     # By their order: some logs count draws from 1.
     answers = [model.answers[number] for number in numbers]
     taken = tuple(draws[sorted(draws)[draw]] for draws in answers)
+    # Tokens and seconds are sums over all records of the model; these questions get their share.
     total = sum(map(len, model.answers.values()))
     share = len(taken) / total
     return Profile(name, taken, Cost(model.seconds * share, round(model.tokens * share)))

@@ -83,6 +83,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     model = _model(results, path, notes)
     part = _task(results, path)
     task = _outermost(part, results)
+    # Less is better for losses and perplexities, so they say nothing of how many answers are right.
     lower = {
         name for name, better in object_at(object_at(results, "higher_is_better"), part).items() if better is False
     }
@@ -96,6 +97,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         if number is None or "doc" not in line or not metrics:
             yield LeftOut("it has no doc_id, no doc or no metric", place)
             continue
+        # Names are only for messages, and an untrusted file may have millions.
         if len(names) < 100:
             names.update(dict.fromkeys(f"{metric},{kind}" for metric in metrics))
         if chosen is None:
@@ -110,6 +112,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         choices, best = _options(line, metric)
         draws = _draws(line)
         scores, extracted = line.get(metric), _first(line.get("filtered_resps"))
+        # A metric gives a score for each response, or one for all of them.
         apart = len(draws) > 1 and isinstance(scores, list) and len(scores) == len(draws)
         several += len(draws) > 1 and not apart
         for draw, response in enumerate(draws if apart else draws[:1]):
@@ -140,6 +143,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     note_unscored(",".join(chosen), unscored, path, notes)
     if several:
         notes.append(f"{path}: one score for several responses counts for the first of them; questions: {several:,}")
+    # A run that was interrupted while it wrote leaves fewer lines.
     expected = count_of(object_at(object_at(results, "n-samples"), part).get("effective"))
     if expected is not None and len(seen) < expected:
         notes.append(f"{path}: it has {len(seen):,} of the {expected:,} questions that the results count")
@@ -158,6 +162,7 @@ def _model(results: Mapping[str, Any], path: Path, notes: Notes) -> str:
     config = object_at(results, "config")
     given = config.get("model_args")
     pairs = (pair.partition("=") for pair in given.split(",")) if isinstance(given, str) else ()
+    # An object, or a text such as pretrained=org/model,dtype=auto.
     arguments = object_at(config, "model_args") or {key.strip(): value for key, _, value in pairs}
     places = (results.get("model_name"), arguments.get("pretrained"), arguments.get("model"), config.get("model"))
     if name := next((text for text in map(text_of, places) if text), None):
@@ -185,6 +190,7 @@ def _outermost(task: str, results: Mapping[str, Any]) -> str:
         for child in children
         if isinstance(child, str)
     }
+    # In an untrusted file a group can be its own parent.
     seen = {task}
     while (parent := parents.get(task)) is not None and parent not in seen:
         task = parent
@@ -276,6 +282,7 @@ def _options(line: Mapping[str, Any], metric: str) -> tuple[tuple[str, ...], str
         options = options[:half]
     numbers = [value for value in likelihoods if value is not None][: len(options)]
     sizes = {"acc_norm": [len(option) for option in options], "acc_bytes": [len(option.encode()) for option in options]}
+    # An empty option has no length to divide by.
     lengths = [max(1, size) for size in sizes.get(metric, [1] * len(options))]
     best = max(range(len(options)), key=lambda number: numbers[number] / lengths[number])
     return tuple(options), options[best]
@@ -290,6 +297,7 @@ def _likelihood(response: object) -> float | None:
         value = float(pair[0])
     except (TypeError, ValueError, OverflowError):
         return None
+    # No probability is above 1. NaN fails, too.
     return value if value <= 0 else None
 
 

@@ -73,6 +73,7 @@ def columns_of(path: Path) -> list[str]:
     elif kind == "parquet":
         names = list(_parquet(path).schema_arrow.names)
     else:
+        # Not the first object alone: tools leave out keys without a value.
         names = list(dict.fromkeys(name for row, _ in islice(_objects(path, kind, []), 100) for name in row))
     if len(names) > MOST_COLUMNS:
         raise InputError(f"{path}: it has {len(names):,} columns; give a table with at most {MOST_COLUMNS:,}")
@@ -136,6 +137,7 @@ def _library(path: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+    # Too little memory is no sign of a damaged file.
     except (InputError, MemoryError):
         raise
     except Exception as error:
@@ -199,6 +201,7 @@ def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Itera
     for row, number in islice(_cells(path), 1, None):
         if len(row) == len(names):
             yield {name: row[place] for name, place in zip(columns, places, strict=True)}, f"{path}:{number}"
+        # An empty line is no row.
         elif row:
             yield LeftOut("the row has more or fewer cells than the header", f"{path}:{number}")
 
@@ -228,6 +231,7 @@ def _parquet(path: Path) -> Any:
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     number = 0
+    # Threads would expand several columns at once.
     batches = _parquet(path).iter_batches(_BATCH, columns=list(columns), use_threads=False)
     for batch in _from_library(path, batches):
         with _library(path):
@@ -242,6 +246,7 @@ def _values(array: Any) -> list[Any]:
 
     if not isinstance(array, pa.DictionaryArray):
         return cast("list[Any]", array.to_pylist())
+    # Each text becomes an object once, however often it occurs.
     values = array.dictionary.to_pylist()
     return [None if index is None else values[index] for index in array.indices.to_pylist()]
 
@@ -283,12 +288,14 @@ def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False
 
 def _has_formulas(path: Path) -> bool:
     with _library(path), zipfile.ZipFile(path) as archive:
+        # columns_of was called before, and has checked what the file expands to.
         names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
         return any(mark in sheet for sheet in map(archive.read, names) for mark in (b"<f>", b"<f ", b"<f/"))
 
 
 def _sheet_header(path: Path) -> list[str]:
     header = list(next(_sheet_cells(path, MOST_COLUMNS + 1, []), ()))
+    # A sheet keeps columns beside the table that once had a value or a format.
     while header and header[-1] is None:
         header.pop()
     return ["" if name is None else str(name) for name in header]
@@ -301,6 +308,7 @@ def _sheet_rows(path: Path, names: Sequence[str], columns: Sequence[str], notes:
     # Without a second look, a formula whose value the file lacks cannot be told from an empty cell.
     texts = _sheet_cells(path, len(names), [], formulas=True) if _has_formulas(path) else iter(())
     for number, row in enumerate(_sheet_cells(path, len(names), notes), start=1):
+        # Without formulas the row is compared with itself, which finds nothing.
         written = next(texts, row)
         if number == 1:
             continue
@@ -310,5 +318,6 @@ def _sheet_rows(path: Path, names: Sequence[str], columns: Sequence[str], notes:
                 raise InputError(
                     f"{path}: cell {cell} has a formula without its value; save the file in a spreadsheet program"
                 )
+        # Rows below the table count as used after their values were deleted.
         if any(value is not None for value in row):
             yield {name: row[place] for name, place in zip(columns, places, strict=True)}, f"{path} (row {number})"

@@ -40,6 +40,7 @@ def read(source: LogSource, _options: LogOptions, notes: Notes) -> Iterator[LogR
 
 
 def _result(path: Path) -> Fields:
+    # Before it is read: a stranger's file may have any size.
     if path.is_file() and path.stat().st_size > LARGEST_ITEM:
         raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; {_WAY_OUT}")
     return read_object(path, _WAY_OUT)

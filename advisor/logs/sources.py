@@ -53,6 +53,7 @@ class LogFile:
             value, place = next(json_lines(self.path, []), ({}, ""))
         except InputError:
             return {}
+        # A first line that is not JSON is skipped; the file is something else then.
         return value if place.endswith(":1") else {}
 
 
@@ -119,6 +120,7 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
         taken = {path for source in found for path in (source.path, *source.companions)}
         left = [file for file in left if file.path not in taken]
         sources.extend(found)
+    # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
         raise InputError(
             f"{wrong.path}: its content is in none of the known formats with responses ({', '.join(FORMATS)}); "

@@ -168,6 +168,7 @@ def zip_members(path: Path) -> list[str]:
     # No more than these sizes is read, also if they are wrong.
     if sum(info.file_size for info in infos) > LARGEST_FILE:
         raise InputError(f"{path}: it expands to more than {LARGEST_FILE >> 30} GB; split it")
+    # A name can occur twice; opening it gives the last member then.
     return list(dict.fromkeys(info.filename for info in infos))
 
 
@@ -215,6 +216,7 @@ def json_items(path: Path, prefix: str = "item", member: str | None = None) -> I
     number = 0
     try:
         data = _small(path, member)
+        # ijson is slower and takes no NaN, so it reads only files that memory should not hold.
         if data is not None:
             for number, item in enumerate(_values_at(json.loads(data), prefix.split(".")), start=1):
                 yield item, f"{path} (element {number})"
@@ -315,6 +317,7 @@ def _small(path: Path, member: str | None) -> bytes | None:
     with open_log(path, member) as stream:
         while piece := stream.read(2**16):
             stream.next_item()
+            # The limit of one element does not count here: the whole file has the same limit below.
             pieces.append(piece)
             size += len(piece)
             if size > LARGEST_ITEM:

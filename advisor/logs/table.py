@@ -97,6 +97,7 @@ def _is_table(file: LogFile) -> bool:
 
 
 def _guessed(names: Sequence[str]) -> dict[str, str]:
+    # Reversed, so that the first of two columns with the same usual name counts.
     usual = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(names)}
     found = {role: next((usual[name] for name in known if name in usual), None) for role, known in ROLES.items()}
     return {role: name for role, name in found.items() if name is not None}
@@ -238,6 +239,7 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> Log
     value = partial(_value, row[0], columns)
     question, reference, number = _text(value("question")), value("reference"), value("id")
     if "id" not in columns:
+        # A short hash, because ids are shown; that two questions are equal is checked with their texts.
         number = fallback if question is None else hashlib.sha256(question.encode()).hexdigest()[:12]
     elif isinstance(number, float) and number.is_integer():
         number = int(number)  # pandas and spreadsheets have 7.0 for 7

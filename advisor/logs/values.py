@@ -13,6 +13,7 @@ from ensemble.errors import InputError
 
 LONGEST_NAME = 500
 """Characters of a model's name."""
+# Floats hold every whole number up to here.
 _LARGEST = 2**53
 _LONGEST_LINE = 300
 

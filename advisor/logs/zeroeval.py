@@ -124,6 +124,7 @@ def _answer(response: str) -> str | None:
 def _number(text: str) -> float | None:
     """The first number of a text, or the value of a text that is a fraction."""
     text = text.replace(",", "").replace("$", "")
+    # A fraction over 0 has no value; its first number counts.
     if (fraction := _FRACTION.fullmatch(text)) and int(fraction[2]):
         value = int(fraction[1]) / int(fraction[2])
     elif first := _NUMBER.search(text):

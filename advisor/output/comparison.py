@@ -95,6 +95,7 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     if len(pairs) == 1 and pairs[0]["groups"]:
         console.print(_groups_table(pairs[0]))
     for sentence in (*comparison["text"], *gate_texts(comparison)):
+        # In a pipe a sentence stays one line, so that programs find it.
         console.print(_plain(sentence), soft_wrap=not console.is_terminal)
 
 
@@ -181,6 +182,7 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
         )
     for pair in pairs:
         macro, opposite = pair["macro_delta"], [group["group"] for group in pair["groups"] if group["opposite"]]
+        # A few large groups can outweigh all others; one figure would hide that.
         if macro is not None and macro * pair["delta"] < 0:
             some = ", ".join(opposite[:5]) + (", ..." if len(opposite) > 5 else "")
             total, mean = text.difference(pair["delta"]), text.difference(macro)

@@ -98,6 +98,7 @@ class Answerer:
                 asked = list(self._models) * self._strategy.draws
                 temperature = settings.temperature or TEMPERATURE
                 draws = [
+                    # With one seed all draws would be the same text.
                     replace(settings, temperature=temperature, seed=settings.seed + number)
                     for number in range(len(asked))
                 ]
@@ -105,6 +106,7 @@ class Answerer:
             case "cascade":
                 asked, replies = await self._ask_until_decided(prompt, settings, deadline)
             case _:
+                # One model, or a router: the others answer only if the first fails.
                 asked, replies = await self._ask_until_answered(self._order(prompt, group), prompt, settings, deadline)
         return self._taken(asked, replies)
 
@@ -170,6 +172,7 @@ class Answerer:
     def _taken(self, asked: Sequence[AskedModel], replies: Sequence[Reply | UniteError]) -> Answered:
         """The response that wins; if no response has an answer, the first one."""
         answers = [self._read(reply) for reply in replies]
+        # Messages of members often begin with their name, which is given beside them here.
         failures = [
             (model.name, str(reply).removeprefix(f"{model.name}: "))
             for model, reply in zip(asked, replies, strict=True)

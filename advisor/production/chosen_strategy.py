@@ -54,6 +54,7 @@ def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> E
     if options["strategy"] is not None:
         _refuse(options, ("method", "k"), f"--strategy {options['strategy']} says how the models are used")
     run = None if options["models"] else Path(options["run"])
+    # A folder with both files is a run folder, which has all strategies.
     if run is not None and not (run / "result.json").exists() and (run / STRATEGY_FILE).is_file():
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
         plan = read_folder(
@@ -107,6 +108,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         return chosen_by_run(run, strategy.members, strategy.name, pool)
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
+    # A model of this process can be decoded, which gives log-probabilities and streams.
     if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.

@@ -55,6 +55,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
         chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
+    # With a pool file the models are where it says, and the run's hashes may be those of other files.
     sources = read_result(run)["provenance"]["models"] if options["pool"] is None else {}
     local = [member for member in chosen.members if isinstance(member, ModelSpec)]
     pinned = {member.name: _pinned(member, sources.get(member.name)) for member in local}

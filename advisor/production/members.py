@@ -67,6 +67,7 @@ class LocalModels:
         """
         if self._loaded is None or self._name != spec.name:
             self._loaded = None
+            # Before the next one is loaded: two models may not fit in memory.
             free_memory()
             self._loaded, self._name = load_ensemble(EnsembleSpec((spec,), ALONE), default_cache_dir()), spec.name
         return self._loaded
@@ -164,6 +165,7 @@ class ServerModel:
                 raise InputError(f"{self.name}: {error}") from None
             raise
         usage = answer.get("usage")
+        # What a server counts is untrusted, and goes to the client as a number.
         count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         return response, count if type(count) is int and 0 <= count < 2**31 else 0
 

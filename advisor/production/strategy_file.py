@@ -79,12 +79,14 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
         raise InputError(f"{path}: has {path.stat().st_size:,} bytes; the limit is {_MOST_BYTES:,}")
     root = read_object(path, _WAY_OUT)
     root.check_version(frozenset({SCHEMA_VERSION}), "use a newer unite-advisor")
+    # A key of a newer version may change what the strategy does.
     if unknown := next((key for key in root.values if key not in _KEYS), None):
         raise InputError(f"{path}: unknown key {unknown[:60]!r}; the keys are {', '.join(_KEYS)}")
     strategy, generation, answers = read_strategy(root), root.part("generation"), root.part("answers")
     generation.check("stop", "a list of texts that are not empty", _are_stops)
     generation.check("max_new_tokens", "a whole number of at least 1", _is_count)
     members = tuple(_read_model(each, folder) for each in root.parts("models"))
+    # Weights, scores and places in a cascade go by the order.
     if tuple(member.name for member in members) != strategy.members:
         root.refuse("models", "one object for each of members, in the same order")
     local = [member for member in members if isinstance(member, ModelSpec)]

@@ -104,6 +104,7 @@ class StrategyEngine:
         """Why requests are refused: the server stops, or no model can answer any more."""
         if self._reason:
             return self._reason
+        # A server may come back at any time, and one model that answers is enough.
         reasons = [model.engine.refusing if isinstance(model, EngineModel) else "" for model in self._models]
         return reasons[0] if all(reasons) else ""
 
@@ -220,6 +221,7 @@ class StrategyEngine:
             await _deliver(stream, Piece(index, end, (), each.response.finish_reason, each.response.tokens))
 
     def _count(self, stream: RequestStream, answered: Answered) -> None:
+        # The vote comes before the first piece, so all pieces come at once.
         self._metrics.first_token.observe(time.monotonic() - stream.arrived)
         self._metrics.new_tokens.inc(answered.response.tokens)
         self._metrics.calls.observe(answered.calls)

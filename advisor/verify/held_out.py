@@ -87,6 +87,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         if config.held_out is None:
             return chosen
         voters = _voters(pool, config.held_out, config.rules, models)
+        # A single model has no other to be compared with.
         if len({*models, *voters}) < 2:
             return chosen
         # The set has to be better than the best candidate, even if a search found a set without it, or a server runs
@@ -125,7 +126,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str
     """The models of votes, cascades and routers, the most accurate on dev first."""
     if can_vote(task):
         return fitting_voters(list(pool.complete.values()), rules)
-    # Without votes only a router uses other models than the set, and no other rule is known for it.
+    # Without votes only a router is left. It chooses among the set of the rules, models behind servers included.
     return pool.voters(rules) or tuple(selected)
 
 

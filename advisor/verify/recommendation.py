@@ -87,6 +87,7 @@ def _text(best: StrategyResult, level: float) -> str:
     comparison = best.comparison
     gain, interval = signed(comparison.delta), " to ".join(map(signed, comparison.delta_ci))
     on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
+    # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.name == "single":
         return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
     calls = f"{best.calls:.1f} calls a question"

@@ -148,6 +148,7 @@ def compare_strategies(
     if not alone:
         return ()
     first = min((learned[name] for name in alone if name in learned), key=rank).model
+    # The first is what dev questions advise; gains are measured against the second.
     best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
     answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
     if together is not None:
@@ -161,6 +162,7 @@ def compare_strategies(
         answers.append(_self_consistency(first, draws[first]))
     singles = list(alone.values())
     comparisons = [compare(each.profile, singles, seed) for each in answers]
+    # Single models are the baseline. As hypotheses they would only make the correction stricter.
     tested = [each.strategy.name != "single" for each in answers]
     p_values = [comparison.p_value for comparison, is_tested in zip(comparisons, tested, strict=True) if is_tested]
     adjusted = iter(holm(p_values))
@@ -168,6 +170,7 @@ def compare_strategies(
         _result(each, comparison, next(adjusted) if is_tested else None, held_out)
         for each, comparison, is_tested in zip(answers, comparisons, tested, strict=True)
     ]
+    # Rounded, so that a rounding error does not break a tie.
     return tuple(sorted(results, key=lambda each: (-round(each.comparison.accuracy, 9), each.strategy.sort_key)))
 
 
@@ -211,6 +214,7 @@ def _result(
 def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figure: str) -> float | None:
     """The mean of a figure over the questions, for all members that are asked; None if a member lacks it."""
     totals = {name: getattr(costs[name], figure) for name in asked}
+    # A sum of 0 means that the log does not say it: no response takes no time.
     return sum(asked[name] * total for name, total in totals.items()) / n if all(totals.values()) else None
 
 
@@ -229,6 +233,7 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         winners = vote(codes)
         yield _picked(Strategy("vote", names), members, winners, np.ones(size))
         yield _picked(Strategy("cascade", names), members, winners, shares)
+    # The loop ended with all voters, so `members` are all of them.
     weights = vote_weights([learned[name] for name in voters])
     strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
     yield _picked(strategy, members, vote(codes, weights), np.ones(size))
@@ -247,8 +252,10 @@ def _routers(dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str])
         else:
             yield _routed(Strategy("router", names), members, np.array(router.choose_all(questions)))
     routes = _routes([example.group for example in dev.task.examples], np.array(scores), names)
+    # With one group, the router would be a single model.
     if len(routes) > 1:
         member_of = {group: names.index(name) for group, name in routes}
+        # A group without dev questions goes to the most accurate member.
         picks = np.array([member_of.get(example.group or "", 0) for example in held_out.task.examples])
         yield _routed(Strategy("group_router", names, routes=routes), members, picks)
 
@@ -260,6 +267,7 @@ def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[
     for group in sorted({group for group in groups if group is not None}):
         own = scores[[each == group for each in groups]]
         smoothed = (own.sum(axis=0) + _PRIOR * overall) / (len(own) + _PRIOR)
+        # Rounded, so that the more accurate member wins a tie.
         routes.append((group, names[int(smoothed.round(9).argmax())]))
     return tuple(routes)
 

@@ -52,6 +52,7 @@ def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> Floats:
         Models by questions; minus infinity for a missing answer.
     """
     votes = np.zeros(codes.shape)
+    # One model at a time: an array of models by models by questions may not fit in memory.
     for code, weight in zip(codes, np.ones(len(codes)) if weights is None else weights, strict=True):
         votes += weight * (codes == code)
     votes[codes == NONE] = -np.inf
@@ -93,6 +94,7 @@ def cascade_calls(codes: Codes) -> NDArray[np.intp]:
     """The number of models that a cascade asks, for each question."""
     models, questions = codes.shape
     calls = np.full(questions, models)
+    # Decided questions are not looked at again, which saves most of the time.
     open_questions = np.arange(questions)
     for asked in range(1, models):
         decided = is_decided(codes[:asked, open_questions], models - asked)

@@ -86,6 +86,7 @@ def read_strategies(root: Fields) -> Strategies:
     if told is None:
         return Strategies(rows, len(parts))
     own = _row(told)
+    # The file may be edited, and recommend what it does not compare.
     row = next((each for each in rows if _key(each) == _key(own)), own)
     recommended = Recommended(
         row=row,

@@ -37,6 +37,7 @@ def _members(row: StrategyRow) -> str:
         return ""  # the strategy's name has it
     names = list(row.members[:_MOST_NAMES])
     if len(row.weights) == len(row.members):
+        # Names may be cut above; then the last weights are not shown.
         names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
     more = len(row.members) - len(names)
     return (", then " if row.name == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
