@@ -94,6 +94,10 @@ def test_globs_choose_models_and_a_wrong_one_lists_those_of_the_logs(tmp_path: P
         joined(tmp_path, rows, models=["Qwen*"])
 
 
+def test_a_name_with_square_brackets_is_no_glob(tmp_path: Path) -> None:
+    assert list(joined(tmp_path, [row(n, "m[1]", "other") for n in range(4)], models=["m[1]"]).profiles) == ["m[1]"]
+
+
 def test_the_split_depends_on_the_seed_and_has_every_question_once(tmp_path: Path) -> None:
     logs = joined(tmp_path, [row(n, "a") for n in range(50)])
     dev, held_out = logs.split(0)

@@ -149,6 +149,11 @@ def test_a_metric_of_which_less_is_better_is_not_the_default(tmp_path: Path) -> 
     assert record.metric == "exact_match,strict"
 
 
+def test_a_log_that_has_only_a_loss_has_no_score(tmp_path: Path) -> None:
+    (record,), _ = read("lm_eval", write(tmp_path, line(metrics=["loss"], loss=0.3)))
+    assert record.score is None
+
+
 def test_a_metric_of_which_less_is_better_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, line(metrics=["loss", "exact_match"], loss=0.3))
     with pytest.raises(InputError, match="--score loss: less is better"):

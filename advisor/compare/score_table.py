@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from advisor.config import LogsConfig
 from advisor.logs.join import JoinedLogs, join_logs
+from advisor.logs.values import fits
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
 from ensemble.errors import InputError
@@ -110,7 +110,7 @@ def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]
     """The models in the order of the names or globs that they fit."""
     chosen: list[str] = []
     for name in names:
-        fitting = [model for model in joined.profiles if fnmatchcase(model, name)]
+        fitting = [model for model in joined.profiles if fits(model, name)]
         if not fitting:
             raise InputError(f"{name}: no model of {place} has this name; leave the names out to see all")
         # A name may fit an earlier glob: it keeps the earlier place.

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogSource, find_sources, get_format
 from advisor.logs.streams import Notes
+from advisor.logs.values import fits
 from advisor.records import Answer, Cost, Profile, join
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.errors import InputError
@@ -201,9 +201,9 @@ def _records(sources: Iterable[LogSource], options: LogOptions, notes: Notes) ->
 def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None, notes: Notes) -> _Reading:
     reading, left_out = _Reading(), Counter[str]()
     for record in records:
-        if task is not None and not fnmatchcase(record.task or "", task):
+        if task is not None and not fits(record.task or "", task):
             continue
-        if models and not any(fnmatchcase(record.model, pattern) for pattern in models):
+        if models and not any(fits(record.model, pattern) for pattern in models):
             left_out[record.model] += 1
             continue
         if record.task is not None:

@@ -83,7 +83,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     model = _model(results, path, notes)
     part = _task(results, path)
     task = _outermost(part, results)
-    # Less is better for losses and perplexities, so they say nothing of how many answers are right.
+    # Losses and perplexities are no scores, also if their values are between 0 and 1.
     lower = {
         name for name, better in object_at(object_at(results, "higher_is_better"), part).items() if better is False
     }
@@ -116,7 +116,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         apart = len(draws) > 1 and isinstance(scores, list) and len(scores) == len(draws)
         several += len(draws) > 1 and not apart
         for draw, response in enumerate(draws if apart else draws[:1]):
-            score = score_of(scores[draw] if apart and isinstance(scores, list) else scores)
+            value = scores[draw] if apart and isinstance(scores, list) else scores
+            score = None if metric in lower else score_of(value)
             unscored += score is None
             found = extracted[draw] if apart and isinstance(extracted, list) and len(extracted) > draw else extracted
             yield LogRecord(

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.rows import Row, columns_of, kind_of, rows_of
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.streams import Notes
-from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import LeftOut, check_name, count_of, fits, score_of, text_of, texts_of, usable
 from ensemble.errors import InputError
 from reports.text import shortened, visible
 
@@ -126,13 +125,13 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
 
 
 def _is_model(name: str, options: LogOptions) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in options.model_columns)
+    return any(fits(name, pattern) for pattern in options.model_columns)
 
 
 def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str], options: LogOptions) -> list[str]:
     models = [name for name in names if _is_model(name, options) and name not in columns.values()]
     for pattern in options.model_columns:
-        if not any(fnmatchcase(name, pattern) for name in models):
+        if not any(fits(name, pattern) for name in models):
             raise InputError(f"--model-columns {pattern}: {path} has no such column; it has {_listed(names)}")
     if wrong := next((role for role in _PER_MODEL if models and role in columns), None):
         raise InputError(f"--column {wrong}={columns[wrong]}: --model-columns has these values; leave one out")

@@ -108,7 +108,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         return chosen_by_run(run, strategy.members, strategy.name, pool)
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
-    # A model of this process can be decoded, which gives log-probabilities and streams.
+    # Decoded in this process, a model also gives streams and log-probabilities.
     if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
