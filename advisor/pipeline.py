@@ -124,16 +124,21 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     Raises:
         InputError: The logs cannot be read or joined, or have too few questions.
     """
-    logs = join_logs(
-        config.paths,
-        config.options,
-        models=config.models,
-        only=config.log_format,
-        task=config.log_task,
-        scoring=config.scoring,
-    )
-    for note in logs.notes:
-        progress.say(note)
+    notes: list[str] = []
+    try:
+        logs = join_logs(
+            config.paths,
+            config.options,
+            models=config.models,
+            only=config.log_format,
+            task=config.log_task,
+            scoring=config.scoring,
+            notes=notes,
+        )
+    finally:
+        # Also before an error: what was left out of a log often is its reason.
+        for note in notes:
+            progress.say(note)
     numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
     dev, held_out = (
         AnsweredSplit(

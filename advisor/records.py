@@ -176,8 +176,8 @@ class Rules:
         # result.json has the limits, and JSON has no infinity.
         if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
-        if self.max_calls < 1:
-            raise InputError(f"--max-calls {self.max_calls}: give at least 1")
+        if self.max_calls < 1 or self.max_calls == 2:
+            raise InputError(f"--max-calls {self.max_calls}: a vote needs 3 models; give 3 or more, or 1 for no vote")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
             raise InputError(f"--max-models {self.max_models}: give at least 1")

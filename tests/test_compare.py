@@ -643,7 +643,7 @@ def test_other_references_under_the_same_ids_are_other_questions(place: Place) -
         (("old.jsonl", "old.jsonl#b*"), "base of old.jsonl is given 2 times"),
         (("old.jsonl", "new.jsonl#nothing"), "nothing"),
         (("old.jsonl", "missing.jsonl"), "missing.jsonl"),
-        (("--logs", "old.jsonl", "base", "other"), "other: no model of the logs has this name"),
+        (("--logs", "old.jsonl", "base", "other"), "other: no model of the logs matches"),
         (("old.jsonl", "new.jsonl", "--level", "0.5"), "--level 0.5: give a probability above 0 and below 0.5"),
         (("old.jsonl", "new.jsonl", "--margin", "nan"), "--margin nan: give points above 0"),
         (("old.jsonl", "new.jsonl", "--fail-if-worse", "-1"), "--fail-if-worse -1: give points from 0 to 100"),

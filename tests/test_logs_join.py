@@ -58,7 +58,10 @@ def test_an_id_with_another_question_or_reference_is_not_joined_and_is_counted(
     second = [row(n, "b", **(changed if n == 3 else {})) for n in range(10)]
     logs = joined(tmp_path, first, second)
     assert [example.id for example in logs.examples] == [str(n) for n in range(10) if n != 3]
-    assert said(logs, "1 ids have another question or reference")
+    assert said(
+        logs,
+        "1 id has another question or reference in one log than in another",
+    )
 
 
 def test_a_model_with_half_of_the_questions_is_left_out_and_named(tmp_path: Path) -> None:
@@ -72,7 +75,7 @@ def test_a_model_that_is_named_is_kept_and_the_questions_are_those_of_all(tmp_pa
     logs = joined(tmp_path, *rows, models=["a", "b", "half"])
     assert len(logs.examples) == 5
     assert list(logs.profiles) == ["a", "b", "half"]
-    assert said(logs, "5 questions are common to all models")
+    assert said(logs, "5 questions of all models; left out: a (5), b (5)")
 
 
 def test_models_without_a_common_question_are_refused_with_their_counts(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_models_without_a_common_question_are_refused_with_their_counts(tmp_path
 def test_a_repeated_question_counts_once_and_is_named(tmp_path: Path) -> None:
     logs = joined(tmp_path, [row(1, "a", "b"), row(1, "a", "b", right=0), row(2, "a", "b")])
     assert logs.profiles["a"].accuracy == 100.0
-    assert said(logs, "a: 1 records repeat a question")
+    assert said(logs, "a: 1 record repeats a question")
     assert said(logs, "log0.jsonl:2")
 
 
@@ -96,6 +99,36 @@ def test_globs_choose_models_and_a_wrong_one_lists_those_of_the_logs(tmp_path: P
 
 def test_a_name_with_square_brackets_is_no_glob(tmp_path: Path) -> None:
     assert list(joined(tmp_path, [row(n, "m[1]", "other") for n in range(4)], models=["m[1]"]).profiles) == ["m[1]"]
+
+
+def test_a_misspelt_model_is_refused_beside_others_that_match(tmp_path: Path) -> None:
+    rows = [row(n, "qwen", "llama") for n in range(4)]
+    with pytest.raises(InputError, match=r"qwne: no model of the logs matches; they have llama \(4\), qwen \(4\)"):
+        joined(tmp_path, rows, models=["llama", "qwne"])
+
+
+def test_one_id_with_several_questions_in_each_log_is_no_difference_between_logs(tmp_path: Path) -> None:
+    rows = [row(1, "a", "b", question=f"q{n}") for n in range(3)]
+    logs = joined(tmp_path, rows)
+    assert len(logs.examples) == 3
+    assert not said(logs, "another question or reference")
+
+
+def test_a_damaged_file_in_a_folder_is_left_out_and_a_named_one_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "good.jsonl", [row(n, "a", "b") for n in range(4)])
+    bad = tmp_path / "bad.csv"
+    bad.write_text("id,question,score\n1,q,50\n", encoding="utf-8")
+    logs = join_logs([str(tmp_path)])
+    assert len(logs.examples) == 4
+    assert said(logs, "the score 50 is above 1")
+    with pytest.raises(InputError, match="the score 50 is above 1"):
+        join_logs([str(tmp_path / "good.jsonl"), str(bad)])
+
+
+def test_of_two_logs_with_a_model_the_one_that_is_given_first_counts(tmp_path: Path) -> None:
+    first, second = [row(n, "a", right=0) for n in range(3)], [row(n, "a") for n in range(3)]
+    paths = [write(tmp_path / "z.jsonl", first), write(tmp_path / "b.jsonl", second)]
+    assert join_logs(paths).profiles["a"].accuracy == 0.0
 
 
 def test_the_split_depends_on_the_seed_and_has_every_question_once(tmp_path: Path) -> None:

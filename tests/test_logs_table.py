@@ -187,7 +187,7 @@ def test_scores_are_numbers_or_truth_values(tmp_path: Path, value: object, score
     assert records(write(tmp_path / "a.parquet", [{"id": 1, "score": value}]))[0][0].score == score
 
 
-@pytest.mark.parametrize("value", [None, "", "B", 85, -1, "nan", "inf", float("nan"), [1], "1e999", "٣"])
+@pytest.mark.parametrize("value", [None, "", "B", 850, -1, "nan", "inf", float("nan"), [1], "1e999"])
 def test_rows_with_another_score_are_counted(tmp_path: Path, value: object) -> None:
     path = write(tmp_path / "a.jsonl", [{"id": 1, "score": 1}, {"id": 2, "score": value}])
     found, notes = records(path)
@@ -447,6 +447,22 @@ def test_a_size_that_a_sheet_claims_does_not_matter(tmp_path: Path) -> None:
     path = write_excel(tmp_path / "a.xlsx", ROWS)
     replace_in(path, "xl/worksheets/sheet1.xml", b'ref="A1:F3"', b'ref="A1:XFD1048576"')
     assert len(records(path)[0]) == 2
+
+
+@pytest.mark.parametrize("value", [85, "85", 100.0])
+def test_scores_up_to_100_are_refused_because_only_the_wrong_answers_would_be_left(
+    tmp_path: Path, value: object
+) -> None:
+    path = write(tmp_path / "a.jsonl", [{"id": 1, "score": 0}, {"id": 2, "score": value}])
+    with pytest.raises(InputError, match=r"a.jsonl:2: the score \d+ is above 1; divide the scores of the table by 100"):
+        records(path)
+
+
+def test_ids_that_repeat_without_a_column_for_the_model_are_refused(tmp_path: Path) -> None:
+    rows = [{"id": number, "llm": name, "score": 1} for name in ("one", "two") for number in (1, 2)]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(InputError, match=r"a.jsonl:3: the id '1' occurs a second time.*--column model=NAME"):
+        records(path)
 
 
 def replace_in(path: Path, member: str, old: bytes, new: bytes) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from advisor.logs.values import fits
 from advisor.records import Answer, Cost, Profile, join
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.errors import InputError
+from reports.text import counted
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
@@ -152,6 +154,7 @@ def join_logs(
     only: str | None = None,
     task: str | None = None,
     scoring: Scoring | None = None,
+    notes: Notes | None = None,
 ) -> JoinedLogs:
     """Read logs and join them.
 
@@ -163,14 +166,16 @@ def join_logs(
         only: The name of the one format to consider; None to recognise it.
         task: Glob of the evaluation to take where logs have several; None if there is only one.
         scoring: Scores the responses again; None for the scores of the logs.
+        notes: Gets the notes, also where the logs cannot be joined: they often say why.
 
     Raises:
-        InputError: A log cannot be read; no model matches; there are several evaluations; the models share no question;
-            or a log has neither scores nor responses.
+        InputError: A log cannot be read; no model matches a name; there are several evaluations; the models share no
+            question; or a log has neither scores nor responses.
     """
-    options, notes = options or LogOptions(), Notes()
+    options, notes = options or LogOptions(), Notes() if notes is None else notes
     sources = find_sources(paths, notes, only)
-    reading = _read(_records(sources, options, notes), models, task, notes)
+    named = {Path(path).absolute() for path in paths}
+    reading = _read(_records(sources, options, notes, named), models, task, notes)
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
     if scoring is not None:
@@ -193,18 +198,27 @@ def join_logs(
     )
 
 
-def _records(sources: Iterable[LogSource], options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+def _records(
+    sources: Sequence[LogSource], options: LogOptions, notes: Notes, named: Collection[Path]
+) -> Iterator[LogRecord]:
     for source in sources:
-        yield from get_format(source.format).read(source, options, notes)
+        try:
+            yield from get_format(source.format).read(source, options, notes)
+        except InputError as error:
+            # A file in a folder may be anything, but one that the user named is meant.
+            if source.path.absolute() in named or len(sources) == 1:
+                raise
+            notes.append(f"{error}; the file is left out")
 
 
 def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None, notes: Notes) -> _Reading:
-    reading, left_out = _Reading(), Counter[str]()
+    reading, other_models, other_tasks = _Reading(), Counter[str](), Counter[str]()
     for record in records:
         if task is not None and not fits(record.task or "", task):
+            other_tasks[record.task or "no name"] += 1
             continue
         if models and not any(fits(record.model, pattern) for pattern in models):
-            left_out[record.model] += 1
+            other_models[record.model] += 1
             continue
         if record.task is not None:
             reading.tasks[record.task] += 1
@@ -220,18 +234,22 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         draws[record.draw] = _answer(record)
         model.tokens += record.tokens or 0
         model.seconds += record.seconds or 0.0
+    if other_tasks and not (reading.models or other_models):
+        raise InputError(f"--log-task {task}: no evaluation of the logs matches; they have {_some(other_tasks)}")
+    # A misspelt name must not leave out a candidate without a word.
+    if missing := [name for name in models if not any(fits(model, name) for model in reading.models)]:
+        known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + other_models
+        raise InputError(f"{join(missing)}: no model of the logs matches; they have {_some(known)}")
     if not reading.models:
-        if left_out:
-            raise InputError(f"{','.join(models)}: no model of the logs matches; they have {_some(left_out)}")
-        which = "" if task is None else f" of the evaluation {task}"
-        raise InputError(f"the logs have no record{which} that can be used{_reasons(notes)}")
+        raise InputError(f"the logs have no record that can be used{_reasons(notes)}")
     if len(reading.tasks) > 1:
         counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
         raise InputError(f"the logs are of several evaluations, {counts}; choose one with --log-task NAME")
     for name, model in reading.models.items():
         if model.repeated:
+            what = "1 record repeats" if model.repeated == 1 else f"{model.repeated:,} records repeat"
             notes.append(
-                f"{name}: {model.repeated:,} records repeat a question and were left out; the first is "
+                f"{name}: {what} a question of this model, and the first answer counts; the first is "
                 f"{model.first_repeated}"
             )
     return reading
@@ -304,20 +322,27 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
     common = set(answered[0]).intersection(*answered[1:])
     counts = {name: len(reading.models[name].answers) for name in kept}
     if not common:
+        ids = [
+            f"id {_shown(reading.examples[next(iter(own))].id)} in {name}"
+            for name, own in zip(kept, answered, strict=True)
+        ]
         raise InputError(
-            f"no question is in the logs of all models, by id and by question and reference: {_some(counts)}; "
-            "choose models that answered the same questions, in select with --models"
+            f"no question is in the logs of all models, by id and by question and reference: {_some(counts)}; for "
+            f"example {join(ids[:2])}; choose models that answered the same questions"
         )
-    # An id with two numbers has another question or reference in another log.
+    # Of a question that not all have, another question or reference may have the same id in another log.
+    apart = set().union(*answered) - common
     of_id = Counter(reading.examples[number].id for number in set().union(*answered))
-    differ = sum(count > 1 for count in of_id.values())
+    differ = sorted({reading.examples[number].id for number in apart if of_id[reading.examples[number].id] > 1})
     if differ:
+        what = "1 id has" if len(differ) == 1 else f"{len(differ):,} ids have"
         notes.append(
-            f"{differ:,} ids have another question or reference in one log than in another; these were not joined"
+            f"{what} another question or reference in one log than in another, and these were not joined; the first is "
+            f"{_shown(differ[0])}"
         )
     lost = {name: count - len(common) for name, count in counts.items() if count > len(common)}
     if lost:
-        notes.append(f"{len(common):,} questions are common to all models; left out: {_some(lost)}")
+        notes.append(f"{counted(len(common), 'question')} of all models; left out: {_some(lost)}")
     return sorted(common)
 
 
@@ -336,7 +361,7 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     without = set().union(*missing.values())
     if without:
         lacking = {name: len(numbers) for name, numbers in missing.items() if numbers}
-        notes.append(f"{len(without):,} questions were left out, because a score is missing: {_some(lacking)}")
+        notes.append(f"left out, because a score is missing: {counted(len(without), 'question')}: {_some(lacking)}")
     if len(without) == len(common):
         # Also if each model lacks only some of the scores.
         raise InputError("no question has a score of every model; leave out the models whose logs lack scores")
@@ -399,6 +424,11 @@ def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> 
             "in the logs; give the name of a field that all have, or leave it out"
         )
     return known
+
+
+def _shown(number: str) -> str:
+    """An id in quotation marks, shortened."""
+    return repr(number if len(number) <= 40 else f"{number[:40]}…")
 
 
 def _some(counts: Mapping[str, int], most: int = 5) -> str:

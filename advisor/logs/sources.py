@@ -114,6 +114,8 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
         raise InputError(f"--log-format {only}: not one of {', '.join(FORMATS)}")
     left = [file for path in paths for file in _files(path)]
     left = list({file.path.resolve(): file for file in left}.values())  # one that is named twice is read once
+    # In the order of the paths: of two answers of a model to a question the first counts.
+    order = {file.path: place for place, file in enumerate(left)}
     sources: list[LogSource] = []
     for name in FORMATS if only is None else (only,):
         found = get_format(name).recognise(left, notes)
@@ -122,16 +124,25 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
         sources.extend(found)
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
-        raise InputError(
-            f"{wrong.path}: its content is in none of the known formats with responses ({', '.join(FORMATS)}); "
-            "give the columns with --column, or another file"
-        )
+        raise InputError(f"{wrong.path}: {_why_unknown(wrong, only)}")
     if not sources:
         raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
-    if left:
+    # A page beside a log is a report, not a log that cannot be read.
+    if left := [file for file in left if file.path.suffix != ".html"]:
         what = "1 file is not a log" if len(left) == 1 else f"{len(left):,} files are not logs"
         notes.append(f"not read: {what} with responses; the first is {left[0].path}")
-    return sources
+    return sorted(sources, key=lambda source: order[source.path])
+
+
+def _why_unknown(file: LogFile, only: str | None) -> str:
+    if not file.head.strip():
+        return "the file is empty, or it cannot be read; give another file"
+    if only is not None:
+        return f"its content is not that of {only}; leave out --log-format, or give another file"
+    return (
+        f"its content is in none of the known formats with responses ({', '.join(FORMATS)}); give the columns of a "
+        "table with --column, or another file"
+    )
 
 
 def _files(text: str) -> Iterator[LogFile]:

@@ -163,9 +163,18 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 def _long(
     path: Path, columns: Mapping[str, str], _models: Sequence[str], notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
-    stem, known = _stem(path), set[str]()
+    stem, known, ids = _stem(path), set[str](), set[str]()
+    # Without these columns all rows are one model's, and each question occurs once.
+    is_one_model = not columns.keys() & {"model", "draw"}
     for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
         record = row if isinstance(row, LeftOut) else _record(row, columns, stem)
+        if is_one_model and isinstance(record, LogRecord):
+            if record.id in ids and "id" in columns:
+                raise InputError(
+                    f"{record.place}: the id {shortened(record.id, 40)!r} occurs a second time, and no column is known "
+                    "for the model; give --column model=NAME, or --column draw=NAME for several responses of one model"
+                )
+            ids.add(record.id)
         if isinstance(record, LogRecord) and record.model not in known:
             known.add(check_name(record.model, record.place))
         yield record
@@ -182,6 +191,9 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
     if model is None:
         return LeftOut("the model's name is missing", row[1])
     if "score" in columns and score is None:
+        if (number := _number(value("score"))) is not None and 1 < number <= 100:
+            # To leave out only the scores above 1 would leave the wrong answers.
+            raise InputError(f"{row[1]}: the score {number:g} is above 1; divide the scores of the table by 100")
         return LeftOut("its score is not between 0 and 1, true or false", row[1])
     return replace(
         question,
@@ -266,15 +278,16 @@ def _text(value: Any) -> str | None:
 
 
 def _score(value: Any) -> float | None:
-    if isinstance(value, str):
-        text = value.strip().lower()
-        if text in _TRUTH:
-            return _TRUTH[text]
-        try:
-            value = float(text)
-        except ValueError:
-            return None
-    return score_of(value)
+    if isinstance(value, str) and value.strip().lower() in _TRUTH:
+        return _TRUTH[value.strip().lower()]
+    return score_of(_number(value) if isinstance(value, str) else value)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _count(value: Any) -> int | None:

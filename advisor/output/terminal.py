@@ -252,6 +252,8 @@ def _shown(result: Mapping[str, Any]) -> str:
     recommendation = result["advice"]["recommendation"]
     answer = shown(recommendation["shown"])
     if recommendation["strategy"] == "single":
+        if len(result["strategies"]) == 1:
+            return "nothing was tested, because this is the only strategy"
         return f"{answer}; the test compares the other strategies with this model"
     p = next((row["p_adjusted"] for row in result["strategies"] if _is_same(row, recommendation)), None)
     tests = sum(row["strategy"] != "single" for row in result["strategies"])

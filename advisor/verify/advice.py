@@ -12,11 +12,8 @@ from dataclasses import dataclass, replace
 from advisor.choose.rules import select
 from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, signed, within
 from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
-from advisor.verify.recommendation import Recommendation
+from advisor.verify.recommendation import Recommendation, few_questions
 from reports.text import counted
-
-FEW_QUESTIONS = 30
-"""With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +217,7 @@ def _more(needed: int | None) -> str:
 
 
 def _notes(comparison: Comparison) -> str:
-    notes = ""
-    if comparison.n < FEW_QUESTIONS:
-        tells = "tells" if comparison.n == 1 else "tell"
-        notes += (
-            f" {counted(comparison.n, 'question')} {tells} little: one question is {100 / comparison.n:.1f} points."
-        )
+    notes = few_questions(comparison.n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if comparison.accuracy == comparison.best_single_accuracy == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."

@@ -14,6 +14,8 @@ from advisor.statistics import Interval
 from advisor.verify.strategies import Strategy, StrategyResult
 from reports.text import counted
 
+_FEW_QUESTIONS = 30
+"""With fewer questions the advice adds a warning: a single question is over 3 points then."""
 _SHOWN = {
     "yes": "the test shows that it is better",
     "not_yet": "the test does not show a difference yet",
@@ -89,9 +91,16 @@ def _text(best: StrategyResult, level: float) -> str:
     on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.name == "single":
-        return f"{describe(best.strategy)}: {on}, and no other strategy scores more."
+        return f"{describe(best.strategy)}: {on}, and no other strategy scores more.{few_questions(comparison.n)}"
     calls = f"{best.calls:.1f} calls a question"
     return (
         f"{describe(best.strategy)}: {on}, {gain} ({interval}) against the best single "
-        f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}."
+        f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}.{few_questions(comparison.n)}"
     )
+
+
+def few_questions(n: int) -> str:
+    """A sentence that a few questions tell little, with a space before it; empty for 30 or more."""
+    if n >= _FEW_QUESTIONS:
+        return ""
+    return f" {counted(n, 'question')} {'tells' if n == 1 else 'tell'} little: one question is {100 / n:.1f} points."

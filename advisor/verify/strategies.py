@@ -149,7 +149,7 @@ def compare_strategies(
         return ()
     first = min((learned[name] for name in alone if name in learned), key=rank).model
     # The first is what dev questions advise; gains are measured against the second.
-    best = max(alone.values(), key=lambda profile: round(profile.accuracy, 9)).model
+    best = max((first, *alone), key=lambda name: round(alone[name].accuracy, 9))
     answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
     if together is not None:
         strategy, profile = together
@@ -160,7 +160,8 @@ def compare_strategies(
         answers.extend(_routers(dev, held_out, voters))
     if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
         answers.append(_self_consistency(first, draws[first]))
-    singles = list(alone.values())
+    # The best one on dev first: of equally accurate models it is the one that others are compared with.
+    singles = [alone[first], *(profile for name, profile in alone.items() if name != first)]
     comparisons = [compare(each.profile, singles, seed) for each in answers]
     # Single models are the baseline. As hypotheses they would only make the correction stricter.
     tested = [each.strategy.name != "single" for each in answers]
