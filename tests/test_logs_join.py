@@ -83,7 +83,7 @@ def test_models_without_a_common_question_are_refused_with_their_counts(tmp_path
 def test_a_repeated_question_counts_once_and_is_named(tmp_path: Path) -> None:
     logs = joined(tmp_path, [row(1, "a", "b"), row(1, "a", "b", right=0), row(2, "a", "b")])
     assert logs.profiles["a"].accuracy == 100.0
-    assert said(logs, "a: 1 records repeat a question")
+    assert said(logs, "a: 1 record left out, because the question has one already")
     assert said(logs, "log0.jsonl:2")
 
 

@@ -22,6 +22,7 @@ from advisor.logs.values import fits
 from advisor.records import Answer, Cost, Profile, join
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.errors import InputError
+from reports.text import counted
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
@@ -83,8 +84,8 @@ class JoinedLogs:
         order = list(dict.fromkeys(labels))
         if len(order) < 2:
             raise InputError(
-                f"the logs have {n} common question, or only one cluster; give logs with more: one part chooses, "
-                "another verifies"
+                f"the logs have too few common questions ({n}) or clusters ({len(order)}); give logs with more: one "
+                "part chooses, another verifies"
             )
         target = min(DEV_SIZE, n // 2) if size is None else size
         if not 1 <= target < n:
@@ -217,9 +218,11 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             model.repeated += 1
             model.first_repeated = model.first_repeated or record.place
             continue
+        # What a response takes counts once, also if a record with its score follows.
+        if record.draw not in draws:
+            model.tokens += record.tokens or 0
+            model.seconds += record.seconds or 0.0
         draws[record.draw] = _answer(record)
-        model.tokens += record.tokens or 0
-        model.seconds += record.seconds or 0.0
     if not reading.models:
         if left_out:
             raise InputError(f"{','.join(models)}: no model of the logs matches; they have {_some(left_out)}")
@@ -231,8 +234,8 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
     for name, model in reading.models.items():
         if model.repeated:
             notes.append(
-                f"{name}: {model.repeated:,} records repeat a question and were left out; the first is "
-                f"{model.first_repeated}"
+                f"{name}: {counted(model.repeated, 'record')} left out, because the question has one already; the "
+                f"first is {model.first_repeated}"
             )
     return reading
 
@@ -293,7 +296,7 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         notes.append(
             f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
-            "name a model with --models to keep it"
+            "name a model, in select with --models, to keep it"
         )
     return [name for name in counts if name in kept]
 
@@ -354,7 +357,10 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
                 if answer.error is not None:
                     continue
                 if answer.text is None:
-                    raise InputError(f"--metric: {name} has no responses in its log, so they cannot be scored again")
+                    raise InputError(
+                        f"--metric: {name} has no responses in its log, so they cannot be scored again; leave out "
+                        "this model, or --metric"
+                    )
                 score = task.score(reading.examples[number], answer.text)
                 graded += not math.isnan(answer.score)
                 changed += abs(score.value - answer.score) > 1e-9
