@@ -85,8 +85,8 @@ class JoinedLogs:
         order = list(dict.fromkeys(labels))
         if len(order) < 2:
             raise InputError(
-                f"the logs have {n} common question, or only one cluster; give logs with more: one part chooses, "
-                "another verifies"
+                f"the logs have too few common questions ({n}) or clusters ({len(order)}); give logs with more: one "
+                "part chooses, another verifies"
             )
         target = min(DEV_SIZE, n // 2) if size is None else size
         if not 1 <= target < n:
@@ -231,9 +231,11 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             model.repeated += 1
             model.first_repeated = model.first_repeated or record.place
             continue
+        # What a response takes counts once, also if a record with its score follows.
+        if record.draw not in draws:
+            model.tokens += record.tokens or 0
+            model.seconds += record.seconds or 0.0
         draws[record.draw] = _answer(record)
-        model.tokens += record.tokens or 0
-        model.seconds += record.seconds or 0.0
     if other_tasks and not (reading.models or other_models):
         raise InputError(f"--log-task {task}: no evaluation of the logs matches; they have {_some(other_tasks)}")
     # A misspelt name must not leave out a candidate without a word.
@@ -311,7 +313,7 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         notes.append(
             f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
-            "name a model with --models to keep it"
+            "name a model, in select with --models, to keep it"
         )
     return [name for name in counts if name in kept]
 
@@ -379,7 +381,10 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
                 if answer.error is not None:
                     continue
                 if answer.text is None:
-                    raise InputError(f"--metric: {name} has no responses in its log, so they cannot be scored again")
+                    raise InputError(
+                        f"--metric: {name} has no responses in its log, so they cannot be scored again; leave out "
+                        "this model, or --metric"
+                    )
                 score = task.score(reading.examples[number], answer.text)
                 graded += not math.isnan(answer.score)
                 changed += abs(score.value - answer.score) > 1e-9

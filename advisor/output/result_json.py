@@ -23,6 +23,7 @@ from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
 from advisor.verify.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
+from ensemble.files import exists
 from ensemble.methods import list_methods
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
 from reports.read.fields import Fields, read_object
@@ -143,9 +144,9 @@ def read_result(run: Path) -> dict[str, Any]:
     """
     path = run / "result.json"
     # A pipe or a device in its place would be read without end.
-    if not path.is_file():
-        is_missing = "this folder has no result.json" if run.is_dir() else "no such folder"
-        problem = "this is a file" if run.is_file() else is_missing
+    if not (exists(path) and path.is_file()):
+        is_missing = "this folder has no result.json" if exists(run) else "no such folder"
+        problem = "this is a file" if exists(run) and run.is_file() else is_missing
         raise InputError(f"{run}: {problem}; give a run folder that `advisor select` wrote")
     root = read_object(path, "run `advisor select` again")
     if root.values.get("schema_version") != SCHEMA_VERSION:

@@ -40,7 +40,10 @@ class AnswerReader:
             )
         if extract is not None:
             if not isinstance(extract, str) or len(extract) > _LONGEST_PATTERN:
-                raise InputError(f"{place}: extract should be a text of at most {_LONGEST_PATTERN:,} characters")
+                raise InputError(
+                    f"{place}: extract should be a text of at most {_LONGEST_PATTERN:,} characters; run `advisor "
+                    "select` again with a shorter one"
+                )
             if (problem := check_pattern(extract, limited_process())) is not None:
                 raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
         self.metric, self.extract = metric, extract

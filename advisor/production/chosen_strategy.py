@@ -31,6 +31,7 @@ from advisor.production.strategy_json import find_strategy, label, read_strategy
 from advisor.servers.address import ServerAddress
 from advisor.verify.strategies import ASKING, Strategy
 from ensemble.errors import InputError
+from ensemble.files import exists
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
 from reports.read.fields import Fields, read_lines
@@ -55,12 +56,12 @@ def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> E
         _refuse(options, ("method", "k"), f"--strategy {options['strategy']} says how the models are used")
     run = None if options["models"] else Path(options["run"])
     # A folder with both files is a run folder, which has all strategies.
-    if run is not None and not (run / "result.json").exists() and (run / STRATEGY_FILE).is_file():
+    if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
         plan = read_folder(
             run, trust_remote_code=options["trust_remote_code"], check_files=not options["no_check_files"]
         )
-    elif run is None or (is_saved(run) and not (run / "result.json").exists()):
+    elif run is None or (is_saved(run) and not exists(run / "result.json")):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
     else:

@@ -70,7 +70,9 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
         return savedfolder.save(spec, folder, push, private=private, card=card) or str(folder)
     plan = replace(chosen, members=tuple(pinned.get(member.name, member) for member in chosen.members))
     if push is not None and any(isinstance(member, PoolEntry) for member in plan.members):
-        raise InputError("--push: a model behind a server is part of this strategy, which others cannot reach")
+        raise InputError(
+            "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
+        )
     content = {
         savedfolder.CARD: _card(plan, run, result),
         savedfolder.STRATEGY_FILE: to_json(plan, folder),

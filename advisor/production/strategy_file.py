@@ -76,7 +76,7 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
     path = folder / STRATEGY_FILE
     # Before it is read: it may have any size.
     if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"{path}: has {path.stat().st_size:,} bytes; the limit is {_MOST_BYTES:,}")
+        raise InputError(f"{path}: it is larger than {_MOST_BYTES >> 20} MiB; {_WAY_OUT}")
     root = read_object(path, _WAY_OUT)
     root.check_version(frozenset({SCHEMA_VERSION}), "use a newer unite-advisor")
     # A key of a newer version may change what the strategy does.
