@@ -238,9 +238,15 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         draws[record.draw] = _answer(record)
     if other_tasks and not (reading.models or other_models):
         raise InputError(f"--log-task {task}: no evaluation of the logs matches; they have {_some(other_tasks)}")
+    _check(reading, models, other_models, notes)
+    return reading
+
+
+def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes: Notes) -> None:
+    """Check that every name fits a model, and that the records are of one evaluation; note what repeats."""
     # A misspelt name must not leave out a candidate without a word.
     if missing := [name for name in models if not any(fits(model, name) for model in reading.models)]:
-        known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + other_models
+        known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + others
         raise InputError(f"{join(missing)}: no model of the logs matches; they have {_some(known)}")
     if not reading.models:
         raise InputError(f"the logs have no record that can be used{_reasons(notes)}")
@@ -254,7 +260,6 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
                 f"{name}: {what} a question of this model, and the first answer counts; the first is "
                 f"{model.first_repeated}"
             )
-    return reading
 
 
 def _number(reading: _Reading, record: LogRecord) -> int:
