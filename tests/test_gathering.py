@@ -79,7 +79,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
         assert candidate["accuracy_ci"][0] <= candidate["accuracy"] <= candidate["accuracy_ci"][1]
     assert result["pairs"] == []
     assert result["race"] == {"level": 0.05, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
-    assert "none of the other 2 joins it" in result["advice"]["text"]
+    assert "none of the other 2 fits alpha" in result["advice"]["text"]
 
 
 def test_the_samples_have_the_responses_of_the_dropped_where_there_are_any(plan: RunConfig) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Reply = tuple[Response, int]
 """A response, and the tokens of its prompt; 0 if a server does not say it."""
 _RETRIES = 2
+_CLOSING_SECONDS = 5.0
+"""How long closing waits for a request that still runs."""
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
 
 
@@ -117,10 +119,14 @@ class ServerModel:
         self.address, self.chat = address, chat
         self._client = ServerClient(address, _RETRIES)
         self._places = asyncio.Semaphore(address.concurrency)
+        self._threads: set[threading.Thread] = set()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Requests that still run end with an error."""
         self._client.__exit__()
+        # A thread that retries after this would leave its new connection open.
+        for thread in list(self._threads):
+            thread.join(_CLOSING_SECONDS)
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
@@ -144,7 +150,10 @@ class ServerModel:
         work = threading.Thread(
             target=_call, args=(lambda: self._generate(prompt, settings), loop, finish), daemon=True
         )
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
         work.start()
+        # After the start: a thread that has not started cannot be waited for.
+        self._threads.add(work)
         return await future
 
     def _generate(self, prompt: Prompt, settings: Settings) -> Reply:
