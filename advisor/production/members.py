@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Reply = tuple[Response, int]
 """A response, and the tokens of its prompt; 0 if a server does not say it."""
 _RETRIES = 2
+"""After the first try. A client waits meanwhile, so there are fewer than for a profile."""
 _CLOSING_SECONDS = 5.0
 """How long closing waits for a request that still runs."""
-"""After the first try. A client waits meanwhile, so there are fewer than for a profile."""
 
 
 class AskedModel(Protocol):
