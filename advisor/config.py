@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
+from advisor.logs.streams import Notes
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, TRIES, Rules
 from advisor.servers.address import ServerAddress
@@ -224,6 +226,18 @@ class LogsConfig:
             seed=seed,
             level=level,
             command=command,
+        )
+
+    def join(self, paths: Sequence[str], models: Sequence[str], notes: Notes | None = None) -> JoinedLogs:
+        """Read some of the logs as this configuration says, and join them; see :func:`advisor.logs.join.join_logs`."""
+        return join_logs(
+            paths,
+            self.options,
+            models=models,
+            only=self.log_format,
+            task=self.log_task,
+            scoring=self.scoring,
+            notes=notes,
         )
 
 

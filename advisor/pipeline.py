@@ -12,7 +12,6 @@ from advisor.choose.rules import select
 from advisor.compare.calibration import chance_of
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
-from advisor.logs.join import join_logs
 from advisor.output import provenance
 from advisor.output.result_json import Outcome, task_info
 from advisor.profile.engine import Engine
@@ -126,15 +125,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     """
     notes: list[str] = []
     try:
-        logs = join_logs(
-            config.paths,
-            config.options,
-            models=config.models,
-            only=config.log_format,
-            task=config.log_task,
-            scoring=config.scoring,
-            notes=notes,
-        )
+        logs = config.join(config.paths, config.models, notes)
     finally:
         # Also before an error: what was left out of a log often is its reason.
         for note in notes:

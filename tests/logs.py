@@ -33,6 +33,14 @@ def read(name: str, *paths: Path, options: LogOptions | None = None) -> tuple[li
     return [record for each in sources for record in log_format.read(each, options or LogOptions(), notes)], notes
 
 
+def read_one(name: str, path: Path) -> tuple[list[LogRecord], list[str]]:
+    """The records of a file that the user named and in which a format finds exactly one source, and the notes."""
+    notes: list[str] = []
+    log_format = get_format(name)
+    (source,) = log_format.recognise([LogFile(path, given=True)], notes)
+    return list(log_format.read(source, LogOptions(), notes)), notes
+
+
 def scores(records: Sequence[LogRecord]) -> dict[str, float | None]:
     """The score of each question, by its id."""
     return {record.id: record.score for record in records}

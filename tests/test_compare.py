@@ -21,8 +21,6 @@ from scipy import stats
 from advisor.compare.paired import PairedScores, check_gate, compare_pairs, smallest_shown
 from advisor.compare.score_table import ScoreTable, read_runs
 from advisor.config import LogsConfig
-from advisor.logs.join import JoinedLogs
-from advisor.records import Answer, Profile
 from advisor.statistics import (
     bonett_price,
     cluster_interval,
@@ -32,7 +30,6 @@ from advisor.statistics import (
     mean_interval,
     sign_flip,
 )
-from advisor.tasks.task import Example
 
 if TYPE_CHECKING:
     from pools import Place
@@ -452,23 +449,17 @@ def test_models_of_the_same_name_are_told_apart_by_their_log(place: Place) -> No
     assert (pair["a"], pair["b"], pair["gained"]) == ("m (monday.jsonl)", "m (friday.jsonl)", 1)
 
 
-def test_of_several_responses_to_a_question_the_mean_score_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def profile(model: str, *values: float) -> Profile:
-        answers = (Answer(str(n), None, None, value, "unknown") for n, value in enumerate(values))
-        return Profile(model, tuple(answers))
-
-    joined = JoinedLogs(
-        name="sums",
-        metric="score",
-        examples=tuple(Example(str(n), "?", "?", "1") for n in range(3)),
-        profiles={"once": profile("once", 1, 0, 1), "thrice": profile("thrice", 1, 0, 0)},
-        draws={"thrice": tuple(profile("thrice", *values) for values in ((1, 0, 0), (1, 1, 0), (0, 1, 0)))},
-        clusters=None,
-        notes=(),
-        sources=(),
-    )
-    monkeypatch.setattr("advisor.compare.score_table.join_logs", lambda *_, **__: joined)
-    found = read_runs(LogsConfig.from_options({"logs": ["log#once", "log#thrice"]}, ""))
+def test_of_several_responses_to_a_question_the_mean_score_counts(tmp_path: Path) -> None:
+    answers = {"once": [(1, 0, 1)], "thrice": [(1, 0, 0), (1, 1, 0), (0, 1, 0)]}
+    rows = [
+        f"{number},?,{model},{draw},{score}"
+        for model, draws in answers.items()
+        for draw, scores in enumerate(draws)
+        for number, score in enumerate(scores)
+    ]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["id,question,model,draw,score", *rows]), encoding="utf-8")
+    found = read_runs(LogsConfig.from_options({"logs": [f"{log}#once", f"{log}#thrice"]}, ""))
     assert found.scores == pytest.approx(np.array([[1, 2 / 3], [0, 2 / 3], [1, 0]]))
 
 

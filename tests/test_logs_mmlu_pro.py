@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from advisor.logs.pool import read as read_pool
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
 from ensemble.errors import InputError
+from tests.logs import read_one
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 LETTERS = "ABCDEFGHIJ"
@@ -29,10 +31,7 @@ ITEM = {
 }
 
 
-def records(path: Path) -> tuple[list[LogRecord], list[str]]:
-    notes: list[str] = []
-    (source,) = mmlu_pro.recognise([LogFile(path, given=True)], notes)
-    return list(mmlu_pro.read(source, LogOptions(), notes)), notes
+records = partial(read_one, "mmlu_pro")
 
 
 def write(folder: Path, *items: object, name: str = "model_outputs_my-model_5shots.json") -> Path:

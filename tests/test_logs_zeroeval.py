@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from advisor.logs import zeroeval
 from advisor.logs.pool import read as read_pool
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogSource
 from ensemble.errors import InputError
+from tests.logs import read_one
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 ITEM = {
@@ -27,10 +29,7 @@ ITEM = {
 }
 
 
-def records(path: Path) -> tuple[list[LogRecord], list[str]]:
-    notes: list[str] = []
-    (source,) = zeroeval.recognise([LogFile(path, given=True)], notes)
-    return list(zeroeval.read(source, LogOptions(), notes)), notes
+records = partial(read_one, "zeroeval")
 
 
 def write(folder: Path, *items: object, name: str = "small-1.5B.json") -> Path:

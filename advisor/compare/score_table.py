@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.config import LogsConfig
-from advisor.logs.join import JoinedLogs, join_logs
+from advisor.logs.join import JoinedLogs
 from advisor.logs.values import fits
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
@@ -54,7 +54,7 @@ def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
     Raises:
         InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
     """
-    joined = _join(config.paths, names, config)
+    joined = config.join(config.paths, names)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     # One log, so names need no path behind them.
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
@@ -77,7 +77,7 @@ def read_runs(config: LogsConfig) -> ScoreTable:
     for path, name in given:
         wanted.setdefault(path, []).append(name)
     # A path that is given several times is read once. Without a name it gives all its models.
-    logs = {path: _join([path], () if "*" in names else names, config) for path, names in wanted.items()}
+    logs = {path: config.join([path], () if "*" in names else names) for path, names in wanted.items()}
     rows = _common_rows(logs)
     answered = [
         (model, path, _scores(logs[path], model)[rows[path]])
@@ -85,17 +85,6 @@ def read_runs(config: LogsConfig) -> ScoreTable:
         for model in _in_order(logs[path], [name], path)
     ]
     return _table(logs, next(iter(rows.values())), answered, sort=len(given) == 1 and given[0][1] == "*")
-
-
-def _join(paths: Sequence[str], names: Sequence[str], config: LogsConfig) -> JoinedLogs:
-    return join_logs(
-        paths,
-        config.options,
-        models=names,
-        only=config.log_format,
-        task=config.log_task,
-        scoring=config.scoring,
-    )
 
 
 def _path_and_name(argument: str) -> tuple[str, str]:
