@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) 
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
 _VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
+_LOCK_SECONDS = 60.0  # a run waits so long for another one that writes
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
@@ -256,8 +257,22 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and (value == -math.inf or -1e300 < value < 1e300)
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    # SQLite does not wait for this lock: of two runs that make the same file at once, one would fail.
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=60)
+    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS)
     # One row with other bytes must not make all rows of a query unreadable.
     connection.text_factory = lambda data: data.decode(errors="replace")
     try:
@@ -272,7 +287,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
         # With write-ahead logging another run can read and write at the same time. A response survives a crash of this
         # process at any moment; a power cut loses only the last ones.
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
         connection.execute("SELECT count(*) FROM files").fetchone()

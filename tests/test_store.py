@@ -8,8 +8,10 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -298,3 +300,15 @@ def test_a_file_name_that_is_no_text_has_a_hash(tmp_path: Path) -> None:
     path.write_bytes(b"abc")
     with ResponseCache(tmp_path) as store:
         assert store.sha256(path) == store.sha256(path)
+
+
+def test_runs_that_make_the_same_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    # SQLite's change to a write-ahead log does not wait for a lock, so most of these rounds failed without a loop.
+    def make(folder: Path) -> None:
+        start.wait()
+        ResponseCache(folder).__exit__(None, None, None)
+
+    for number in range(20):
+        start = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as runs:
+            list(runs.map(make, [tmp_path / str(number)] * 2))
