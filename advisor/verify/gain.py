@@ -1,0 +1,158 @@
+"""The gain of a strategy over the best single model, estimated from all answers that are stored.
+
+The single models answered the dev questions and the held-out ones; a set that decodes together often answered the
+held-out ones only. Which of the models are right on a question (its pattern) says much about whether the set is right.
+So the shares of the patterns come from all questions, and the strategy's rate of right answers within a pattern from
+those that it answered: double sampling for post-stratification (Cochran 1977, Sampling Techniques, section 12.2).
+Graded scores have no patterns; a linear regression on the models' scores takes their place.
+
+The variance is that of the estimate's influence function, summed over clusters of questions if there are any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from advisor.records import LEVEL
+from advisor.statistics import Floats, Interval, is_binary
+
+MOST_IN_PATTERN = 5
+"""Models whose answers make a pattern: with more than 2**5 patterns, many would have few questions."""
+_PRIOR = 1.0
+"""Questions that each pattern has before the strategy answers any: their score is the mean of its models."""
+_DRAWS = 400  # for the correction for hindsight, whose own error is then a tenth of a standard error at most
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A strategy's gain over the best single model, in points.
+
+    Attributes:
+        points: The expected gain, corrected for hindsight: the best accuracy of the sample overstates the best true one.
+            If models are tied, a bootstrap finds about half of that; the rest makes the gain look smaller.
+        observed: The same without this correction. The test uses it, so that the test is valid if models are tied.
+        error: The standard error of both.
+        freedom: Degrees of freedom of Student's t distribution, at least 1.
+        questions: Questions that the single models answered.
+        answered: Those that the strategy answered, too.
+    """
+
+    points: float
+    observed: float
+    error: float
+    freedom: float
+    questions: int
+    answered: int
+
+    @property
+    def p_better(self) -> float:
+        """One-sided p-value of no gain."""
+        return float(stats.t.sf(self.observed / self.error, self.freedom))
+
+    @property
+    def p_worse(self) -> float:
+        """One-sided p-value of no loss."""
+        return float(stats.t.cdf(self.points / self.error, self.freedom))
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
+
+        It lies above 0 exactly if `p_better` is below the level, and below 0 exactly if `p_worse` is.
+
+        Args:
+            level: The probability that the true gain is beyond one end, between 0 and 0.5.
+        """
+        half = float(stats.t.isf(level, self.freedom)) * self.error
+        return max(-100.0, self.observed - half), min(100.0, self.points + half)
+
+
+def estimate_gain(
+    singles: Floats,
+    strategy: Floats,
+    answered: NDArray[np.bool_],
+    clusters: Sequence[str] | None = None,
+) -> Gain:
+    """Estimate the gain of a strategy.
+
+    Args:
+        singles: Scores of the single models, models by questions, 0 to 1; the strategy's members first.
+        strategy: The strategy's scores on the questions that it answered, in their order.
+        answered: Whether the strategy answered each question; at least one.
+        clusters: What each question shares with others, for example a passage; None if they are independent.
+    """
+    n = singles.shape[1]
+    best = int(singles.mean(axis=1).round(9).argmax())
+    numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    fit = _fit_patterns if is_binary(singles) and is_binary(strategy) else _fit_line
+    predicted, weights, within = fit(singles, strategy, answered)
+    differences = predicted - singles[best]
+    observed = float(differences.mean())
+    between = float(((differences - observed) ** 2).sum()) / n**2
+    # One question more on each side keeps the variance above 0 if no answer changed.
+    variance, freedom = between + within + 1 / n**2, len(strategy) - 1.0
+    if clusters is not None:
+        influence = (differences - observed) / n
+        influence[answered] += weights * (strategy - predicted[answered])
+        sums = np.bincount(numbers, weights=influence)
+        # As many degrees of freedom as clusters that the strategy answered: the others tell only the shares.
+        count = len(np.unique(numbers[answered]))
+        design = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
+        variance *= max(design, 1.0)
+        freedom = count - 1.0
+    return Gain(
+        points=100 * (observed + _hindsight(singles, numbers)),
+        observed=100 * observed,
+        error=100 * math.sqrt(variance),
+        freedom=max(freedom, 1.0),
+        questions=n,
+        answered=len(strategy),
+    )
+
+
+def _fit_patterns(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) -> tuple[Floats, Floats, float]:
+    """The strategy's rate in each question's pattern, the weight of each of its answers, and the rates' variance."""
+    members = singles[:MOST_IN_PATTERN].astype(np.int64)
+    places = np.arange(len(members))[:, None]
+    size = 1 << len(members)
+    patterns = (members << places).sum(axis=0)
+    own = patterns[answered]
+    seen = np.bincount(own, minlength=size) + _PRIOR
+    right = (np.arange(size) >> places & 1).sum(axis=0)
+    # Between 0 and 1, so that no pattern is certain.
+    prior = (right + 0.5) / (len(members) + 1)
+    rates = (np.bincount(own, weights=strategy, minlength=size) + _PRIOR * prior) / seen
+    shares = np.bincount(patterns, minlength=size) / len(patterns)
+    within = float((shares**2 * rates * (1 - rates) / seen).sum())
+    return rates[patterns], (shares / seen)[own], within
+
+
+def _fit_line(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) -> tuple[Floats, Floats, float]:
+    """The strategy's score as a linear function of the models' scores; the rest as :func:`_fit_patterns`."""
+    everything = np.column_stack([np.ones(singles.shape[1]), singles[:MOST_IN_PATTERN].T])
+    own, count = everything[answered], len(strategy)
+    # Least squares of the smallest norm: two models with equal scores do no harm.
+    slopes = np.linalg.lstsq(own, strategy, rcond=None)[0]
+    residuals = strategy - own @ slopes
+    freedom = max(count - everything.shape[1], 1)
+    return everything @ slopes, np.full(count, 1 / count), float(residuals @ residuals) / (freedom * count)
+
+
+def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
+    """How much the best accuracy of the sample overstates the best true accuracy: a parametric bootstrap."""
+    if len(singles) < 2:
+        return 0.0
+    means = singles.mean(axis=1)
+    totals = np.stack([np.bincount(clusters, weights=own) for own in singles - means[:, None]])
+    # A root of the covariance of the means. Its rows for clusters would be many more than models.
+    values, vectors = np.linalg.eigh(totals @ totals.T / singles.shape[1] ** 2)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    draws = np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
+    # The mean of each draw and its mirror image is unbiased with fewer draws.
+    changes = np.concatenate([draws, -draws]) @ root.T
+    return float((means + changes).max(axis=1).mean() - means.max())
