@@ -22,6 +22,8 @@ from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
+VerifyOn = Literal["held_out", "dev+held_out"]
+VERIFY_ON = ("held_out", "dev+held_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class RunConfig:
         search: Sets to decode on the dev questions, at least 2; None to take the set that the rules choose.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
+        verify_on: The questions on which sets decode together, one of VERIFY_ON.
     """
 
     candidates: tuple[PoolEntry, ...]
@@ -108,8 +111,10 @@ class RunConfig:
     search: int | None = None
     method: str = DEFAULT
     k: int = 10
+    verify_on: VerifyOn = "held_out"
 
     def __post_init__(self) -> None:
+        check_choice("--verify-on", self.verify_on, VERIFY_ON)
         check_method(self.method, self.k)
         check_seed(self.seed)
         _check_levels(self.race, self.level, self.search)
@@ -134,6 +139,8 @@ class RunConfig:
         rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        verify_on: Any = options.get("verify_on") or "held_out"
+        check_choice("--verify-on", verify_on, VERIFY_ON)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
         search = _value_of_switch(options, "search", "tries", TRIES)
         # Checked before the task is loaded as well, because that may take a download.
@@ -165,6 +172,7 @@ class RunConfig:
             search=search,
             method=method,
             k=k,
+            verify_on=verify_on,
         )
 
 
@@ -275,7 +283,7 @@ def read_rules(options: Mapping[str, Any]) -> Rules:
     Raises:
         InputError: A limit is out of range.
     """
-    given = _given(options, "max_gap", "max_length_ratio", "max_models", "max_calls")
+    given = _given(options, "max_gap", "max_length_ratio", "max_models", "max_calls", "min_gain")
     return Rules(**given, **({"vote_gap": given["max_gap"]} if "max_gap" in given else {}))
 
 
@@ -370,10 +378,11 @@ def _read_columns(values: Sequence[str]) -> dict[str, str]:
 
 
 def _check_levels(race: float | None, level: float, search: int | None) -> None:
-    for option, value in (("--race-level", race), ("--level", level)):
+    for option, value, most in (("--race-level", race, 1), ("--level", level, 0.5)):
         # Written as a range, so that NaN fails it, too.
-        if value is not None and not 0 < value < 1:
-            raise InputError(f"{option} {value:g}: give a probability above 0 and below 1, for example {LEVEL:g}")
+        if value is not None and not 0 < value < most:
+            example = f"give a probability above 0 and below {most:g}, for example {LEVEL:g}"
+            raise InputError(f"{option} {value:g}: {example}")
     if search is not None and search < 2:
         raise InputError(f"--tries {search}: give at least 2 sets; the first is the one that the rules choose")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
-from advisor.verify.advice import Advice, advise, close_candidates, fragile, misfit
+from advisor.verify.advice import Advice, advise, close_candidates, fragile, misfit, moved_warning
 from advisor.verify.held_out import ChosenSet, choose
 from advisor.verify.recommendation import recommend
 from advisor.verify.responses import can_vote
 from advisor.verify.server_advice import behind_server, remote_in, undecodable
-from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies, fitting_voters
+from advisor.verify.strategies import AnsweredSplit, Compared, Strategy, compare_strategies, fitting_voters
 from advisor.verify.traces import trace_responses
 
 
@@ -54,7 +53,7 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
     # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
-    strategies = _strategies(config, chosen)
+    compared = _strategies(config, chosen)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     warning = misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev))
     return Outcome(
@@ -64,7 +63,7 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
-        advice=_advise(chosen, strategies, warning, config.level),
+        advice=_advise(config, chosen, compared, warning),
         task=config.dev,
         profiles=tuple(profiles),
         dropped=tuple(pool.dropped.values()),
@@ -75,46 +74,61 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
-        strategies=strategies,
+        strategies=compared.results,
+        level=config.level,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         provenance=provenance.of_run(config, profiler.identities),
     )
 
 
-def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[StrategyResult, ...]:
-    """All strategies on the held-out questions; empty if no model was asked these."""
+def _strategies(config: RunConfig, chosen: ChosenSet) -> Compared:
+    """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
-        return ()
+        return Compared()
     verified = chosen.verified
-    together = (Strategy(verified.method, chosen.selection.selected), verified.ensemble) if verified else None
+    strategy = Strategy(config.method, chosen.selection.selected)
+    sets = {} if verified is None else {strategy: verified.ensemble}
+    on_dev = {} if verified is None or verified.dev is None else {strategy: verified.dev}
+    prices = {entry.name: entry.price for entry in config.candidates if entry.price is not None}
     return compare_strategies(
-        AnsweredSplit(config.dev, chosen.pool.complete),
-        AnsweredSplit(
-            config.held_out,
-            chosen.alone,
-            {entry.name: entry.price for entry in config.candidates if entry.price is not None},
-        ),
+        AnsweredSplit(config.dev, chosen.pool.complete, on_dev),
+        AnsweredSplit(config.held_out, chosen.alone, sets, prices),
         chosen.voters,
         can_vote=can_vote(config.held_out),
-        together=together,
+        # A search chose by these answers; without one, the rules never saw them.
+        tries=sum(each.accuracy is not None for each in chosen.tried or ()) or 1,
+        level=config.level,
         seed=config.seed,
     )
 
 
-def _advise(chosen: ChosenSet, strategies: Sequence[StrategyResult], warning: str | None, level: float) -> Advice:
+def _advise(config: RunConfig, chosen: ChosenSet, compared: Compared, warning: str | None) -> Advice:
     """The verdict on the chosen set, with the result of a search, and the recommendation."""
     remote = chosen.pool.remote
     if remote_in(chosen.selection, remote):
         advice = undecodable(chosen.selection, remote)
     else:
-        advice = advise(chosen.selection, chosen.verified.comparison if chosen.verified else None, level=level)
+        together = next((each for each in compared.results if each.strategy.name == config.method), None)
+        advice = advise(chosen.selection, together, level=config.level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.searched and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, away, chosen.searched, only, trouble, warning)
+    parts = (advice.text, away, chosen.searched, only, trouble)
     text = " ".join(part for part in parts if part)
-    return replace(advice, text=text, recommendation=recommend(strategies, level))
+    return _with_recommendation(replace(advice, text=text), compared, warning, config)
+
+
+def _with_recommendation(
+    advice: Advice, compared: Compared, warning: str | None, config: RunConfig | LogsConfig
+) -> Advice:
+    """The advice with the recommendation and the warnings."""
+    warnings = (warning, moved_warning(compared.moved))
+    return replace(
+        advice,
+        recommendation=recommend(compared.results, config.level, config.rules.min_gain),
+        warnings=tuple(each for each in warnings if each),
+    )
 
 
 def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
@@ -142,11 +156,12 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     # By dev questions only: those that judge must not choose.
     voters = fitting_voters(profiles, config.rules)
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
-    strategies = compare_strategies(dev, held_out, voters, can_vote=logs.can_vote, draws=draws, seed=config.seed)
+    compared = compare_strategies(
+        dev, held_out, voters, can_vote=logs.can_vote, draws=draws, level=config.level, seed=config.seed
+    )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
     warning = misfit(profiles, 100.0, None)
-    advice = advise(selection, on_logs=True)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,
@@ -154,18 +169,15 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=replace(
-            advice,
-            text=" ".join(part for part in (advice.text, warning) if part),
-            recommendation=recommend(strategies, config.level),
-        ),
+        advice=_with_recommendation(advise(selection, on_logs=True), compared, warning, config),
         task=dev.task,
         profiles=tuple(profiles),
         intervals={profile.model: accuracy_interval(profile, seed=config.seed) for profile in profiles},
         margins={margin.model: margin for margin in margins},
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
-        strategies=strategies,
+        strategies=compared.results,
+        level=config.level,
         provenance=provenance.of_logs(config, logs),
     )
 

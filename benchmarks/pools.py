@@ -166,8 +166,8 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         voters = fitting_voters(list(dev.profiles.values()), Rules())
-        tested, judged = (compare_strategies(dev, part, voters, can_vote=True) for part in (held_out, judge))
-        points = {each.strategy: each.comparison.accuracy for each in judged}
+        tested, judged = (compare_strategies(dev, part, voters, can_vote=True).results for part in (held_out, judge))
+        points = {each.strategy: each.profile.accuracy for each in judged}
         points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
         single = Strategy("single", fitting_voters(list(dev.profiles.values()), Rules(max_calls=1)))
@@ -179,8 +179,8 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
         if cascade is None:  # fewer than three models fit, so the ways without a recommendation take the single model
             shown, worse, better, together = False, True, True, single
         else:
-            shown, worse = cascade.shown() == "yes", cascade.comparison.delta <= -1
-            better = recommended.expected_gain >= cascade.comparison.delta + 2
+            shown, worse = cascade.shown == "yes", cascade.gain.points <= -1
+            better = recommended.expected_gain >= cascade.gain.points + 2
             if points[together] > points[single]:
                 values["power"].append(float(shown))
         values["vote_gains"].append(float(points[together] > points[single]))
@@ -201,9 +201,9 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
         values["calls_recommended"].append(calls.get(recommended.strategy, 1.0))
         values["optimism"].append(recommended.expected_gain - (points[recommended.strategy] - sub.best(sub.judge)))
         for name in ("router", "group_router"):
-            routed = [each.comparison for each in (*tested, *judged) if each.strategy.name == name]
+            routed = [each.profile.answers for each in (*tested, *judged) if each.strategy.name == name]
             if routed:
-                accuracy = sum(each.accuracy * each.n for each in routed) / sum(each.n for each in routed)
+                accuracy = 100 * float(np.mean([answer.score for answers in routed for answer in answers]))
                 values[f"gain_{name}"].append(accuracy - sub.best(np.concatenate([sub.held_out, sub.judge])))
     return values
 

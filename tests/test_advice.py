@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
-from advisor.statistics import Comparison, compare
-from advisor.verify.advice import advise, fragile, misfit
+from advisor.tasks.task import Example, Signature, Task
+from advisor.verify.advice import advise, fragile, misfit, moved_warning
+from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
 from ensemble.errors import UniteError
+from reports.text import p_value
 
 FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())
 ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Rules())
@@ -29,86 +31,77 @@ def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int]
     )
 
 
-def compared(gained: int, lost: int, both: int, n: int) -> Comparison:
-    """Unite against a, with b always wrong."""
+def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level: float = 0.05) -> StrategyResult:
+    """Unite of a and b on held-out questions, with b always wrong; on as many dev questions a is as accurate."""
     ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
     best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
-    return compare(profile("unite", ensemble), [profile("a", best), profile("b", [0] * n)])
+    alone = {"a": profile("a", best), "b": profile("b", [0] * n)}
+    strategy = Strategy("unite", ("a", "b"))
+    examples = tuple(Example(f"q{i}", f"Question {i}?", "", "x") for i in range(n))
+    task = Task(
+        "t", "number", "dev", examples, (), 1, 0, 0, "", None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
+    )
+    sets = {strategy: profile("unite", ensemble)}
+    dev = AnsweredSplit(task, alone, sets if tries > 1 else {})
+    held_out = AnsweredSplit(task, alone, sets)
+    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, level=level).results
+    return next(each for each in found if each.strategy == strategy)
 
 
 # --- The verdict ---
 
 
 def test_a_significant_gain_is_advised_with_its_figures() -> None:
-    advice = advise(FITTING, compared(gained=60, lost=34, both=361, n=500))
+    result = together(gained=60, lost=34, both=361, n=500)
+    advice = advise(FITTING, result)
     assert advice.verdict == "ensemble"
+    low, high = result.gain.interval()
     assert advice.text == (
-        "Decoded together, a and b are better than one model alone: on 500 held-out questions unite scores 84.2 "
-        "points, 5.2 more than the best single model, a with 79.0 (95% interval of the difference +1.4 to +9.0, p = "
-        "0.010)."
+        "Decoded together, a and b are better than one model alone: the expected gain is "
+        f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
+        f"{result.gain.p_better:.3f}. On 500 held-out questions unite scores 84.2 points, and a, the best single "
+        "model, 79.0."
     )
     assert advice.questions_needed is None
 
 
 def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
-    advice = advise(FITTING, compared(gained=10, lost=40, both=300, n=500))
+    advice = advise(FITTING, together(gained=10, lost=40, both=300, n=500))
     assert advice.verdict == "single"
-    assert advice.text.startswith(
-        "Decoded together, a and b are worse than a alone: on 500 held-out questions unite scores 62.0"
-    )
-    assert "6.0 fewer than the best single model" in advice.text
+    assert advice.text.startswith("Decoded together, a and b are worse than a alone: the expected gain is -")
+    assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 
-def test_a_gain_that_may_be_chance_is_not_advised_and_says_what_it_takes() -> None:
-    advice = advise(FITTING, compared(gained=20, lost=15, both=300, n=500))
+def test_a_gain_that_may_be_chance_is_not_advised() -> None:
+    advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
     assert advice.verdict == "cannot_tell"
-    assert advice.questions_needed is not None
-    assert advice.questions_needed > 500
-    assert f"about {advice.questions_needed:,} held-out questions in all" in advice.text
+    assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
 
 
-def test_no_difference_at_all_names_no_number_of_questions() -> None:
-    advice = advise(FITTING, compared(gained=5, lost=5, both=80, n=100))
-    assert (advice.verdict, advice.questions_needed) == ("cannot_tell", None)
-    assert "as many as the best single model" in advice.text
-    assert "no number of questions" in advice.text
-
-
-def test_many_tries_ask_for_more_evidence() -> None:
-    comparison = compared(gained=60, lost=34, both=361, n=500)
-    advice = advise(FITTING, comparison, tries=10)
+def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
+    result = together(gained=60, lost=40, both=361, n=500, tries=30)
+    advice = advise(FITTING, result)
     assert advice.verdict == "cannot_tell"
-    assert f"p = {10 * comparison.p_value:.3f} after correction for 10 sets tried" in advice.text
-    once = replace(comparison, p_value=0.2)
-    assert advice.questions_needed is not None
-    assert advice.questions_needed > (advise(FITTING, once).questions_needed or 0)
+    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
 
 
 def test_the_level_is_an_option() -> None:
-    comparison = compared(gained=60, lost=34, both=361, n=500)
-    assert advise(FITTING, comparison, level=0.001).verdict == "cannot_tell"
-    assert advise(FITTING, comparison, level=0.01).verdict == "ensemble"
-    assert "tested at the level 0.01)" in advise(FITTING, comparison, level=0.01).text
-    assert "level" not in advise(FITTING, comparison).text
+    figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
+    assert advise(FITTING, together(**figures, level=0.001), level=0.001).verdict == "cannot_tell"
+    advice = advise(FITTING, together(**figures, level=0.02), level=0.02)
+    assert advice.verdict == "ensemble"
+    assert "tested at the level 0.02." in advice.text
+    assert "96% interval" in advice.text
+    assert "level" not in advise(FITTING, together(**figures)).text
 
 
-@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60), st.integers(1, 5))
-def test_the_verdict_follows_from_sign_and_significance(gained: int, lost: int, both: int, tries: int) -> None:
-    comparison = compared(gained, lost, both, gained + lost + both + 10)
-    verdict = advise(FITTING, comparison, tries=tries).verdict
-    significant = comparison.p_value * tries <= 0.05
-    expected = "cannot_tell" if not significant else "ensemble" if gained > lost else "single"
-    assert verdict == expected
-
-
-def test_an_ensemble_that_gains_nothing_is_seldom_advised() -> None:
-    generator = np.random.default_rng(0)
-    verdicts = []
-    for _ in range(1000):
-        ensemble, a, b = (generator.random((3, 100)) < 0.7).astype(float)
-        comparison = compare(profile("unite", ensemble), [profile("a", a), profile("b", b)])
-        verdicts.append(advise(FITTING, comparison).verdict)
-    assert verdicts.count("ensemble") / len(verdicts) <= 0.05
+@settings(deadline=None)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60))
+def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, lost: int, both: int) -> None:
+    result = together(gained, lost, both, gained + lost + both + 10)
+    low, high = result.gain.interval()
+    expected = "ensemble" if low > 0 else "single" if high < 0 else "cannot_tell"
+    assert advise(FITTING, result).verdict == expected
 
 
 # --- Without a comparison ---
@@ -148,16 +141,16 @@ def test_one_candidate_is_used_alone() -> None:
 
 
 def test_few_questions_are_said_to_tell_little() -> None:
-    assert "20 questions tell little: one question is 5.0 points." in advise(FITTING, compared(2, 1, 9, 20)).text
-    assert "tell little" not in advise(FITTING, compared(2, 1, 9, 30)).text
+    assert "20 questions tell little: one question is 5.0 points." in advise(FITTING, together(2, 1, 9, 20)).text
+    assert "tell little" not in advise(FITTING, together(2, 1, 9, 30)).text
 
 
 def test_nothing_right_at_all_points_to_the_prompt() -> None:
-    assert "look at the prompt" in advise(FITTING, compared(0, 0, 0, 50)).text
+    assert "look at the prompt" in advise(FITTING, together(0, 0, 0, 50)).text
 
 
 def test_a_best_single_model_that_is_always_right_leaves_nothing_to_gain() -> None:
-    assert "nothing to gain" in advise(FITTING, compared(0, 0, 50, 50)).text
+    assert "nothing to gain" in advise(FITTING, together(0, 0, 50, 50)).text
 
 
 # --- Margins ---
@@ -224,6 +217,11 @@ def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     assert "better than guessing, which scores 25.0 points" in (misfit([bad], 20.0, 25.0) or "")
 
 
+def test_splits_that_differ_are_warned_of() -> None:
+    assert moved_warning(None) is None
+    assert "6.1 points worse on the held-out questions than on dev" in (moved_warning(-6.1) or "")
+
+
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
     profiles = members(140, 160, 150)
     assert [margin.model for margin in fragile(profiles, "b", Rules())] == ["a", "c"]
@@ -250,6 +248,6 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     assert [margin.gap_ci for margin in fragile(profiles, "a", Rules())] == [(0, 0), (0, 0)]
     [first, *_] = all_pairs(profiles)
     assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
-    advice = advise(selection, compare(members(right)[0], profiles))
+    advice = advise(selection, together(0, 0, right, 200))
     assert advice.verdict == "cannot_tell"
     assert says in advice.text

@@ -103,7 +103,7 @@ def without_nan(text: str) -> Any:
 
 def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), level=0.3)
-    assert "tested at the level 0.3)" in run(plan).advice.text
+    assert "tested at the level 0.3." in run(plan).advice.text
 
 
 # --- Candidates that fail ---
@@ -245,6 +245,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     assert result["schema_version"] == 1
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
     limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_calls": 5}
+    limits |= {"min_gain": 0}
     assert result["rules"] == limits
     wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
     assert all(wanted <= candidate.keys() for candidate in result["candidates"])

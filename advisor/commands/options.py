@@ -84,8 +84,17 @@ Ratio = Annotated[
     float, typer.Option("--max-length-ratio", help="How many times longer or shorter a member's responses may be.")
 ]
 Models = Annotated[int, typer.Option("--max-models", help="The maximum number of members.")]
-Level = Annotated[
-    float, typer.Option("--level", help="Accepted probability of advising an ensemble that gains nothing.")
+Level = Annotated[float, typer.Option("--level", help="Accepted probability of a false alarm, below 0.5.")]
+MinGain = Annotated[
+    float,
+    typer.Option("--min-gain", help="Points that a strategy with more than one call a question must gain."),
+]
+VerifyOn = Annotated[
+    str,
+    typer.Option(
+        "--verify-on",
+        help="Where the set decodes: held_out, or dev+held_out, which shows a gain with fewer held-out questions.",
+    ),
 ]
 Method = Annotated[str, typer.Option("--method", help="How the set decodes; see advisor methods.")]
 K = Annotated[int, typer.Option("--k", help="Candidate tokens of each member in a step.")]

@@ -39,6 +39,8 @@ def select(
     max_models: opt.Models = 3,
     max_calls: opt.Calls = 5,
     level: opt.Level = 0.05,
+    min_gain: opt.MinGain = 0.0,
+    verify_on: opt.VerifyOn = "held_out",
     method: opt.Method = "unite",
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,

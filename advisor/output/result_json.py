@@ -15,7 +15,7 @@ from typing import Any
 from advisor.choose.search import SearchedSet
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
-from advisor.records import Answer, Cost, Decision, Profile, Rules, Selection, Standing
+from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Interval
 from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
@@ -55,6 +55,7 @@ class Outcome:
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
         strategies: All strategies on the held-out questions, the best first.
+        level: The probability that a true gain is beyond one end of its interval.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         provenance: What is needed to repeat the run.
     """
@@ -77,6 +78,7 @@ class Outcome:
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
     strategies: tuple[StrategyResult, ...] = ()
+    level: float = LEVEL
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -116,7 +118,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "selected": list(outcome.selection.selected),
         "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
         "pairs": [pair.as_dict() for pair in outcome.pairs],
-        "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
+        "ensemble": None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
         "advice": {**asdict(outcome.advice), "recommendation": _recommendation(outcome.advice.recommendation)},
         "provenance": dict(outcome.provenance),
@@ -280,8 +282,9 @@ def _failed(model: str, reason: str) -> dict[str, Any]:
     }
 
 
-def _ensemble(verified: Verified) -> dict[str, Any]:
+def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
     comparison = verified.comparison
+    together = next((each for each in outcome.strategies if each.strategy.name == verified.method), None)
     return {
         "method": verified.method,
         "k": verified.k,
@@ -299,6 +302,8 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
         "test": comparison.test,
         "gained": comparison.gained,
         "lost": comparison.lost,
+        **_gain(together, outcome.level),
+        "gain_p": together.p_adjusted if together else None,
         "mean_length": verified.ensemble.mean_length,
         "truncated": verified.ensemble.truncated,
         "errors": verified.ensemble.errors,
@@ -321,25 +326,37 @@ def _ensemble(verified: Verified) -> dict[str, Any]:
 
 
 def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
-    comparison = result.comparison
     return {
         **_strategy(result.strategy),
-        "n": comparison.n,
+        "n": len(result.profile.answers),
         "split": outcome.held_out.split if outcome.held_out is not None else None,
-        "accuracy": comparison.accuracy,
-        "accuracy_ci": list(comparison.accuracy_ci),
-        "best_single": comparison.best_single_accuracy,
-        "best_single_model": comparison.best_single,
-        "gain": comparison.delta,
-        "gain_ci": list(comparison.delta_ci),
-        "p_value": comparison.p_value,
+        "accuracy": result.profile.accuracy,
+        "accuracy_ci": list(result.accuracy_ci),
+        "best_single": result.best_single_accuracy,
+        "best_single_model": result.best_single,
+        **_gain(result, outcome.level),
+        "p_value": result.gain.p_better,
         "p_adjusted": result.p_adjusted,
-        "gained": comparison.gained,
-        "lost": comparison.lost,
+        "shown": result.shown,
+        "gained": result.gained,
+        "lost": result.lost,
         "calls_per_question": result.calls,
         "tokens_per_question": result.tokens,
         "seconds_per_question": result.seconds,
         "price_per_1000": result.price,
+    }
+
+
+def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
+    """The estimate of a gain, and the questions that it comes from."""
+    if result is None:
+        return dict.fromkeys(("gain", "gain_ci", "questions", "answered"))
+    gain = result.gain
+    return {
+        "gain": gain.points,
+        "gain_ci": list(gain.interval(level)),
+        "questions": gain.questions,
+        "answered": gain.answered,
     }
 
 
@@ -364,7 +381,9 @@ def _recommendation(recommendation: Recommendation | None) -> dict[str, Any] | N
         "expected_gain": recommendation.expected_gain,
         "expected_gain_ci": list(recommendation.expected_gain_ci),
         "calls_per_question": recommendation.calls_per_question,
+        "seconds_per_question": recommendation.seconds_per_question,
         "price_per_1000": recommendation.price_per_1000,
+        "min_gain": recommendation.min_gain,
         "shown": recommendation.shown,
         "text": recommendation.text,
     }

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, signed, within
-from advisor.statistics import Comparison, Interval, paired_intervals, questions_needed
-from advisor.verify.recommendation import Recommendation, few_questions
-from reports.text import counted
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.statistics import Interval, paired_intervals
+from advisor.verify.recommendation import Recommendation, describe_gain, few_questions
+from advisor.verify.strategies import StrategyResult
+from reports.text import counted, p_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,21 @@ class Advice:
     """What is proven about the set that decodes together, in plain sentences, and what to run.
 
     Attributes:
-        verdict: ``ensemble`` for a set that is better than one model, ``single`` for a worse one or none.
+        verdict: ``ensemble`` for a set that is shown to be better than the best single model, ``single`` for one that
+            is shown to be worse, or if no set can decode together.
         text: The set, its figures and their uncertainty.
+        questions_needed: If the verdict is ``cannot_tell`` although the set was run: how many held-out questions, in
+            all, would show its gain, from the 10% to the 90% quantile; None without an upper end if no number may be
+            enough. None if no gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
-        questions_needed: If the verdict is ``cannot_tell`` although the ensemble was run: the number of questions, in
-            all, that would tell; None without a difference.
+        warnings: What the reader must know besides: each a sentence.
     """
 
     verdict: Verdict
     text: str
-    questions_needed: int | None = None
+    questions_needed: tuple[int, int | None] | None = None
     recommendation: Recommendation | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +64,28 @@ class Margin:
 
 
 def advise(
-    selection: Selection,
-    comparison: Comparison | None = None,
-    *,
-    level: float = LEVEL,
-    tries: int = 1,
-    on_logs: bool = False,
+    selection: Selection, together: StrategyResult | None = None, *, level: float = LEVEL, on_logs: bool = False
 ) -> Advice:
-    """Say whether the chosen set is worth running, and how certain that is.
+    """Say whether the set that decodes together is shown to be better than the best single model.
 
     Args:
         selection: The result of the rules.
-        comparison: The set's ensemble against its members on held-out questions; None if it was not run.
-        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 1.
-        tries: The number of sets that were compared on these questions before this one was chosen, at least 1. The
-            p-value is multiplied by it (Bonferroni; for the best one, Holm's method gives the same).
+        together: The set on held-out questions; None if it was not run.
+        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
         on_logs: Whether the answers come from logs, so that no set could be run.
-
-    Returns:
-        ``ensemble`` for a significant gain; ``single`` for a significant loss, or if no candidate fits the primary;
-        else ``cannot_tell``, with the number of questions that would tell.
     """
-    if len(selection.selected) < 2:
-        return Advice("single", _nothing_fits(selection))
-    if comparison is None:
+    if together is None:
+        if len(selection.selected) < 2:
+            return Advice("single", _nothing_fits(selection))
         return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
-    # The best member on these questions, which may be another one than the primary.
-    names, best = join(selection.selected), comparison.best_single
-    p_value = min(1.0, comparison.p_value * tries)
-    figures, notes = _figures(comparison, p_value, tries, level), _notes(comparison)
-    if p_value <= level and comparison.delta > 0:
-        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}.{notes}")
-    if p_value <= level and comparison.delta < 0:
-        return Advice("single", f"Decoded together, {names} are worse than {best} alone: {figures}.{notes}")
-    needed = questions_needed(comparison.delta, comparison.discordance, level / tries)
-    text = f"Cannot tell whether {names}, decoded together, are better than {best} alone: {figures}."
-    return Advice("cannot_tell", f"{text} {_more(needed)}{notes}", needed)
+    names, figures = join(together.strategy.members), _figures(together, level)
+    if together.shown == "yes":
+        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
+    if together.shown == "no":
+        return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
+    needed = None
+    text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
+    return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
 
 
 def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
@@ -121,6 +112,20 @@ def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> 
         models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
         parts.append(f"Beware: over a fifth of the questions could not be answered by {models}; the notes say why.")
     return " ".join(parts) or None
+
+
+def moved_warning(moved: float | None) -> str | None:
+    """A warning if the models do better or worse on the held-out questions than on dev, by more than chance.
+
+    Args:
+        moved: Points by which they are better on the held-out questions; None if the splits agree.
+    """
+    if moved is None:
+        return None
+    return (
+        f"Beware: the models are {abs(moved):.1f} points {'better' if moved > 0 else 'worse'} on the held-out "
+        "questions than on dev, by more than chance. So the gains come from the held-out questions alone."
+    )
 
 
 def fragile(
@@ -193,37 +198,31 @@ def _margin(
     return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
 
 
-def _figures(comparison: Comparison, p_value: float, tries: int, level: float) -> str:
-    points = abs(comparison.delta)
-    difference = "as many as" if points < 1e-9 else f"{points:.1f} {'more' if comparison.delta > 0 else 'fewer'} than"
-    interval = " to ".join(map(signed, comparison.delta_ci))
-    p_text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-    tried = f" after correction for {tries} sets tried" if tries > 1 else ""
-    tried += f", tested at the level {level:g}" if level != LEVEL else ""
-    return (
-        f"on {counted(comparison.n, 'held-out question')} {comparison.method} scores {comparison.accuracy:.1f} points, "
-        f"{difference} the best single model, {comparison.best_single} with {comparison.best_single_accuracy:.1f} "
-        f"({100 * (1 - comparison.level):g}% interval of the difference {interval}, {p_text}{tried})"
-    )
-
-
-def _more(needed: int | None) -> str:
-    if needed is None:
-        return "No difference was seen, so no number of questions can be estimated that would show one."
-    return (
-        f"That may be chance: if the difference is really this large, about {counted(needed, 'held-out question')} in "
-        "all would show it with a probability of 80%."
-    )
-
-
-def _notes(comparison: Comparison) -> str:
-    notes = few_questions(comparison.n)
+def _figures(together: StrategyResult, level: float) -> str:
+    gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
+    p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
+    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for the sets that were tried"
+    tested = f", tested at the level {level:g}" if level != LEVEL else ""
+    alone = together.best_single_accuracy
+    notes = few_questions(n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
-    if comparison.accuracy == comparison.best_single_accuracy == 0:
+    if accuracy == alone == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
-    if comparison.best_single_accuracy == 100:
+    if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
-    return notes
+    return (
+        f"the expected gain is {describe_gain(gain, level)}{p_text}{corrected}{tested}. On "
+        f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
+        f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
+    )
+
+
+def _more(needed: tuple[int, int | None] | None) -> str:
+    if needed is None:
+        return "No gain is expected, so no number of questions can be estimated that would show one."
+    least, most = needed
+    questions = f"at least {least:,}" if most is None else f"{least:,} to {most:,}"
+    return f"To show the gain, {questions} held-out questions in all are needed."
 
 
 def _nothing_fits(selection: Selection) -> str:

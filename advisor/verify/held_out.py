@@ -35,6 +35,7 @@ class Verified:
         intervals: The interval of each member's accuracy, in points.
         method: The method of the set.
         k: Candidates that each member brings to the union.
+        dev: The set's answers to the dev questions; None if it was not run there.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class Verified:
     intervals: tuple[Interval, ...]
     method: str
     k: int
+    dev: Profile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     try:
         # The members' own answers were stored before: if memory ends here, no work is lost.
         together = profiler.together(models, config.held_out)
+        on_dev = profiler.together(models, config.dev) if config.verify_on == "dev+held_out" else None
     except MemberError as error:
         progress.say(str(error))
         return replace(chosen, trouble=str(error))
@@ -118,6 +121,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,
+        dev=on_dev,
     )
     return replace(chosen, verified=verified)
 

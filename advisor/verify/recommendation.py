@@ -1,4 +1,4 @@
-"""The recommendation: the strategy that did best on the held-out questions, in words.
+"""The recommendation: the strategy with the largest expected gain, in words.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.verify.advice` says what is shown about the set that decodes together.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.records import LEVEL, Shown, join, signed
+from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
+from advisor.verify.gain import Gain
 from advisor.verify.strategies import Strategy, StrategyResult
 from reports.text import counted
 
@@ -23,17 +24,24 @@ _SHOWN = {
 }
 
 
+SWITCH = 1.0
+"""Points that another strategy must gain more than the cascade of all voters. The best of several estimates is partly
+luck, and on real pools this cascade is the best choice most often (docs/pools.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """What to run, what it gains, and whether the test shows it.
 
     Attributes:
         strategy: What to run.
-        expected_gain: Points over the best single model on the held-out questions; at most 0 for a single model.
-        expected_gain_ci: Its interval, in points.
+        expected_gain: Points over the best single model; 0 for this model itself.
+        expected_gain_ci: Its interval, in points; each end is a one-sided limit at the run's level.
         calls_per_question: Responses that a question takes, on average.
+        seconds_per_question: Seconds that a question takes, if models run one after the other; None if not known.
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
         shown: Whether the test shows the gain.
+        min_gain: Points that a strategy with more than one call must gain.
         text: The recommendation in sentences.
     """
 
@@ -41,31 +49,47 @@ class Recommendation:
     expected_gain: float
     expected_gain_ci: Interval
     calls_per_question: float
+    seconds_per_question: float | None
     price_per_1000: float | None
     shown: Shown
+    min_gain: float
     text: str
 
 
-def recommend(results: Sequence[StrategyResult], level: float = LEVEL) -> Recommendation | None:
-    """Recommend the best of the compared strategies; None without one.
+def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain: float = 0.0) -> Recommendation | None:
+    """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
     Args:
-        results: The strategies, the best first, as :func:`advisor.verify.strategies.compare_strategies` returns them.
-        level: The accepted probability of a false alarm, between 0 and 1.
+        results: The strategies, as :func:`advisor.verify.strategies.compare_strategies` returns them.
+        level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
+        min_gain: Points that a strategy must gain if it takes more than one response for a question.
     """
     if not results:
         return None
-    best = results[0]
-    comparison = best.comparison
+    worth = {each.strategy: _worth(each, min_gain) for each in results}
+    # The results are in order, and `max` takes the first of several largest values.
+    best = max(results, key=lambda each: round(worth[each.strategy], 9))
+    cascades = [each for each in results if each.strategy.name == "cascade"]
+    usual = max(cascades, key=lambda each: len(each.strategy.members), default=best)
+    if worth[usual.strategy] > max(0.0, worth[best.strategy] - SWITCH):
+        best = usual
+    is_baseline = best.strategy.members == (best.best_single,) and best.strategy.name == "single"
     return Recommendation(
         strategy=best.strategy,
-        expected_gain=comparison.delta,
-        expected_gain_ci=comparison.delta_ci,
+        expected_gain=0.0 if is_baseline else best.gain.points,
+        expected_gain_ci=(0.0, 0.0) if is_baseline else best.gain.interval(level),
         calls_per_question=best.calls,
+        seconds_per_question=best.seconds,
         price_per_1000=best.price,
-        shown=best.shown(level),
-        text=_text(best, level),
+        shown=best.shown,
+        min_gain=min_gain,
+        text=_text(best, results, level, min_gain),
     )
+
+
+def _worth(result: StrategyResult, min_gain: float) -> float:
+    """The expected gain minus the price of more than one call."""
+    return result.gain.points - (min_gain if result.calls > 1 + TOLERANCE else 0.0)
 
 
 def describe(strategy: Strategy) -> str:
@@ -85,17 +109,27 @@ def describe(strategy: Strategy) -> str:
     return sentences.get(strategy.name, f"Decode {names} together, in this order ({strategy.name})")
 
 
-def _text(best: StrategyResult, level: float) -> str:
-    comparison = best.comparison
-    gain, interval = signed(comparison.delta), " to ".join(map(signed, comparison.delta_ci))
-    on = f"on {counted(comparison.n, 'held-out question')} it scores {comparison.accuracy:.1f} points"
+def describe_gain(gain: Gain, level: float) -> str:
+    """The expected gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
+    interval = " to ".join(map(signed, gain.interval(level)))
+    return f"{signed(gain.points)} points ({100 * (1 - 2 * level):g}% interval {interval})"
+
+
+def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float, min_gain: float) -> str:
+    few = few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.name == "single":
-        return f"{describe(best.strategy)}: {on}, and no other strategy scores more.{few_questions(comparison.n)}"
-    calls = f"{best.calls:.1f} calls a question"
+        others = [each for each in results if each.strategy.name != "single"]
+        if not others:
+            return f"{describe(best.strategy)}: there is no other strategy to compare it with.{few}"
+        if min_gain:
+            return (
+                f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
+            )
+        return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
     return (
-        f"{describe(best.strategy)}: {on}, {gain} ({interval}) against the best single "
-        f"model, {comparison.best_single}, with {calls}; {_SHOWN[best.shown(level)]}.{few_questions(comparison.n)}"
+        f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
+        f"{describe_gain(best.gain, level)}, with {best.calls:.1f} calls a question; {_SHOWN[best.shown]}.{few}"
     )
 
 

@@ -1,24 +1,27 @@
 """Strategies: what could run in production, compared on the same held-out questions.
 
 A strategy is one model, a set that decodes together, a vote or a cascade, a router, or several responses of one model.
-All but the set that decodes need only the answers that the models gave alone. Votes, weights and routers are made from
-the dev questions; the held-out ones judge.
+All but the sets that decode need only the answers that the models gave alone. Weights and routers are learned from the
+dev questions, so the held-out ones judge them. A vote learns nothing, so its answers to the dev questions count, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
 from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
-from advisor.statistics import Comparison, compare, holm
+from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, holm, scores
 from advisor.tasks.task import Task
+from advisor.verify.gain import Gain, estimate_gain
 from advisor.verify.responses import dev_scores
 from advisor.verify.votes import cascade_calls, codes_of, vote, vote_weights
 from ensemble.errors import InputError
@@ -26,6 +29,8 @@ from ensemble.methods import get_module, make_options
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
+_MOVED = 0.01
+"""The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
 ASKING = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
@@ -61,10 +66,18 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredSplit:
-    """The questions of a split, the models' answers to them by name, and what the models' tokens cost, if known."""
+    """The questions of a split and the answers to them.
+
+    Attributes:
+        task: The questions.
+        profiles: The models' answers, by name.
+        sets: The answers of the sets that decode together. On dev they are optional.
+        prices: What the models' tokens cost, if it is known, by name.
+    """
 
     task: Task
     profiles: Mapping[str, Profile]
+    sets: Mapping[Strategy, Profile] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
 
 
@@ -74,11 +87,18 @@ class StrategyResult:
 
     Attributes:
         strategy: The strategy.
-        profile: Its answers.
+        profile: Its answers to the held-out questions.
         takes: For each question the number of the member whose response it takes, or of the response for
             ``self_consistency``; empty for a set that decodes together.
-        comparison: Its answers against the best single model on these questions.
-        p_adjusted: The p-value after Holm's correction for all strategies but single models; None for a single model.
+        accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
+        gain: Its gain over the best single model, from all questions.
+        best_single: The single model that gains are measured against: the best one on all questions.
+        best_single_accuracy: Its accuracy on the held-out questions, in points.
+        gained: Held-out questions on which it scores more than that model.
+        lost: Held-out questions on which it scores less.
+        p_adjusted: The one-sided p-value of no gain, after the correction for several strategies; None for a single
+            model.
+        shown: Whether the test shows that it is better than the best single model (``yes``), or worse (``no``).
         calls: Responses that a question takes, on average.
         tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
         seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
@@ -88,18 +108,32 @@ class StrategyResult:
     strategy: Strategy
     profile: Profile
     takes: tuple[int, ...]
-    comparison: Comparison
+    accuracy_ci: Interval
+    gain: Gain
+    best_single: str
+    best_single_accuracy: float
+    gained: int
+    lost: int
     p_adjusted: float | None
+    shown: Shown
     calls: float
     tokens: float | None
     seconds: float | None
     price: float | None
 
-    def shown(self, level: float = LEVEL) -> Shown:
-        """Whether the test shows that it is better than the best single model (``yes``), or worse (``no``)."""
-        if self.p_adjusted is None or self.p_adjusted > level or abs(self.comparison.delta) < TOLERANCE:
-            return "not_yet"
-        return "yes" if self.comparison.delta > 0 else "no"
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """All strategies on the held-out questions.
+
+    Attributes:
+        results: The strategies, the largest expected gain first; of equal ones the simplest first.
+        moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
+            then the gains come from the held-out questions alone. None if the two splits agree.
+    """
+
+    results: tuple[StrategyResult, ...] = ()
+    moved: float | None = None
 
 
 def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]:
@@ -123,75 +157,176 @@ def compare_strategies(
     voters: Sequence[str],
     *,
     can_vote: bool,
-    together: tuple[Strategy, Profile] | None = None,
     draws: Mapping[str, Sequence[Profile]] | None = None,
+    tries: int = 1,
+    level: float = LEVEL,
     seed: int = 0,
-) -> tuple[StrategyResult, ...]:
-    """Compare all strategies that fit the task with the best single model on the held-out questions.
+) -> Compared:
+    """Compare all strategies that fit the task with the best single model.
+
+    Two families of tests have the level each. *Sets that decode together*: Holm's correction. *All others*: the cascade
+    of all voters is tested first, because it is the strategy that real pools advise (docs/pools.md); if it is shown, so
+    are the others that pass Holm's correction. Without a vote, all others have Holm's correction.
 
     Args:
         dev: The questions to learn from.
         held_out: The questions of the comparison; all models that answered them count as single models.
         voters: The models of votes, cascades and routers, the most accurate on dev first.
         can_vote: Whether the extracted answers can be counted.
-        together: A set that decodes together, and its answers to the held-out questions.
         draws: Several responses of a model to each held-out question, by name.
+        tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
+            the p-values of sets are multiplied by it (Bonferroni).
+        level: The accepted probability of a false alarm in each family, between 0 and 0.5.
         seed: The seed of the resampling of graded scores.
-
-    Returns:
-        The best first; of equally good ones the simplest first.
 
     Raises:
         UniteError: The models answered different questions.
     """
     learned, alone = dev.profiles, held_out.profiles
     if not alone:
-        return ()
-    first = min((learned[name] for name in alone if name in learned), key=rank).model
+        return Compared()
+    evidence = _Evidence(dev, held_out)
+    first = min((learned[name] for name in evidence.models), key=rank).model
     # The first is what dev questions advise; gains are measured against the second.
-    best = max((first, *alone), key=lambda name: round(alone[name].accuracy, 9))
-    answers: list[_Answered] = [_single(name, alone) for name in dict.fromkeys((first, best))]
-    if together is not None:
-        strategy, profile = together
-        answers.append(_Answered(strategy, profile, (), dict.fromkeys(strategy.members, 1.0)))
+    answers = [_single(name, dev, held_out) for name in dict.fromkeys((first, evidence.best))]
+    for strategy, profile in held_out.sets.items():
+        together = dict.fromkeys(strategy.members, 1.0)
+        answers.append(_Answered(strategy, profile, (), together, dev.sets.get(strategy)))
     if can_vote and len(voters) >= FEWEST_VOTERS:
         answers.extend(_votes(learned, alone, voters))
     if len(voters) > 1:
         answers.extend(_routers(dev, held_out, voters))
     if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
         answers.append(_self_consistency(first, draws[first]))
-    # The best one on dev first: of equally accurate models it is the one that others are compared with.
-    singles = [alone[first], *(profile for name, profile in alone.items() if name != first)]
-    comparisons = [compare(each.profile, singles, seed) for each in answers]
-    # Single models are the baseline. As hypotheses they would only make the correction stricter.
-    tested = [each.strategy.name != "single" for each in answers]
-    p_values = [comparison.p_value for comparison, is_tested in zip(comparisons, tested, strict=True) if is_tested]
-    adjusted = iter(holm(p_values))
-    results = [
-        _result(each, comparison, next(adjusted) if is_tested else None, held_out)
-        for each, comparison, is_tested in zip(answers, comparisons, tested, strict=True)
-    ]
+    gains = [evidence.gain(each) for each in answers]
+    uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
+    better = _adjusted(answers, [min(1.0, gain.p_better * n) for gain, n in zip(gains, uses_tries, strict=True)])
+    worse = _adjusted(answers, [min(1.0, gain.p_worse * n) for gain, n in zip(gains, uses_tries, strict=True)])
+    results = []
+    for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
+        shown: Shown = "not_yet"
+        if p_better is not None and p_worse is not None:
+            shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
+        results.append(_result(each, gain, p_better, shown, held_out, evidence.best, seed))
     # Rounded, so that a rounding error does not break a tie.
-    return tuple(sorted(results, key=lambda each: (-round(each.comparison.accuracy, 9), each.strategy.sort_key)))
+    results.sort(key=lambda each: (-round(each.gain.points, 9), each.strategy.sort_key))
+    return Compared(tuple(results), evidence.moved)
 
 
 class _Answered(NamedTuple):
     """A strategy's answers before they are compared; see :class:`StrategyResult`.
 
-    ``asked`` says how often a question asks each member, on average.
+    ``asked`` says how often a question asks each member, on average; ``dev`` has its answers to the dev questions,
+    unless it learned from them or was not run on them.
     """
 
     strategy: Strategy
     profile: Profile
     takes: tuple[int, ...]
     asked: Mapping[str, float]
+    dev: Profile | None = None
+
+
+class _Evidence:
+    """The scores of the single models on the dev and the held-out questions together.
+
+    Attributes:
+        models: The models that answered both splits, in the order of the held-out profiles.
+        best: The most accurate of them on all questions.
+        moved: See :class:`Compared`.
+    """
+
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit) -> None:
+        self.models = [name for name in held_out.profiles if name in dev.profiles]
+        splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
+        for profiles in splits:
+            for profile in profiles[1:]:
+                check_same_questions(profiles[0], profile)
+        learned, judged = (np.stack([scores(profile) for profile in profiles]) for profiles in splits)
+        labels = [clusters_of(split.task, name) for split, name in ((dev, "dev"), (held_out, "held_out"))]
+        self.moved = _moved(learned, judged, labels[0], labels[1])
+        if self.moved is not None:
+            learned, labels[0] = learned[:, :0], labels[0][:0]
+        self._scores: Floats = np.concatenate([learned, judged], axis=1)
+        self._dev = learned.shape[1]
+        together = [*labels[0], *labels[1]]
+        self._clusters = together if len(set(together)) < len(together) else None
+        # The first of equally good ones.
+        self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
+
+    def gain(self, answered: _Answered) -> Gain:
+        """The gain of a strategy."""
+        members = [name for name in answered.strategy.members if name in self.models]
+        order = [self.models.index(name) for name in dict.fromkeys((*members, *self.models))]
+        own, is_answered = scores(answered.profile), np.arange(self._scores.shape[1]) >= self._dev
+        if answered.dev is not None and self._dev:
+            own, is_answered = np.concatenate([scores(answered.dev), own]), np.ones_like(is_answered)
+        found = estimate_gain(self._scores[order], own, is_answered, self._clusters)
+        # Equal scores are no gain, whatever the estimate expects of patterns that are rare.
+        if np.array_equal(own, self._scores[self.models.index(self.best)][is_answered]):
+            return replace(found, points=0.0, observed=0.0)
+        # A single model has the same luck as the one that it is compared with.
+        return replace(found, points=found.observed) if answered.strategy.name == "single" else found
+
+
+def clusters_of(task: Task, split: str) -> list[str]:
+    """The cluster of each question; a question without one is a cluster by itself."""
+    return [
+        f"{split} question {number}" if (own := getattr(example, "cluster", None)) is None else f"cluster {own}"
+        for number, example in enumerate(task.examples)
+    ]
+
+
+def _moved(learned: Floats, judged: Floats, *labels: Sequence[str]) -> float | None:
+    """Points by which the models are better on the second split, if that is more than chance (1%)."""
+    # Clusters as units, because their questions are alike.
+    parts = []
+    for own, clusters in zip((learned, judged), labels, strict=True):
+        numbers = np.unique(clusters, return_inverse=True)[1]
+        parts.append(np.bincount(numbers, weights=own.mean(axis=0)) / np.bincount(numbers))
+    freedom = min(len(part) for part in parts) - 1
+    if not freedom:
+        return None
+    # Welch's test. One question more keeps the variance above 0 if all answers are right.
+    variance = sum(float(part.var(ddof=1)) / len(part) + 1 / len(part) ** 2 for part in parts)
+    if 2 * stats.t.sf(abs(parts[1].mean() - parts[0].mean()) / math.sqrt(variance), freedom) > _MOVED:
+        return None
+    return 100 * float(judged.mean() - learned.mean())
+
+
+def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float]) -> list[float | None]:
+    """The p-values after correction; see :func:`compare_strategies`. None for single models."""
+    adjusted: list[float | None] = [None] * len(answers)
+    sets = [n for n, each in enumerate(answers) if each.strategy.name not in ASKING]
+    others = [n for n, each in enumerate(answers) if each.strategy.name in ASKING[1:]]
+    # Vote and cascade of the same models give the same answers, so they are one hypothesis.
+    voted = {n: len(answers[n].strategy.members) for n in others if answers[n].strategy.name in ("vote", "cascade")}
+    first = [n for n, size in voted.items() if size == max(voted.values())]
+    rest = [n for n in others if n not in first]
+    distinct = {answers[n].takes: n for n in rest}
+    family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
+    for n, value in zip(sets, holm([p_values[n] for n in sets]), strict=True):
+        adjusted[n] = value
+    least = p_values[first[0]] if first else 0.0
+    for n in first:
+        adjusted[n] = least
+    for n in rest:
+        adjusted[n] = max(least, family[answers[n].takes])
+    return adjusted
 
 
 def _result(
-    answered: _Answered, comparison: Comparison, p_adjusted: float | None, held_out: AnsweredSplit
+    answered: _Answered,
+    gain: Gain,
+    p_adjusted: float | None,
+    shown: Shown,
+    held_out: AnsweredSplit,
+    best: str,
+    seed: int,
 ) -> StrategyResult:
-    strategy, profile, takes, asked = answered
-    n = comparison.n
+    strategy, profile, takes, asked, _ = answered
+    n = len(profile.answers)
+    differences = scores(profile) - scores(held_out.profiles[best])
     costs = {name: held_out.profiles[name].cost for name in asked}
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
@@ -203,8 +338,14 @@ def _result(
         strategy=strategy,
         profile=profile,
         takes=takes,
-        comparison=comparison,
+        accuracy_ci=accuracy_interval(profile, seed=seed),
+        gain=gain,
+        best_single=best,
+        best_single_accuracy=held_out.profiles[best].accuracy,
+        gained=int((differences > 0).sum()),
+        lost=int((differences < 0).sum()),
         p_adjusted=p_adjusted,
+        shown=shown,
         calls=sum(asked.values()),
         tokens=_mean_of(asked, costs, n, "tokens"),
         seconds=seconds,
@@ -219,9 +360,10 @@ def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figu
     return sum(asked[name] * total for name, total in totals.items()) / n if all(totals.values()) else None
 
 
-def _single(name: str, alone: Mapping[str, Profile]) -> _Answered:
-    answers = alone[name].answers
-    return _Answered(Strategy("single", (name,)), Profile("single", answers), (0,) * len(answers), {name: 1.0})
+def _single(name: str, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered:
+    answers = held_out.profiles[name].answers
+    profile = Profile("single", answers)
+    return _Answered(Strategy("single", (name,)), profile, (0,) * len(answers), {name: 1.0}, dev.profiles[name])
 
 
 def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]) -> Iterator[_Answered]:
@@ -232,8 +374,10 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         codes = codes_of(members)
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
-        yield _picked(Strategy("vote", names), members, winners, np.ones(size))
-        yield _picked(Strategy("cascade", names), members, winners, shares)
+        on_dev = [learned[name] for name in names]
+        dev = _taken("vote", on_dev, vote(codes_of(on_dev)).tolist())
+        yield _picked(Strategy("vote", names), members, winners, np.ones(size))._replace(dev=dev)
+        yield _picked(Strategy("cascade", names), members, winners, shares)._replace(dev=dev)
     # The loop ended with all voters, so `members` are all of them.
     weights = vote_weights([learned[name] for name in voters])
     strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
@@ -285,6 +429,10 @@ def _self_consistency(name: str, draws: Sequence[Profile]) -> _Answered:
 def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any], shares: NDArray[Any]) -> _Answered:
     """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
     takes = tuple(picks.tolist())
-    answers = tuple(members[pick].answers[n] for n, pick in enumerate(takes))
     asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, Profile(strategy.name, answers), takes, asked)
+    return _Answered(strategy, _taken(strategy.name, members, takes), takes, asked)
+
+
+def _taken(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
+    """The answers of the members that were picked, one for each question."""
+    return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks)))
