@@ -135,6 +135,9 @@ class RunConfig:
         if options.get("pool") is None:
             raise InputError("--pool is missing; give a file with one model per line, or demo for the bundled pool")
         check_task_is_given(options)
+        # Not taken from here: later commands on this run read the task file, and must get the same splits.
+        if (cluster := options.get("cluster")) is not None:
+            raise InputError(f"--cluster {cluster} is for logs; write `cluster: {cluster}` into the task file")
         inference = InferenceConfig.from_options(options)
         rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)

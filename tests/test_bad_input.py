@@ -40,6 +40,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
     [
         (["select"], "--pool is missing"),
         (["select", "--pool", "models.txt"], "--task is missing"),
+        ([*SELECT, "--cluster", "page"], "--cluster page is for logs; write `cluster: page` into the task file"),
         (["profile", "--task", "task.yaml"], "--pool is missing"),
         ([*SELECT, "--colour", "red"], "No such option: --colour"),
         ([*SELECT, "--limit", "few"], "--limit"),

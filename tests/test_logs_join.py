@@ -12,6 +12,7 @@ import pytest
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
+from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError
 
 Row = Mapping[str, Any]
@@ -148,6 +149,14 @@ def test_questions_of_a_cluster_stay_on_one_side_of_the_split(tmp_path: Path) ->
     labels = logs.clusters
     assert labels is not None
     assert not {labels[n] for n in dev} & {labels[n] for n in held_out}
+
+
+def test_the_questions_of_a_split_keep_their_clusters(tmp_path: Path) -> None:
+    rows = [row(n, "a", group=f"passage {n // 5}") for n in range(10)]
+    logs = joined(tmp_path, rows, options=LogOptions(cluster="group"))
+    task = logs.task("held_out", [0, 4, 7], 0)
+    assert clusters_of(task) == ("passage 0", "passage 0", "passage 1")
+    assert clusters_of(joined(tmp_path, rows).task("held_out", [0, 4, 7], 0)) is None
 
 
 @pytest.mark.parametrize("size", [0, 4, 100])

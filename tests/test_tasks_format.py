@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from advisor.tasks import Task, list_tasks, load_task, templates
+from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError
 
 RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
@@ -106,6 +107,48 @@ def test_the_response_of_a_shot_is_the_reference_unless_said_otherwise(folder: P
 
 def test_groups_are_rendered(folder: Path) -> None:
     assert load(folder, group="part of {{question}}").examples[0].group == "part of What is 1 + 1?"
+
+
+@pytest.mark.parametrize("cluster", ["passage.id", "{{passage.id}}", "{{ passage['id'] }}"])
+def test_a_cluster_is_a_field_or_a_template(folder: Path, cluster: str) -> None:
+    write_records(folder / "dev.jsonl", [{**record, "passage": {"id": 7}} for record in RECORDS])
+    task = load(folder, cluster=cluster)
+    assert {example.cluster for example in task.examples} == {"7"}
+
+
+def test_a_cluster_that_a_record_lacks_is_refused(folder: Path) -> None:
+    assert "dev.jsonl:1" in refusal(folder, cluster="passage_id")
+    write_records(folder / "dev.jsonl", [{**RECORDS[0], "passage_id": " "}])
+    assert re.search(r"dev\.jsonl:1: the cluster is blank; ", refusal(folder, cluster="passage_id"))
+
+
+def test_a_task_without_the_key_has_no_clusters(folder: Path) -> None:
+    assert clusters_of(load(folder)) is None
+
+
+def test_clusters_of_several_splits_are_in_their_order(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{**record, "part": "dev"} for record in RECORDS[:2]])
+    write_records(folder / "test.jsonl", [{**RECORDS[5], "part": "test"}])
+    splits = [load(folder, cluster="part", options={"split": split}) for split in ("dev", "held_out")]
+    assert clusters_of(*splits) == ("dev", "dev", "test")
+
+
+def test_without_a_label_a_question_is_a_cluster_alone(folder: Path) -> None:
+    # Two tasks that are tested together need not both have clusters.
+    alone = load(folder)
+    write_records(folder / "dev.jsonl", [{**record, "part": "x"} for record in RECORDS])
+    together = load(folder, cluster="part")
+    labels = clusters_of(alone, together)
+    assert labels is not None
+    assert len(labels) == len(alone.examples) + len(together.examples)
+    assert len(set(labels)) == len(alone.examples) + 1
+
+
+def test_the_cluster_changes_the_fingerprint_and_no_prompt(folder: Path) -> None:
+    plain, clustered = load(folder), load(folder, cluster="question")
+    assert plain.fingerprint != clustered.fingerprint
+    assert plain.signature == clustered.signature
+    assert [each.prompt for each in plain.examples] == [each.prompt for each in clustered.examples]
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_layout(folder: Path) -> None:

@@ -18,7 +18,7 @@ from ensemble.errors import InputError
 
 def pool_of(texts: list[str]) -> list[Question]:
     """Questions with these texts; their ids differ, so that no two of them are equal."""
-    return [Question(str(place), text, (), Record({}, "")) for place, text in enumerate(texts)]
+    return [Question(str(place), text, (), Record({}, ""), None) for place, text in enumerate(texts)]
 
 
 POOLS = st.lists(st.integers(0, 30).map("question {}".format), max_size=30).map(pool_of)
@@ -193,3 +193,63 @@ def test_one_file_for_dev_and_held_out_is_halved_at_most(tmp_path: Path, dev_siz
     assert len(task.examples) == 20
     assert task.notes == ("dev: 20 of the 41 questions that it shares with held_out; the rest is held out",)
     assert len(load_task(path, split="held_out").examples) == 21
+
+
+def passages(sizes: list[int]) -> list[dict[str, Any]]:
+    """Records in passages of these sizes."""
+    owners = [number for number, size in enumerate(sizes) for _ in range(size)]
+    return [{"question": f"q{n}", "answer": n, "passage_id": f"p{owner}"} for n, owner in enumerate(owners)]
+
+
+def clusters_in(path: Path, split: str, seed: int = 0) -> set[str | None]:
+    return {example.cluster for example in load_task(path, split=split, seed=seed).examples}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dev_size", [None, 7])
+def test_the_questions_of_a_cluster_are_on_one_side_of_one_file(
+    tmp_path: Path, seed: int, dev_size: int | None
+) -> None:
+    keys = {} if dev_size is None else {"dev_size": dev_size}
+    path = task_file(tmp_path, {"dev": passages([4] * 10)}, data=ONE_SOURCE, cluster="passage_id", **keys)
+    dev, held_out = (clusters_in(path, split, seed) for split in ("dev", "held_out"))
+    assert dev
+    assert not dev & held_out
+    assert len(dev | held_out) == 10
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=12), st.integers(0, 5), st.integers(1, 30))
+def test_a_sample_of_clusters_is_of_whole_ones_and_not_larger_than_asked_for(
+    sizes: list[int], seed: int, size: int
+) -> None:
+    pool = [
+        Question(each["question"], each["question"], (), Record({}, ""), each["passage_id"]) for each in passages(sizes)
+    ]
+    drawn = splits.sample(pool, size, seed)
+    labels = {question.cluster for question in drawn}
+    assert drawn == [question for question in pool if question.cluster in labels]
+    # One cluster is drawn even if all are larger: then it is the smallest.
+    assert len(drawn) <= max(size, min(sizes))
+    assert drawn
+
+
+def test_the_note_on_a_shared_file_has_the_questions_of_whole_clusters(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": passages([4, 4, 4])}, data=ONE_SOURCE, cluster="passage_id")
+    task = load_task(path)
+    assert len(task.examples) == 4
+    assert task.notes == ("dev: 4 of the 12 questions that it shares with held_out; the rest is held out",)
+
+
+def test_a_shared_file_of_one_cluster_is_refused(tmp_path: Path) -> None:
+    path = task_file(tmp_path, {"dev": passages([8])}, data=ONE_SOURCE, cluster="passage_id")
+    with pytest.raises(InputError, match=r"sums\.yaml: all questions .* are in one cluster, 'p0'"):
+        load_task(path)
+
+
+def test_clusters_in_two_files_are_both_kept_and_it_is_said(tmp_path: Path) -> None:
+    # They may be numbered from 0 in each file, so equal names need not be the same passage.
+    records = passages([3, 3, 3])
+    path = task_file(tmp_path, {"dev": records[:4], "held_out": records[4:]}, cluster="passage_id")
+    task = load_task(path, split="held_out")
+    assert len(task.examples) == 5
+    assert task.notes == ("held_out: 2 of 5 questions are in a cluster that dev has, too; they are kept",)

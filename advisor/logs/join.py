@@ -104,7 +104,8 @@ class JoinedLogs:
 
     def task(self, split: str, numbers: Sequence[int], seed: int) -> Task:
         """Some of the questions as a split of a task."""
-        examples = tuple(self.examples[number] for number in numbers)
+        labels = self.clusters or (None,) * len(self.examples)
+        examples = tuple(replace(self.examples[number], cluster=labels[number]) for number in numbers)
         digest = sha256(self.name, split, *([each.id, each.prompt, each.accepted] for each in examples))
         extract = self.scoring.extract if self.scoring else None
         return Task(

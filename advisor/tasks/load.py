@@ -129,13 +129,27 @@ def _questions(
         pool = splits.without(bank.split(source.split_of("dev")), shots)
         size = len(pool) if definition.dev_size is None else definition.dev_size
         # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.
-        if source.is_same("dev", "held_out") and size > len(pool) // 2:
-            size = len(pool) // 2
+        is_shared = source.is_same("dev", "held_out")
+        dev = splits.sample(pool, min(size, len(pool) // 2) if is_shared else size, seed)
+        if is_shared and size > len(pool) // 2:
             bank.notes.append(
-                f"dev: {size} of the {len(pool)} questions that it shares with held_out; the rest is held out"
+                f"dev: {len(dev)} of the {len(pool)} questions that it shares with held_out; the rest is held out"
             )
-        dev = splits.sample(pool, size, seed)
+        if is_shared and pool and pool[0].cluster is not None and len(dev) == len(pool):
+            raise InputError(
+                f"{definition.file}: all questions that dev and held_out share are in one cluster, "
+                f"'{pool[0].cluster}'; give each its data, or correct `cluster`"
+            )
         left = dev if split == "dev" else splits.without(left, dev)
+        outside = left if split == "dev" else splits.outside_clusters(left, dev)
+        if is_shared:
+            left = outside
+        elif len(outside) < len(left):
+            # They may be counted from 0 in each file, so equal labels need not be the same passage.
+            bank.notes.append(
+                f"held_out: {len(left) - len(outside)} of {len(left)} questions are in a cluster that dev has, too; "
+                "they are kept"
+            )
     if split != "dev" and len(left) < len(whole):
         bank.notes.append(
             f"{split}: {len(whole) - len(left)} of {len(whole)} questions left out, which are shots or in dev"

@@ -28,12 +28,14 @@ class Question:
         text: The rendered prompt, without shots.
         choices: The options of a choice task.
         record: The fields that the reference, the group and the source are rendered from.
+        cluster: What it shares with others, for example a passage; None if the task has no clusters.
     """
 
     id: str
     text: str
     choices: tuple[str, ...]
     record: Record
+    cluster: str | None
 
 
 class QuestionBank:
@@ -80,6 +82,7 @@ class QuestionBank:
             choices=question.choices,
             group=None if group is None else group.text(question.record),
             source=None if source is None else source.text(question.record),
+            cluster=question.cluster,
         )
 
     def shot(self, question: Question) -> str:
@@ -124,7 +127,16 @@ class QuestionBank:
         text = self._definition.prompt.text(record)
         if not text.strip():
             raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")
-        return Question(_id(split, record), text, choices, record)
+        return Question(_id(split, record), text, choices, record, self._cluster(record))
+
+    def _cluster(self, record: Record) -> str | None:
+        template = self._definition.cluster
+        if template is None:
+            return None
+        label = template.text(record)
+        if not label.strip():
+            raise InputError(f"{record.place}: the cluster is blank; fill it in, or correct {self._definition.file}")
+        return label
 
     def _choices(self, record: Record) -> tuple[str, ...] | None:
         """The options; empty if the task has none, None if the record cannot be used."""

@@ -38,6 +38,8 @@ class Example:
         choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
         group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
         source: The bare text that encoder-decoder models read; None if they read the prompt.
+        cluster: What the question shares with others, for example its passage: tests take these questions together.
+            None if the question is independent of all others.
     """
 
     id: str
@@ -47,6 +49,7 @@ class Example:
     choices: tuple[str, ...] = ()
     group: str | None = None
     source: str | None = None
+    cluster: str | None = None
 
     @property
     def model_input(self) -> str | Sourced:
@@ -204,6 +207,20 @@ class Task:
             return list(pool.map(lambda pair: self.score(*pair), responses))
 
 
+def clusters_of(*tasks: Task) -> tuple[str, ...] | None:
+    """The cluster of each question of some splits, in their order; None if no question has one.
+
+    A question that has none, beside others that have one, is a cluster alone.
+    """
+    examples = [example for task in tasks for example in task.examples]
+    if all(example.cluster is None for example in examples):
+        return None
+    # No label of a task or a log has a NUL character in front.
+    return tuple(
+        f"\0{number}" if example.cluster is None else example.cluster for number, example in enumerate(examples)
+    )
+
+
 def sha256(*parts: object) -> str:
     """SHA-256 of values that JSON can hold, in hexadecimal digits."""
     # In ASCII, since some responses hold half a surrogate pair, which UTF-8 cannot encode.
@@ -216,7 +233,7 @@ def fingerprint(definition: str, split: str, examples: Sequence[Example]) -> str
     Args:
         definition: Text that changes whenever the definition does.
         split: The split that the user named.
-        examples: The questions. Groups do not count, since they change no score.
+        examples: The questions. Groups and clusters do not count, since they change no score.
     """
     # The source is added only where a task has one, so that tasks without it keep their old fingerprint.
     questions = (

@@ -43,6 +43,7 @@ _OPTIONAL = (
     "instructions",
     "choices",
     "group",
+    "cluster",
     "source",
     "extract",
     "stop",
@@ -87,6 +88,7 @@ class TaskDefinition:
         metric: Name of the metric.
         instructions: Text before the shots; empty for none.
         group: Renders the part of the task that a question belongs to.
+        cluster: Renders what a question shares with others, for example its passage.
         source: Renders the bare text that encoder-decoder models read; None if they read the prompt.
         extract: Regular expression on the response.
         stop: Stop strings, not empty.
@@ -109,6 +111,7 @@ class TaskDefinition:
     metric: str
     instructions: str
     group: Template | None
+    cluster: Template | None
     source: Template | None
     extract: str | None
     stop: tuple[str, ...]
@@ -280,6 +283,7 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         metric=metric,
         instructions=keys.text("instructions") or "",
         group=keys.template("group"),
+        cluster=_cluster(keys),
         source=keys.template("source"),
         extract=keys.pattern("extract"),
         stop=keys.texts("stop"),
@@ -290,6 +294,14 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         digest=_digest(keys.values, tuple(keys.values), chosen),
         prompt_digest=_digest(keys.values, _PROMPT_KEYS, chosen),
     )
+
+
+def _cluster(keys: Keys) -> Template | None:
+    source = keys.text("cluster")
+    # A text without a template is a field's name: the same cluster for all questions would say nothing.
+    if source is not None and "{" not in source:
+        source = f"{{{{{source}}}}}"
+    return None if source is None else keys.compiled("cluster", source)
 
 
 def _data_spec(keys: Keys, variant: str) -> DataSpec:
