@@ -19,8 +19,8 @@ from scipy import stats
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
 from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
-from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, holm, scores
-from advisor.tasks.task import Task
+from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
+from advisor.tasks.task import Task, clusters_of
 from advisor.verify.gain import Gain, estimate_gain
 from advisor.verify.responses import dev_scores
 from advisor.verify.votes import cascade_calls, codes_of, vote, vote_weights
@@ -243,14 +243,13 @@ class _Evidence:
             for profile in profiles[1:]:
                 check_same_questions(profiles[0], profile)
         learned, judged = (np.stack([scores(profile) for profile in profiles]) for profiles in splits)
-        labels = [clusters_of(split.task, name) for split, name in ((dev, "dev"), (held_out, "held_out"))]
-        self.moved = _moved(learned, judged, labels[0], labels[1])
+        self.moved = _moved((learned, dev.task), (judged, held_out.task))
+        tasks: tuple[Task, ...] = (dev.task, held_out.task)
         if self.moved is not None:
-            learned, labels[0] = learned[:, :0], labels[0][:0]
+            learned, tasks = learned[:, :0], (held_out.task,)
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
         self._dev = learned.shape[1]
-        together = [*labels[0], *labels[1]]
-        self._clusters = together if len(set(together)) < len(together) else None
+        self._clusters = clusters_of(*tasks)
         # The first of equally good ones.
         self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
 
@@ -269,21 +268,16 @@ class _Evidence:
         return replace(found, points=found.observed) if answered.strategy.name == "single" else found
 
 
-def clusters_of(task: Task, split: str) -> list[str]:
-    """The cluster of each question; a question without one is a cluster by itself."""
-    return [
-        f"{split} question {number}" if (own := getattr(example, "cluster", None)) is None else f"cluster {own}"
-        for number, example in enumerate(task.examples)
-    ]
-
-
-def _moved(learned: Floats, judged: Floats, *labels: Sequence[str]) -> float | None:
-    """Points by which the models are better on the second split, if that is more than chance (1%)."""
-    # Clusters as units, because their questions are alike.
+def _moved(*splits: tuple[Floats, Task]) -> float | None:
+    """Points by which the models are better on the second split than on the first, if that is more than chance (1%)."""
     parts = []
-    for own, clusters in zip((learned, judged), labels, strict=True):
-        numbers = np.unique(clusters, return_inverse=True)[1]
-        parts.append(np.bincount(numbers, weights=own.mean(axis=0)) / np.bincount(numbers))
+    for own, task in splits:
+        part, clusters = own.mean(axis=0), clusters_of(task)
+        if clusters is not None:
+            # Clusters as units, because their questions are alike.
+            totals, sizes = cluster_totals(part, clusters)
+            part = totals / sizes
+        parts.append(part)
     freedom = min(len(part) for part in parts) - 1
     if not freedom:
         return None
@@ -291,7 +285,7 @@ def _moved(learned: Floats, judged: Floats, *labels: Sequence[str]) -> float | N
     variance = sum(float(part.var(ddof=1)) / len(part) + 1 / len(part) ** 2 for part in parts)
     if 2 * stats.t.sf(abs(parts[1].mean() - parts[0].mean()) / math.sqrt(variance), freedom) > _MOVED:
         return None
-    return 100 * float(judged.mean() - learned.mean())
+    return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
 def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float]) -> list[float | None]:
