@@ -41,6 +41,8 @@ class Gain:
         freedom: Degrees of freedom of Student's t distribution, at least 1.
         questions: Questions that the single models answered.
         answered: Those that the strategy answered, too.
+        share: The share of the squared error that only more answers of the strategy make smaller, 0 to 1; the rest
+            depends on the number of all questions.
     """
 
     points: float
@@ -49,6 +51,7 @@ class Gain:
     freedom: float
     questions: int
     answered: int
+    share: float = 1.0
 
     @property
     def p_better(self) -> float:
@@ -96,6 +99,7 @@ def estimate_gain(
     between = float(((differences - observed) ** 2).sum()) / n**2
     # One question more on each side keeps the variance above 0 if no answer changed.
     variance, freedom = between + within + 1 / n**2, len(strategy) - 1.0
+    share = within / variance
     if clusters is not None:
         influence = (differences - observed) / n
         influence[answered] += weights * (strategy - predicted[answered])
@@ -112,6 +116,7 @@ def estimate_gain(
         freedom=max(freedom, 1.0),
         questions=n,
         answered=len(strategy),
+        share=share,
     )
 
 

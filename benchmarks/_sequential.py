@@ -1,0 +1,175 @@
+"""Questions in batches until the test tells: power, number of questions and level of the design, by simulation.
+
+Also how often the advice's range of questions has the right number. The sets are like those of the zoo that gain 3.5 to
+6.5 points: their rate of right answers, by the number of members that are right, and how often members agree.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import optimize, special, stats
+
+from advisor.records import LEVEL
+from advisor.statistics import Floats
+from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.sequential import MOST_QUESTIONS, Look, look_until_sure, planned_looks, questions_range
+from benchmarks._measure import Figure
+
+DEV = 300
+"""Questions that only the single models answered."""
+TIED, NEAR, SPREAD = (70, 70, 70), (70, 69, 67), (75, 68, 61)
+"""Accuracies of members, in points."""
+CLUSTER = 5
+"""Questions that share a passage."""
+_RATES = np.array([0.16, 0.50, 0.92, 0.99])
+"""Of the zoo's triples that gain: how often the set is right if 0, 1, 2 or 3 of its members are."""
+_AGREEMENT = (
+    0.35  # share of a member's ability at a question that all members have in common: phi is 0.2, as in the zoo
+)
+_LARGEST = 100_000
+"""Questions that no gain of a case needs."""
+_GAINS = (0.0, 1.0, 2.0, 3.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Members of known accuracies, in points, and a set of them with a known gain.
+
+    Attributes:
+        accuracies: The members', in points, the best first; three.
+        gain: The set's true accuracy minus the best member's, in points.
+        size: Questions that share a passage; 1 for questions that are independent.
+    """
+
+    accuracies: tuple[float, ...]
+    gain: float = 0.0
+    size: int = 1
+
+    @cached_property
+    def rates(self) -> Floats:
+        """How often the set is right, by the number of members that are: the zoo's, moved to the wanted gain."""
+        # Given the common part, the members are independent: the distribution of their number by integration.
+        nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+        ends = stats.norm.ppf(np.array(self.accuracies) / 100)[:, None]
+        right = stats.norm.cdf((ends - math.sqrt(_AGREEMENT) * nodes) / math.sqrt(1 - _AGREEMENT))
+        counts = np.ones((1, len(nodes)))
+        for chance in right:
+            counts = np.vstack([counts * (1 - chance), np.zeros(len(nodes))]) + np.vstack(
+                [np.zeros(len(nodes)), counts * chance]
+            )
+        shares = counts @ weights / weights.sum()
+        wanted = (self.accuracies[0] + self.gain) / 100
+
+        def excess(shift: float) -> float:
+            return float(shares @ special.expit(special.logit(_RATES) + shift)) - wanted
+
+        moved: Floats = special.expit(special.logit(_RATES) + optimize.brentq(excess, -9, 9))
+        return moved
+
+    def draw(self, questions: int, chance: np.random.Generator) -> tuple[Floats, Floats]:
+        """Scores of the members and of the set on the dev questions and so many held-out ones, 0 or 1."""
+        n = DEV + questions
+        common, own, luck = self._normal((n,), chance), self._normal((3, n), chance), self._normal((n,), chance)
+        ability = math.sqrt(_AGREEMENT) * common + math.sqrt(1 - _AGREEMENT) * own
+        right = ability < stats.norm.ppf(np.array(self.accuracies) / 100)[:, None]
+        together = stats.norm.cdf(luck) < self.rates[right.sum(axis=0)]
+        return right.astype(np.float64), together.astype(np.float64)
+
+    def judge(self, members: Floats, together: Floats, questions: int) -> Gain:
+        """The gain by all dev questions and the first held-out ones."""
+        n = DEV + questions
+        clusters = [str(number // self.size) for number in range(n)] if self.size > 1 else None
+        return estimate_gain(members[:, :n], together[DEV:n], np.arange(n) >= DEV, clusters)
+
+    def estimate(self, questions: int, chance: np.random.Generator) -> Gain:
+        """The gain by new questions."""
+        return self.judge(*self.draw(questions, chance), questions)
+
+    def needs(self, chance: np.random.Generator, draws: int, power: float = 0.8) -> float:
+        """The number of held-out questions that show the gain with a power: infinite if nothing is gained."""
+        if self.gain <= 0:
+            return math.inf
+        sizes, numbers, excesses = 25, list[float](), list[float]()
+        # The mean and the deviation of the statistic give its power with fewer draws than counting would take.
+        while sizes <= _LARGEST:
+            found = [self.estimate(sizes, chance) for _ in range(draws)]
+            z_values = [each.observed / each.error for each in found]
+            by_chance = float(stats.norm.isf(1 - power)) * statistics.stdev(z_values)
+            excesses.append(statistics.mean(z_values) - float(stats.norm.isf(LEVEL)) - by_chance)
+            numbers.append(math.log(sizes))
+            if excesses[-1] > 0:
+                break
+            sizes *= 2
+        return math.exp(float(np.interp(0.0, excesses, numbers)))
+
+    def _normal(self, shape: tuple[int, ...], chance: np.random.Generator) -> Floats:
+        """Standard normal numbers; half of the variance of a question is that of its passage."""
+        own = chance.standard_normal(shape)
+        if self.size == 1:
+            return own
+        places = np.arange(shape[-1]) // self.size
+        shared: Floats = chance.standard_normal((*shape[:-1], int(places[-1]) + 1))[..., places]
+        return (own + shared) / math.sqrt(2)
+
+
+def sequential_figures(count: int) -> Iterator[Figure]:
+    """How the design does.
+
+    Args:
+        count: Runs of each kind, at least 1.
+    """
+    looks = _run(Case(SPREAD, gain=5.0), count)
+    shown = [look.p_value <= look.limit for look in looks]
+    what = f"runs with --until-sure, at most {MOST_QUESTIONS} held-out questions, gain 5, spread members"
+    yield Figure("sequential_power_gain5", statistics.mean(shown), limit="at least 0.94", note=f"of {count} {what}")
+    asked = statistics.mean(look.n for look in looks)
+    yield Figure("sequential_questions_gain5", asked, limit="at most 500", note=f"held-out questions, mean of {what}")
+    cases = [Case(accuracies, size=size) for size in (1, CLUSTER) for accuracies in (TIED, NEAR, SPREAD)]
+    sizes = [statistics.mean(look.p_value <= look.limit for look in _run(case, count)) for case in cases]
+    note = (
+        f"false `ensemble`: the worst of tied, near and spread members, clusters of 1 and {CLUSTER}, {count} runs each"
+    )
+    yield Figure("sequential_size", max(sizes), min(sizes), max(sizes), limit="at most 0.05", note=note)
+    yield _coverage(count)
+
+
+def _run(case: Case, count: int) -> list[Look]:
+    """The last look of each run."""
+    chance, plan = np.random.default_rng(0), planned_looks(MOST_QUESTIONS)
+    blank = Look("", ("set",), "unite", 1, plan, plan[-1], 1.0, 1.0, 0.0, 1, "")
+    return [_last(case, case.draw(MOST_QUESTIONS, chance), blank) for _ in range(count)]
+
+
+def _last(case: Case, scores: tuple[Floats, Floats], blank: Look) -> Look:
+    return look_until_sure(lambda n: case.judge(*scores, n), blank)[-1]
+
+
+def _coverage(count: int) -> Figure:
+    """How often `questions_needed` has the right number, by the true gain, where the verdict is cannot_tell."""
+    rates = []
+    for gain in _GAINS:
+        covered: list[bool] = []
+        for accuracies in (NEAR, SPREAD):
+            case, chance = Case(accuracies, gain), np.random.default_rng(1)
+            right = case.needs(chance, draws=max(5, min(100, count // 10)))
+            for questions in (100, 300):
+                found = [case.estimate(questions, chance) for _ in range(max(5, count // 10))]
+                covered += [_has(right, each) for each in found if min(each.p_better, each.p_worse) > LEVEL]
+        rates.append(statistics.mean(covered))
+    note = (
+        f"`questions_needed` has the right number, where the verdict is cannot_tell: the mean of true gains of "
+        f"{', '.join(f'{gain:g}' for gain in _GAINS)} points, and the worst and the best of them"
+    )
+    return Figure("needed_coverage", statistics.mean(rates), min(rates), max(rates), "at least 0.80", note)
+
+
+def _has(right: float, gain: Gain) -> bool:
+    """Whether the range has the right number; without a range no number is enough."""
+    low, high = questions_range(gain) or (math.inf, None)
+    return low <= right <= (math.inf if high is None else high)

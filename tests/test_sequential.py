@@ -1,0 +1,265 @@
+"""Questions in batches: the limits against published tables, the level by simulation, and looks that are recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.sequential import (
+    Look,
+    boundaries,
+    limits_of,
+    look_until_sure,
+    planned_looks,
+    questions_range,
+    read_looks,
+    with_earlier,
+)
+from benchmarks._sequential import Case
+from ensemble.errors import InputError
+
+FIFTHS = np.arange(1, 6) / 5
+BLANK = Look("abc", ("a", "b"), "unite", 10, planned_looks(800), 800, 1.0, 1.0, 0.0, 1, "2026-01-01T00:00:00+00:00")
+
+
+def found(points: float, error: float = 2.0, questions: int = 600, answered: int = 300) -> Gain:
+    return Gain(points, points, error, answered - 1.0, questions, answered, 0.6)
+
+
+def verify_with(z_values: dict[int, float]) -> Callable[[int], Gain]:
+    """A verification whose estimate has these z-values at the looks; 0 at others."""
+    return lambda n: Gain(2 * z_values.get(n, 0.0), 2 * z_values.get(n, 0.0), 2.0, 1e9, 300 + n, n)
+
+
+def test_spending_like_o_brien_and_fleming_gives_the_published_limits() -> None:
+    # Lan and DeMets' program, one-sided 0.025; also in Proschan, Lan and Wittes (2006), section 5.
+    spent = 2 * stats.norm.sf(stats.norm.isf(0.025 / 2) / np.sqrt(FIFTHS))
+    assert boundaries(FIFTHS, spent) == pytest.approx([4.877, 3.357, 2.680, 2.290, 2.031], abs=6e-4)
+
+
+def test_spending_like_pocock_gives_the_published_limits() -> None:
+    spent = 0.025 * np.log1p((math.e - 1) * FIFTHS)
+    assert boundaries(FIFTHS, spent) == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(2.040 * np.sqrt(1 / FIFTHS), id="O'Brien and Fleming"),
+        pytest.param(np.full(5, 2.413), id="Pocock"),
+    ],
+)
+def test_the_limits_are_those_whose_crossing_probabilities_are_given(limits: np.ndarray) -> None:
+    # The constants are from Jennison and Turnbull (2000), tables 2.1 and 2.3, for K = 5 and 0.05 on both sides. What
+    # they spend comes from another program: the distribution function of the multivariate normal.
+    covariance = np.sqrt(np.minimum.outer(FIFTHS, FIFTHS) / np.maximum.outer(FIFTHS, FIFTHS))
+    spent = [stats.norm.sf(limits[0])]
+    for n in range(2, 6):
+        below = stats.multivariate_normal.cdf(limits[:n], cov=covariance[:n, :n], abseps=1e-7, maxpts=10**6)
+        spent.append(1 - float(below))
+    assert boundaries(FIFTHS, np.array(spent)) == pytest.approx(limits, abs=2e-3)
+    assert spent[-1] == pytest.approx(0.025, abs=2e-4)
+
+
+@pytest.mark.parametrize(("questions", "looks"), [(1, (1,)), (110, (110,)), (300, (100, 150, 225, 300))])
+def test_the_last_look_has_all_questions(questions: int, looks: tuple[int, ...]) -> None:
+    assert planned_looks(questions) == looks
+
+
+def test_one_look_is_the_plain_test() -> None:
+    assert limits_of((80,), 0.05) == pytest.approx((0.05,))
+
+
+@pytest.mark.parametrize("level", [0.01, 0.05, 0.3])
+def test_a_correction_gives_the_level_exactly_at_the_limit(level: float) -> None:
+    plan = planned_looks(800)
+    for n, limit in zip(plan, limits_of(plan, level), strict=True):
+        assert replace(BLANK, n=n).corrected(limit) == pytest.approx(level, abs=1e-6)
+
+
+def test_a_correction_never_makes_a_p_value_smaller() -> None:
+    for n in BLANK.plan:
+        for p_value in (0.0, 1e-9, 0.04, 0.5, 0.9999, 1.0):
+            assert p_value <= replace(BLANK, n=n).corrected(p_value) <= 1
+
+
+def test_all_looks_together_keep_the_level() -> None:
+    # Sums of independent parts, as the estimate on more and more questions; 1 in 20,000 is 0.2 points of the rate.
+    plan = planned_looks(800)
+    parts = np.diff(plan, prepend=0)
+    sums = np.cumsum(np.random.default_rng(0).standard_normal((20_000, len(plan))) * np.sqrt(parts), axis=1)
+    crossed = stats.norm.sf(sums / np.sqrt(plan)) <= limits_of(plan, 0.05)
+    assert 0.045 < crossed.any(axis=1).mean() < 0.055
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_questions_end_as_soon_as_a_limit_is_crossed(sign: int) -> None:
+    asked = []
+    z_values = {150: sign * 3.0}
+
+    def verify(n: int) -> Gain:
+        asked.append(n)
+        return verify_with(z_values)(n)
+
+    looks = look_until_sure(verify, BLANK)
+    assert asked == [100, 150] == [look.n for look in looks]
+    assert [look.is_sure for look in looks] == [False, True]
+
+
+def test_all_questions_are_asked_if_nothing_shows() -> None:
+    looks = look_until_sure(verify_with({}), BLANK)
+    assert tuple(look.n for look in looks) == BLANK.plan
+    assert not looks[-1].is_sure
+
+
+def test_another_set_on_the_same_questions_is_corrected() -> None:
+    first = look_until_sure(verify_with({}), BLANK)
+    second = look_until_sure(verify_with({}), replace(BLANK, members=("a", "c")), first)
+    assert (first[-1].test, second[-1].test) == (1, 2)
+    assert second[0].limit == limits_of(BLANK.plan, 0.025)[0]
+    assert second[-1].corrected(0.01) == pytest.approx(2 * first[-1].corrected(0.01))
+    assert first[-1].note is None
+    assert second[-1].note is not None
+    assert "looked at 1 time before" in second[-1].note
+
+
+def test_the_same_set_on_more_questions_is_another_test() -> None:
+    first = look_until_sure(verify_with({}), replace(BLANK, plan=(300,)))
+    assert look_until_sure(verify_with({}), BLANK, first)[0].test == 2
+
+
+def test_a_repeated_run_is_the_same_test() -> None:
+    first = look_until_sure(verify_with({}), BLANK)
+    other = look_until_sure(verify_with({}), replace(BLANK, members=("a", "c")), first)
+    earlier = with_earlier(other, first)
+    again = look_until_sure(verify_with({}), replace(BLANK, at="2027-01-01T00:00:00+00:00"), earlier)
+    assert again == first
+    assert with_earlier(again, earlier) == (*other, *first)
+
+
+def test_other_questions_are_fresh() -> None:
+    first = look_until_sure(verify_with({}), BLANK)
+    assert look_until_sure(verify_with({}), replace(BLANK, questions="def"), first)[0].test == 1
+
+
+def test_looks_are_read_back_from_a_run_folder(tmp_path: Path) -> None:
+    looks = look_until_sure(verify_with({225: 3.0}), BLANK)
+    (tmp_path / "result.json").write_text(json.dumps({"looks": [asdict(look) for look in looks]}))
+    assert read_looks(tmp_path) == looks
+
+
+@pytest.mark.parametrize("text", [None, "{}"])
+def test_a_folder_without_looks_has_none(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "result.json").write_text(text)
+    assert read_looks(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 99),
+        ("n", True),
+        ("n", 10**12),
+        ("plan", [800, 100]),
+        ("plan", []),
+        ("plan", list(range(1, 802))),
+        ("plan", ["100", "800"]),
+        ("members", "a"),
+        ("members", ["a\x1b[2J"]),
+        ("method", "x" * 5000),
+        ("p_value", 2),
+        ("p_value", float("nan")),
+        ("limit", None),
+        ("test", 0),
+        ("at", ["now"]),
+    ],
+)
+def test_a_look_of_another_form_is_refused_in_one_line(tmp_path: Path, name: str, value: object) -> None:
+    look = {**asdict(BLANK), name: value}
+    (tmp_path / "result.json").write_text(json.dumps({"looks": [look]}))
+    with pytest.raises(InputError) as caught:
+        read_looks(tmp_path)
+    message = str(caught.value)
+    assert f"looks[0]: {name} should be" in message
+    assert message.isprintable()
+
+
+def test_too_many_looks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"looks": [{}] * 10_001}))
+    with pytest.raises(InputError, match="10001 looks"):
+        read_looks(tmp_path)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "result.json").open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(InputError, match="larger than 64 MiB"):
+        read_looks(tmp_path)
+
+
+def test_the_highest_number_has_no_bound_if_there_may_be_no_gain() -> None:
+    numbers = questions_range(found(0.5))
+    assert numbers is not None
+    assert numbers[1] is None
+
+
+def test_no_number_is_named_if_a_gain_is_unlikely() -> None:
+    assert questions_range(found(-3.2)) is None
+
+
+def test_a_larger_gain_needs_fewer_questions() -> None:
+    numbers = [questions_range(found(points)) for points in (0.0, 1.0, 2.0, 3.0)]
+    lows = [each[0] for each in numbers if each is not None]
+    assert len(lows) == 4
+    assert lows == sorted(lows, reverse=True)
+
+
+def test_a_stricter_level_needs_more_questions() -> None:
+    plain, strict = (questions_range(found(3.2), level) for level in (0.05, 0.01))
+    assert plain is not None
+    assert strict is not None
+    assert strict[0] > plain[0]
+
+
+def test_the_range_covers_the_right_number_where_the_test_shows_nothing() -> None:
+    # The true gain is 3 points; with 1,190 held-out questions the test shows it in 80% of all draws.
+    case = Case((75, 68, 61), gain=3.0)
+    chance = np.random.default_rng(0)
+    powerful = [case.estimate(1190, chance).p_better <= 0.05 for _ in range(200)]
+    assert 0.72 < np.mean(powerful) < 0.88
+    covered = []
+    while len(covered) < 120:
+        gain = case.estimate(300, chance)
+        if min(gain.p_better, gain.p_worse) > 0.05:
+            low, high = questions_range(gain) or (math.inf, None)
+            covered.append(low <= 1190 and (high is None or high >= 1190))
+    assert np.mean(covered) >= 0.8
+
+
+def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
+    case, chance, plan = Case((75, 68, 61), gain=5.0), np.random.default_rng(1), planned_looks(800)
+    ends = []
+    for _ in range(60):
+        scores = case.draw(800, chance)
+        ends.append(look_until_sure(lambda n, scores=scores: case.judge(*scores, n), replace(BLANK, plan=plan))[-1])
+    assert np.mean([look.p_value <= look.limit for look in ends]) > 0.85
+    assert np.mean([look.n for look in ends]) < 550
+
+
+def test_the_share_of_the_error_tells_what_more_answers_are_worth() -> None:
+    case, chance = Case((75, 68, 61), gain=2.0), np.random.default_rng(2)
+    singles, strategy = case.draw(20_000, chance)
+    few = np.arange(20_300) < 300
+    gain = estimate_gain(singles, strategy[few], few)
+    # The patterns' shares are known from 20,300 questions: nearly all of the error is that of the rates.
+    assert gain.share > 0.9
+    assert case.judge(singles, strategy, 300).share < 0.8
