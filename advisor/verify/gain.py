@@ -12,15 +12,14 @@ The variance is that of the estimate's influence function, summed over clusters 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from advisor.records import LEVEL
-from advisor.statistics import Floats, Interval, is_binary
+from advisor.statistics import Floats, Interval, Labels, is_binary
 
 MOST_IN_PATTERN = 5
 """Models whose answers make a pattern: with more than 2**5 patterns, many would have few questions."""
@@ -76,7 +75,9 @@ def estimate_gain(
     singles: Floats,
     strategy: Floats,
     answered: NDArray[np.bool_],
-    clusters: Sequence[str] | None = None,
+    clusters: Labels | None = None,
+    members: int | None = None,
+    passed_over: Floats | None = None,
 ) -> Gain:
     """Estimate the gain of a strategy.
 
@@ -85,6 +86,10 @@ def estimate_gain(
         strategy: The strategy's scores on the questions that it answered, in their order.
         answered: Whether the strategy answered each question; at least one.
         clusters: What each question shares with others, for example a passage; None if they are independent.
+        members: How many of the single models the strategy has; all without.
+        passed_over: Scores of the candidates that could have been members but were less accurate on dev, models by dev
+            questions, which are the first ones of `singles`. Without them the members count as fixed before: where
+            they were chosen by luck, their dev answers then overstate the gain.
     """
     n = singles.shape[1]
     best = int(singles.mean(axis=1).round(9).argmax())
@@ -93,18 +98,21 @@ def estimate_gain(
     predicted, weights, within = fit(singles, strategy, answered)
     differences = predicted - singles[best]
     observed = float(differences.mean())
-    between = float(((differences - observed) ** 2).sum()) / n**2
-    # One question more on each side keeps the variance above 0 if no answer changed.
-    variance, freedom = between + within + 1 / n**2, len(strategy) - 1.0
+    spread, freedom, design = float(((differences - observed) ** 2).mean()), len(strategy) - 1.0, 1.0
     if clusters is not None:
         influence = (differences - observed) / n
         influence[answered] += weights * (strategy - predicted[answered])
         sums = np.bincount(numbers, weights=influence)
         # As many degrees of freedom as clusters that the strategy answered: the others tell only the shares.
         count = len(np.unique(numbers[answered]))
-        design = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
-        variance *= max(design, 1.0)
-        freedom = count - 1.0
+        ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
+        design, freedom = max(ratio, 1.0), count - 1.0
+    between = design * spread / n
+    if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
+        limit = _limit_of_choice(singles[:members], passed_over, differences)
+        observed, between = _carved(observed, design * spread, limit, passed_over.shape[1], n)
+    # One question more on each side keeps the variance above 0 if no answer changed.
+    variance = between + design * (within + 1 / n**2)
     return Gain(
         points=100 * (observed + _hindsight(singles, numbers)),
         observed=100 * observed,
@@ -141,6 +149,47 @@ def _fit_line(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) ->
     residuals = strategy - own @ slopes
     freedom = max(count - everything.shape[1], 1)
     return everything @ slopes, np.full(count, 1 / count), float(residuals @ residuals) / (freedom * count)
+
+
+def _limit_of_choice(members: Floats, passed_over: Floats, differences: Floats) -> float:
+    """The mean difference on dev below which the rules would have chosen another member; -inf if it does not matter.
+
+    A choice compares mean scores on dev. With all that is independent of the mean difference held fixed, each
+    comparison has one value of the mean difference at which it is a tie (Lee et al. 2016, Annals of Statistics 44).
+    """
+    own = differences[: passed_over.shape[1]]
+    mean = float(own.mean())
+    leads = (members[:, None, : len(own)] - passed_over).reshape(-1, len(own))
+    slopes = leads @ (own - mean)
+    helps = slopes > 1e-9
+    drops = np.maximum(leads.mean(axis=1)[helps], 0.0) / slopes[helps] * float(((own - mean) ** 2).sum())
+    return mean - float(drops.min(initial=math.inf))
+
+
+def _carved(observed: float, spread: float, limit: float, dev: int, n: int) -> tuple[float, float]:
+    """The mean difference given that its part on dev is above a limit, and the variance.
+
+    It is what the held-out questions are expected to say, given all questions (Cohen and Sackrowitz 1989, Statistics
+    and Probability Letters 8): unbiased. Where the choice was not close, all questions count in full; where it was a
+    tie, little more than the held-out ones.
+    """
+    ratio = dev / (n - dev)
+    # The error of the mean on dev, given the mean of all questions.
+    error = math.sqrt(spread * (1 / dev - 1 / n))
+    if error == 0 or limit == -math.inf:
+        return observed, spread / n
+    distance = (observed - limit) / error
+    corrected = observed - ratio * error * _mills(distance)
+    # Where luck is large the choice seems clear, so the variance is that of a choice one standard error closer.
+    distance -= 1
+    mills = _mills(distance)
+    shrunk = max(1 - distance * mills - mills**2, 0.0)
+    return corrected, spread / (n - dev) - ratio**2 * error**2 * shrunk
+
+
+def _mills(distance: float) -> float:
+    """The mean of a standard normal number above minus the distance."""
+    return math.exp(-(distance**2) / 2 - float(special.log_ndtr(distance))) / math.sqrt(2 * math.pi)
 
 
 def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
