@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from advisor.records import LEVEL
 from advisor.statistics import Floats, Interval, Labels, is_binary
@@ -52,12 +53,12 @@ class Gain:
     @property
     def p_better(self) -> float:
         """One-sided p-value of no gain."""
-        return float(stats.t.sf(self.observed / self.error, self.freedom))
+        return float(special.stdtr(self.freedom, -self.observed / self.error))
 
     @property
     def p_worse(self) -> float:
         """One-sided p-value of no loss."""
-        return float(stats.t.cdf(self.points / self.error, self.freedom))
+        return float(special.stdtr(self.freedom, self.points / self.error))
 
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
@@ -67,7 +68,7 @@ class Gain:
         Args:
             level: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
-        half = float(stats.t.isf(level, self.freedom)) * self.error
+        half = float(special.stdtrit(self.freedom, 1 - level)) * self.error
         return max(-100.0, self.observed - half), min(100.0, self.points + half)
 
 
@@ -104,7 +105,7 @@ def estimate_gain(
         influence[answered] += weights * (strategy - predicted[answered])
         sums = np.bincount(numbers, weights=influence)
         # As many degrees of freedom as clusters that the strategy answered: the others tell only the shares.
-        count = len(np.unique(numbers[answered]))
+        count = np.count_nonzero(np.bincount(numbers[answered]))
         ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
         design, freedom = max(ratio, 1.0), count - 1.0
     between = design * spread / n
@@ -201,7 +202,13 @@ def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
     # A root of the covariance of the means. Its rows for clusters would be many more than models.
     values, vectors = np.linalg.eigh(totals @ totals.T / singles.shape[1] ** 2)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    draws = np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
-    # The mean of each draw and its mirror image is unbiased with fewer draws.
-    changes = np.concatenate([draws, -draws]) @ root.T
+    changes = _normal(len(means)) @ root.T
     return float((means + changes).max(axis=1).mean() - means.max())
+
+
+@cache
+def _normal(models: int) -> Floats:
+    """Normal numbers and their mirror images, draws by models: the same ones always, so an estimate does not vary."""
+    draws = np.random.default_rng(0).standard_normal((_DRAWS, models))
+    # The mean of each draw and its mirror image is unbiased with fewer draws.
+    return np.concatenate([draws, -draws])
