@@ -104,10 +104,12 @@ def estimate_gain(
         influence = (differences - observed) / n
         influence[answered] += weights * (strategy - predicted[answered])
         sums = np.bincount(numbers, weights=influence)
-        # As many degrees of freedom as clusters that the strategy answered: the others tell only the shares.
-        count = np.count_nonzero(np.bincount(numbers[answered]))
-        ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
-        design, freedom = max(ratio, 1.0), count - 1.0
+        # The rates have as many degrees of freedom as clusters that the strategy answered, the shares as all clusters.
+        own, every = max(np.count_nonzero(np.bincount(numbers[answered])), 2), max(len(sums), 2)
+        share = within / max(within + spread / n, 1e-12)
+        ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12)
+        design = max(ratio / (1 - share / own - (1 - share) / every), 1.0)
+        freedom = 1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1))  # Satterthwaite's
     between = design * spread / n
     if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
         limit = _limit_of_choice(singles[:members], passed_over, differences)
