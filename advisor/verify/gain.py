@@ -105,11 +105,12 @@ def estimate_gain(
         influence[answered] += weights * (strategy - predicted[answered])
         sums = np.bincount(numbers, weights=influence)
         # The rates have as many degrees of freedom as clusters that the strategy answered, the shares as all clusters.
-        own, every = max(np.count_nonzero(np.bincount(numbers[answered])), 2), max(len(sums), 2)
+        own, every = max(len(np.unique(numbers[answered])), 2), max(len(sums), 2)
         share = within / max(within + spread / n, 1e-12)
         ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12)
         design = max(ratio / (1 - share / own - (1 - share) / every), 1.0)
-        freedom = 1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1))  # Satterthwaite's
+        # Satterthwaite's; the clusters of both are the same in part, so it may not exceed theirs.
+        freedom = min(1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1)), every - 1.0)
     between = design * spread / n
     if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
         limit = _limit_of_choice(singles[:members], passed_over, differences)
