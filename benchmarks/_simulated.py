@@ -1,95 +1,304 @@
-"""Pools whose true accuracies are known: how often a verdict, or an interval, is wrong.
+"""Simulated questions on which the true gain is known: how often the estimate shows a false gain, and what it covers.
 
-Whether a model is right at a question is the sign of a normal number, part of which all models share (the question's
-difficulty); its mean gives the model's accuracy exactly.
+Whether a model is right at a question is the sign of a normal number: a part that all models share (the question's
+difficulty) and a part of its own. A graded score is zero for most numbers, and few scores are large. The questions of a
+cluster share half of both parts. So each true mean score is exact. A set that decodes together shares the difficulty,
+and some of its members' own parts; a vote is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
-from advisor.records import Answer, Profile, Selection, Verdict
-from advisor.statistics import Comparison, Floats, compare
-from advisor.verify.advice import advise
+from advisor.records import LEVEL
+from advisor.statistics import Floats
+from advisor.verify.gain import Gain, estimate_gain
 
-QUESTIONS = (30, 50, 100, 200, 300, 500)
-_BEHIND = 10.0
-"""Points that a member is behind the best at most, as by the rules."""
-_LOSS = 10.0
-"""Points that a set is behind its best member at most."""
+KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
+"""How many points each member is behind the best one, by the members' kind."""
+QUESTIONS = (20, 50, 100, 300, 1000)
+"""Held-out questions; as many dev questions are drawn."""
+SIZES = (1, 5, 10)
+GAIN = 5.0
+POOL = 8
+CHOSEN = 3
+"""Of the candidates of a pool, those with the best accuracy on dev."""
+SETS = 4
+"""Sets among which a search chooses."""
+LOOKS = 11
+"""Sets that a user tries one after the other on the same held-out questions."""
+_LEAST = {False: (0.3, 0.8), True: (0.13, 0.25)}
+"""Between what the best mean score lies, for answers that are right or wrong and for graded ones."""
+_POWER_AT = (0.6, 0.57, 0.5)
+"""Best accuracy, agreement and borrowed part of the setting in which power is told."""
+POWER_SETTING = (
+    "gain 5, n = 300, 300 dev questions, members 60, 55 and 51%, of whose numbers' variance 57% is shared; the set has "
+    "that, and half of its own part from theirs"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
-    """A pool, its set on held-out questions, and the truth.
+class Cell:
+    """One setting: the members' kind, held-out questions, the questions of a cluster, and whether scores are graded."""
+
+    kind: str
+    n: int
+    size: int
+    graded: bool
+
+    def __str__(self) -> str:
+        scores = "graded" if self.graded else "right or wrong"
+        clusters = f"clusters of {self.size}" if self.size > 1 else "no clusters"
+        return f"{self.kind}, n = {self.n:,}, {clusters}, {scores}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What some draws of a setting gave, each an array with one value per draw.
 
     Attributes:
-        n: Questions.
-        gain: The set's true accuracy minus its best member's, in points.
-        difference: The set's true accuracy minus that of the member that seemed best, in points.
-        comparison: The set against the member that seemed best.
-        known: The set against the member that is best, as if that were known.
-        verdict: What the advice says.
+        p_values: One-sided p-values of no gain where the true gain is 0.
+        covered: Whether the 95% interval has the true gain, with a gain of 0 and of 5 points.
+        covered_90: Whether the 90% interval has it.
     """
 
-    n: int
-    gain: float
-    difference: float
-    comparison: Comparison
-    known: Comparison
-    verdict: Verdict
+    p_values: Floats
+    covered: NDArray[np.bool_]
+    covered_90: NDArray[np.bool_]
+
+    @property
+    def false(self) -> float:
+        """Share of false gains that are shown."""
+        return float((self.p_values <= LEVEL).mean())
 
 
-def simulate(count: int, *, gains: bool, seed: int = 0) -> Iterator[Simulated]:
-    """Pools of two or three members with 20 to 90 points, who agree little or much, on 30 to 500 questions.
+CELLS = tuple(Cell(*each) for each in product(KINDS, QUESTIONS, SIZES, (False, True)))
+
+
+def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
+    """Sets of three and of four members in turn, with drawn accuracies and agreement, that gain 0 and 5 points."""
+    chance = np.random.default_rng(seed)
+    answered = np.arange(2 * cell.n) >= cell.n
+    clusters = np.arange(2 * cell.n) // cell.size if cell.size > 1 else None
+    p_values, covered, covered_90 = [], [], []
+    for turn in range(count):
+        best = chance.uniform(*_LEAST[cell.graded])
+        means = best - np.array(KINDS[cell.kind][: 3 + turn % 2]) / 100
+        numbers = _numbers(len(means), 2 * cell.n, chance.uniform(0.3, 0.9), chance, size=cell.size)
+        together = _together(numbers, chance.uniform(0, 0.8), chance, size=cell.size)
+        singles = _scores(numbers.of_models(), means, cell.graded)
+        for gain in (0.0, GAIN):
+            strategy = _scores(together[None, answered], np.array([best + gain / 100]), cell.graded)[0]
+            found = estimate_gain(singles, strategy, answered, clusters)
+            covered.append(_covers(found, gain, 0.025))
+            covered_90.append(_covers(found, gain, 0.05))
+            if not gain:
+                p_values.append(found.p_better)
+    return Drawn(np.array(p_values), np.array(covered), np.array(covered_90))
+
+
+def draw_power(count: int, seed: int) -> dict[str, Floats]:
+    """P-values at a gain of 5 points on 300 held-out questions, three spread members.
+
+    Returns:
+        ``held_out`` for a set that answered these alone, ``dev`` for one that answered 300 dev questions as well,
+        ``paired`` for the exact two-sided McNemar test against the best member on the held-out questions.
+    """
+    chance, n = np.random.default_rng(seed), 300
+    best, agreement, borrowed = _POWER_AT
+    means = best - np.array(KINDS["spread"][:CHOSEN]) / 100
+    everywhere, held_out = np.ones(2 * n, bool), np.arange(2 * n) >= n
+    found: dict[str, list[float]] = {"held_out": [], "dev": [], "paired": []}
+    for _ in range(count):
+        numbers = _numbers(len(means), 2 * n, agreement, chance)
+        singles = _scores(numbers.of_models(), means)
+        strategy = _scores(_together(numbers, borrowed, chance)[None], np.array([best + GAIN / 100]))[0]
+        found["held_out"].append(estimate_gain(singles, strategy[held_out], held_out).p_better)
+        found["dev"].append(estimate_gain(singles, strategy, everywhere).p_better)
+        own = singles[:, held_out]
+        differences = strategy[held_out] - own[own.mean(axis=1).argmax()]
+        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
+        p_value = stats.binomtest(gained, gained + lost).pvalue if gained > lost else 1.0
+        found["paired"].append(p_value)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Floats:
+    """P-values of a set of the three most accurate of eight models on dev, whose true gain is 0.
 
     Args:
-        count: How many.
-        gains: Whether the set is 10 points worse to 10 points better than its best member; without, half of the sets
-            are exactly as good as it, where a false verdict is likeliest, and the others up to 10 points worse.
+        n: Held-out questions; as many dev questions.
+        others: How many points the other seven models are behind the best.
+        count: How many draws.
         seed: Of all draws.
     """
     chance = np.random.default_rng(seed)
+    held_out = np.arange(2 * n) >= n
+    found = []
     for _ in range(count):
-        n, size = int(chance.choice(QUESTIONS)), int(chance.integers(2, 4))
-        best = chance.uniform(20, 90)
-        loss = 0.0 if chance.random() < 0.5 else chance.uniform(-_LOSS, 0)
-        gain = chance.uniform(-_LOSS, _LOSS) if gains else loss
-        behind = np.append(0, chance.uniform(0, _BEHIND, size - 1))
-        truth = np.append(best + gain, best - behind)
-        right = _draw(truth / 100, chance.uniform(0.3, 0.95), n, chance)
-        yield _judged(right, truth, gain)
+        best = chance.uniform(0.4, 0.8)
+        numbers = _numbers(POOL, 2 * n, chance.uniform(0.3, 0.9), chance)
+        scores = _scores(numbers.of_models(), best - np.array((0.0, *others)) / 100)
+        ranked = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
+        chosen, rest = ranked[:CHOSEN], ranked[CHOSEN:]
+        together = _together(numbers.only(chosen), chance.uniform(0, 0.8), chance)
+        strategy = _scores(together[None, held_out], np.array([best]))[0]
+        found.append(estimate_gain(scores[chosen], strategy, held_out, passed_over=scores[rest, :n]).p_better)
+    return np.array(found)
 
 
-def _draw(accuracies: Floats, agreement: float, n: int, chance: np.random.Generator) -> NDArray[np.bool_]:
-    """Who is right at what: models by questions."""
-    shared, own = chance.standard_normal(n), chance.standard_normal((len(accuracies), n))
-    ability = np.sqrt(agreement) * shared + np.sqrt(1 - agreement) * own
-    right: NDArray[np.bool_] = ability < stats.norm.ppf(accuracies)[:, None]
-    return right
+def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Floats:
+    """P-values of votes of the three most accurate of eight models on dev, whose true gain is 0.
+
+    Seven models are tied and one is so much better that a vote with two of them is right exactly as often: the odds of
+    its being right are the square of theirs. Wrong answers agree, and the vote's dev answers count, too.
+
+    Args:
+        n: Held-out questions; as many dev questions.
+        count: How many draws.
+        seed: Of all draws.
+        passed_over: Whether the estimate knows the models that were not chosen.
+    """
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        tied = chance.uniform(0.55, 0.75)
+        best = tied**2 / (tied**2 + (1 - tied) ** 2)
+        # Of the questions that are not for all alike, each model's answers are independent.
+        alike, fate = chance.random(2 * n) < chance.uniform(0, 0.5), chance.random(2 * n) < 0.5
+        right = chance.random((POOL, 2 * n)) < np.array([best, *[tied] * (POOL - 1)])[:, None]
+        scores = np.where(alike, fate, right).astype(float)
+        ranked = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
+        chosen, rest = scores[ranked[:CHOSEN]], scores[ranked[CHOSEN:], :n]
+        vote = (chosen.sum(axis=0) > CHOSEN / 2).astype(float)
+        known = rest if passed_over else None
+        found.append(estimate_gain(chosen, vote, np.ones(2 * n, bool), passed_over=known).p_better)
+    return np.array(found)
 
 
-def _judged(right: NDArray[np.bool_], truth: Floats, gain: float) -> Simulated:
-    names = ("unite", *(f"model-{n}" for n in range(len(truth) - 1)))
-    together, *members = (_profile(name, row) for name, row in zip(names, right, strict=True))
-    comparison = compare(together, members)
-    seemed = truth[names.index(comparison.best_single)]
-    verdict = advise(Selection((), names[1:]), comparison).verdict
-    return Simulated(
-        right.shape[1], gain, float(truth[0] - seemed), comparison, compare(together, members[:1]), verdict
-    )
+def draw_searched(n: int, count: int, seed: int) -> Floats:
+    """P-values, times 4, of the set that did best on dev among 4 of the same members, all with a true gain of 0."""
+    return np.array([min(1.0, SETS * each[0]) for each in _tries(n, SETS, count, seed, by_dev=True)])
 
 
-def _profile(name: str, right: NDArray[np.bool_]) -> Profile:
-    return Profile(name, tuple(_ANSWERS[place][one] for place, one in enumerate(right.tolist())))
+def draw_tried(n: int, count: int, seed: int) -> Floats:
+    """The least p-value of 11 sets on one held-out set, each times the number of sets so far; all gain 0."""
+    return np.array([(each * np.arange(1, LOOKS + 1)).min() for each in _tries(n, LOOKS, count, seed)])
 
 
-_ANSWERS = [
-    (Answer(f"q{n}", "", "wrong", 0.0, "eos"), Answer(f"q{n}", "", "right", 1.0, "eos")) for n in range(max(QUESTIONS))
-]
-"""Of each question the wrong and the right answer; the same objects for all pools, as there are many."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setting in which the set was chosen: its name in a figure's key, what it is, and how to draw p-values."""
+
+    name: str
+    note: str
+    draw: Callable[[int, int], Floats]
+
+
+def draw_choice(place: int, count: int, seed: int) -> Floats:
+    """P-values of a setting, by its place in `CHOICES`: functions with arguments cannot go to another process."""
+    return CHOICES[place].draw(count, seed)
+
+
+def _choices() -> Iterator[Choice]:
+    sizes = (100, 300, 1000)
+    steps = [float(n) for n in range(1, POOL)]
+    pools = {"tied": [0.0] * 7, "one ahead by 5": [5.0] * 7, "in steps": steps}
+    for (kind, others), n in product(pools.items(), sizes):
+        note = f"the 3 best of 8 on dev decode; {kind}, n = {n:,}"
+        yield Choice("chosen", note, partial(draw_chosen, n, others))
+    for n in sizes:
+        note = f"the 3 best of 8 on dev vote, answered everywhere; n = {n:,}"
+        yield Choice("votes", note, partial(draw_votes, n))
+    for n in sizes:
+        note = f"the same where the estimate does not know the other models; n = {n:,}"
+        yield Choice("votes_unaware", note, partial(draw_votes, n, passed_over=False))
+    for n in sizes:
+        note = f"the best of {SETS} sets decoded on dev, p-values times {SETS}; n = {n:,}"
+        yield Choice("searched", note, partial(draw_searched, n))
+    for n in (100, 300):
+        note = f"any of {LOOKS} sets on one held-out set, p-values times the sets so far; n = {n:,}"
+        yield Choice("eleven_sets", note, partial(draw_tried, n))
+
+
+def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) -> Iterator[Floats]:
+    """For each draw the p-values of some sets of three spread members, or of the one with the best dev answers."""
+    chance = np.random.default_rng(seed)
+    held_out = np.arange(2 * n) >= n
+    for _ in range(count):
+        best = chance.uniform(*_LEAST[False])
+        numbers = _numbers(CHOSEN, 2 * n, chance.uniform(0.3, 0.9), chance)
+        singles = _scores(numbers.of_models(), best - np.array(KINDS["spread"][:CHOSEN]) / 100)
+        together = np.stack([_together(numbers, chance.uniform(0, 0.8), chance) for _ in range(sets)])
+        scores = _scores(together, np.full(sets, best))
+        if by_dev:
+            scores = scores[[int(scores[:, :n].mean(axis=1).argmax())]]
+            yield np.array([estimate_gain(singles, scores[0], np.ones(2 * n, bool)).p_better])
+        else:
+            yield np.array([estimate_gain(singles, each[held_out], held_out).p_better for each in scores])
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Normal numbers: what all models share [questions], each model's own part [models, questions], and the share."""
+
+    shared: Floats
+    own: Floats
+    agreement: float
+
+    def of_models(self) -> Floats:
+        return self.mixed(self.own)
+
+    def mixed(self, own: Floats) -> Floats:
+        mixed: Floats = np.sqrt(self.agreement) * self.shared + np.sqrt(1 - self.agreement) * own
+        return mixed
+
+    def only(self, models: NDArray[np.intp]) -> _Numbers:
+        return _Numbers(self.shared, self.own[models], self.agreement)
+
+
+def _numbers(models: int, questions: int, agreement: float, chance: np.random.Generator, size: int = 1) -> _Numbers:
+    drawn = _clustered((models + 1, questions), size, chance)
+    return _Numbers(drawn[0], drawn[1:], agreement)
+
+
+def _together(numbers: _Numbers, borrowed: float, chance: np.random.Generator, size: int = 1) -> Floats:
+    """The numbers of a set whose own part is in part the mean of its members' own parts."""
+    models, questions = numbers.own.shape
+    fresh = _clustered((1, questions), size, chance)[0]
+    own = borrowed * numbers.own.sum(axis=0) / np.sqrt(models) + np.sqrt(1 - borrowed**2) * fresh
+    return numbers.mixed(own)
+
+
+def _clustered(shape: tuple[int, int], size: int, chance: np.random.Generator) -> Floats:
+    drawn = chance.standard_normal(shape)
+    if size == 1:
+        return drawn
+    common = np.repeat(chance.standard_normal((shape[0], shape[1] // size)), size, axis=1)
+    mixed: Floats = (drawn + common) / np.sqrt(2)
+    return mixed
+
+
+def _scores(numbers: Floats, means: Floats, graded: bool = False) -> Floats:
+    """Scores with these means: 0 and 1, or graded and skewed."""
+    if not graded:
+        right: Floats = (numbers < special.ndtri(means)[:, None]).astype(float)
+        return right
+    # Where u is uniform, the square of u above a limit has a mean of a third of what is above.
+    above: Floats = np.maximum(1 - special.ndtr(numbers) / (3 * means[:, None]), 0.0)
+    return np.square(above)
+
+
+def _covers(found: Gain, gain: float, level: float) -> bool:
+    low, high = found.interval(level)
+    return low <= gain <= high
+
+
+CHOICES = tuple(_choices())

@@ -3,8 +3,8 @@
 Three things are measured. *The zoo*: models of the demo's kind, all pairs and triples of which (or pairs alone, by
 ``--largest``) were decoded on the same questions (`benchmarks._outcomes` has what came out, kept in results/zoo.json;
 ``--decode`` makes it again): what each way to choose a set loses against the best one, how often its verdict was right,
-and what it cost. *Simulated pools*, of which the truth is known: how often the advice says `ensemble` where nothing is
-gained, and how often intervals cover. *Races* on the zoo and on a pool of which half is hopeless.
+and what it cost. *Simulated questions* with a known truth: how often a false gain is shown, how often intervals cover,
+and how often a true gain is shown. *Races* on the zoo and on a pool of which half is hopeless.
 
 All figures are points, shares of 1 or counts, and none of them depends on the machine.
 """
@@ -12,12 +12,18 @@ All figures are points, shares of 1 or counts, and none of them depends on the m
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,21 +32,23 @@ from scipy import stats
 from advisor.choose.race import Race
 from advisor.choose.rules import select
 from advisor.choose.search import promising_sets
-from advisor.records import Profile, Rules, gap, within
+from advisor.records import LEVEL, Profile, Rules, gap, within
 from advisor.statistics import Floats
-from benchmarks import _zoo
+from benchmarks import _simulated, _zoo
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
-from benchmarks._simulated import simulate
 from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, run_race, try_out
 from ensemble.files import default_cache_dir
 
-POOLS = 2000
+DRAWS = 2000
+"""Of each simulated setting."""
 TRIALS = 400
 RESHUFFLES = 200
 HOPELESS = 0.05
 """Share of the questions that a hopeless candidate gets right."""
 _QUICK = 3
+_BAR = (0.94, 0.96)
+_MANY = 20
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -55,7 +63,7 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     outcomes = _outcomes(options)
     quick = options.quick
-    figures = list(simulated_figures(60 if quick else POOLS))
+    figures = list(simulated_figures(quick))
     if outcomes is None:
         progress("benchmarks.advice: no results/zoo.json here; --decode makes it, and until then the rest is left out")
     else:
@@ -147,26 +155,78 @@ def _verdicts(name: str, tried: Sequence[Trial]) -> Iterator[Figure]:
     yield _share(f"cannot_tell_{name}", doubtful, note="verdicts on a set")
 
 
-def simulated_figures(count: int) -> Iterator[Figure]:
-    """False verdicts where nothing is gained, and the coverage of the interval of the difference."""
-    progress(f"benchmarks.advice: twice {count} simulated pools")
-    without = list(simulate(count, gains=False))
-    false = [one.verdict == "ensemble" for one in without]
-    yield _share("false_ensemble", false, "at most 0.05", "verdicts ensemble where the true gain is zero or negative")
-    exactly = [one.verdict == "ensemble" for one in without if one.gain == 0]
-    yield _share("false_ensemble_zero", exactly, "at most 0.05", "of those, where it is exactly zero")
-    pools = list(simulate(count, gains=True, seed=1))
-    bar = "0.93 to 0.97"
-    known = [_covers(one.known.delta_ci, one.gain) for one in pools]
-    yield _share("coverage", known, bar, "95% intervals of the difference to a model that was fixed before")
-    seemed = [_covers(one.comparison.delta_ci, one.difference) for one in pools]
-    yield _share("coverage_seemed_best", seemed, bar, "to the member that seemed best on the same questions")
-    few = [_covers(one.known.delta_ci, one.gain) for one in pools if one.n <= 50]
-    yield _share("coverage_few", few, note="as coverage, on 30 or 50 questions")
-    gaining = [one.verdict == "ensemble" for one in pools if one.gain >= 5 and one.n >= 200]
-    yield _share(
-        "found_gain", gaining, note="verdicts ensemble where 5 points or more are gained, 200 questions or more"
+def simulated_figures(quick: bool) -> Iterator[Figure]:
+    """The estimate of a gain where the truth is known: false gains, coverage and power."""
+    count = 4 if quick else DRAWS
+    cells = _simulated.CELLS[::30] if quick else _simulated.CELLS
+    progress(f"benchmarks.advice: {count:,} draws of {len(cells)} settings")
+    with _processes(quick) as run:
+        yield from _cells(cells, count, run)
+        yield from _choices(count, run)
+        power = run(_simulated.draw_power, [count] * 2, [0, 1])
+    of = f"{_simulated.POWER_SETTING}; one-sided"
+    for name, key, limit, note in (
+        ("", "held_out", "at least 0.70", of),
+        ("_dev", "dev", "at least 0.90", "the same, the set answered the 300 dev questions as well"),
+        ("_paired", "paired", "", "the same draws, exact two-sided McNemar test against the best member held out"),
+    ):
+        shown = np.concatenate([each[key] for each in power]) <= LEVEL
+        yield _share(f"power_gain5_n300{name}", shown.tolist(), limit, note)
+
+
+@contextmanager
+def _processes(quick: bool) -> Iterator[Callable[..., list[Any]]]:
+    """A ``map`` over processes of one thread each, or a plain one for a quick try, because processes start slowly."""
+    if quick:
+        yield lambda *given: list(map(*given))
+        return
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes; this one has started its threads
+    try:
+        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
+            yield lambda *given: list(processes.map(*given))
+    finally:
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = threads
+
+
+def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
+    """The worst settings. The worst of many shares is unlucky, so settings that miss a bar are drawn 10 times again."""
+    drawn: list[_simulated.Drawn] = run(_simulated.draw_cell, cells, [count] * len(cells), range(len(cells)))
+    doubtful = [n for n, each in enumerate(drawn) if each.false > LEVEL or each.covered.mean() < _BAR[0]]
+    again = run(
+        _simulated.draw_cell, [cells[n] for n in doubtful], [10 * count] * len(doubtful), [10_000] * len(doubtful)
     )
+    for n, each in zip(doubtful, again, strict=True):
+        drawn[n] = each
+    false = max(range(len(cells)), key=lambda n: drawn[n].false)
+    what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
+    yield _share("false_ensemble", (drawn[false].p_values <= LEVEL).tolist(), "at most 0.05", what)
+    for suffix, confidence in (("", "95%"), ("_90", "90%")):
+        held = [each.covered_90 if suffix else each.covered for each in drawn]
+        bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"
+        shares = [float(each.mean()) for each in held]
+        note = f"{confidence} intervals of the gain, mean of all settings"
+        yield Figure(f"coverage{suffix}", statistics.mean(shares), limit=bar, note=note)
+        for name, place in (("lowest", int(np.argmin(shares))), ("highest", int(np.argmax(shares)))):
+            yield _share(f"coverage{suffix}_{name}", held[place].tolist(), bar, f"likewise: {cells[place]}")
+        many = [n for n, cell in enumerate(cells) if cell.n >= _MANY * cell.size]
+        if many:
+            highest = max(many, key=lambda n: shares[n])
+            note = f"likewise, of settings with {_MANY} or more clusters or questions held out: {cells[highest]}"
+            yield _share(f"coverage{suffix}_highest_many", held[highest].tolist(), bar, note)
+
+
+def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
+    """False gains where somebody or something chose."""
+    places = range(len(_simulated.CHOICES))
+    found: list[Floats] = run(_simulated.draw_choice, places, [count] * len(places), places)
+    for name, choices in groupby(zip(_simulated.CHOICES, found, strict=True), key=lambda each: each[0].name):
+        choice, p_values = max(choices, key=lambda each: float((each[1] <= LEVEL).mean()))
+        limit = "" if name.endswith("_unaware") else "at most 0.05"
+        yield _share(f"false_ensemble_{name}", (p_values <= LEVEL).tolist(), limit, choice.note)
 
 
 def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:

@@ -119,3 +119,70 @@ def test_equal_answers_have_an_interval_with_a_width() -> None:
     singles = np.ones((3, 40))
     low, high = estimate_gain(singles, np.ones(40), np.ones(40, bool)).interval()
     assert low < 0 < high
+
+
+def chosen_voters(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Voters, their vote and the dev scores of the other models: the best 3 of 8 on 300 dev questions.
+
+    One model is better than seven tied ones by as much as makes a vote with two of them exactly as good as it.
+    """
+    chance = np.random.default_rng(seed)
+    accuracies = np.array([0.36 / 0.52, *[0.6] * 7])
+    scores = (chance.random((8, 600)) < accuracies[:, None]).astype(float)
+    ranked = np.argsort(-scores[:, :300].mean(axis=1), kind="stable")
+    voters = scores[ranked[:3]]
+    return voters, (voters.sum(axis=0) > 1.5).astype(float), scores[ranked[3:], :300]
+
+
+def test_members_that_were_lucky_on_dev_do_not_break_the_level() -> None:
+    # Of 600 draws, a rate of 5% is seen as 7.5% or less with 99.6%.
+    unaware, aware = 0, 0
+    for seed in range(600):
+        voters, vote, passed_over = chosen_voters(seed)
+        everywhere = np.ones(600, bool)
+        unaware += estimate_gain(voters, vote, everywhere).p_better <= 0.05
+        aware += estimate_gain(voters, vote, everywhere, passed_over=passed_over).p_better <= 0.05
+    assert unaware / 600 > 0.1
+    assert aware / 600 <= 0.075
+
+
+def test_candidates_far_behind_do_not_change_the_estimate() -> None:
+    scores = drawn([0.65, 0.6, 0.55, 0.1, 0.05], 600, 4)
+    answered = np.arange(600) >= 300
+    alone = estimate_gain(scores[1:3], scores[0][answered], answered)
+    found = estimate_gain(scores[1:3], scores[0][answered], answered, passed_over=scores[3:, :300])
+    assert (found.observed, found.error) == pytest.approx((alone.observed, alone.error))
+
+
+def test_single_models_that_are_not_members_were_not_chosen() -> None:
+    scores = drawn([0.65, 0.6, 0.55, 0.1, 0.2], 600, 5)
+    answered = np.arange(600) >= 300
+    found = [
+        estimate_gain(scores[1:4], scores[0][answered], answered, members=members, passed_over=scores[4:, :300]).error
+        for members in (2, None)
+    ]
+    # The third model is worse than the one that was passed over, so as a member it would have been chosen by a tie.
+    assert found[0] < found[1]
+
+
+def test_after_a_close_choice_dev_counts_little() -> None:
+    changed = []
+    for seed in range(200):
+        voters, vote, passed_over = chosen_voters(seed)
+        found = estimate_gain(voters, vote, np.ones(600, bool), passed_over=passed_over)
+        changed.append((found.observed, found.error))
+        held_out = estimate_gain(voters[:, 300:], vote[300:], np.ones(300, bool))
+        everywhere = estimate_gain(voters, vote, np.ones(600, bool))
+        assert everywhere.error < found.error < 1.1 * held_out.error
+    # The true gain is 0; without the correction the mean is above 1.
+    assert np.mean(changed, axis=0)[0] == pytest.approx(0, abs=0.5)
+
+
+def test_the_shares_have_the_freedom_of_all_clusters() -> None:
+    scores = drawn([0.65, 0.6, 0.55], 400, 6, 10)
+    clusters = np.arange(400) // 10
+    few = np.arange(400) >= 350
+    found = estimate_gain(scores[1:], scores[0][few], few, clusters)
+    assert 4 < found.freedom < 39
+    everywhere = estimate_gain(scores[1:], scores[0], np.ones(400, bool), clusters)
+    assert everywhere.freedom == pytest.approx(39)

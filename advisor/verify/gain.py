@@ -12,15 +12,15 @@ The variance is that of the estimate's influence function, summed over clusters 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from advisor.records import LEVEL
-from advisor.statistics import Floats, Interval, is_binary
+from advisor.statistics import Floats, Interval, Labels, is_binary
 
 MOST_IN_PATTERN = 5
 """Models whose answers make a pattern: with more than 2**5 patterns, many would have few questions."""
@@ -56,12 +56,12 @@ class Gain:
     @property
     def p_better(self) -> float:
         """One-sided p-value of no gain."""
-        return float(stats.t.sf(self.observed / self.error, self.freedom))
+        return float(special.stdtr(self.freedom, -self.observed / self.error))
 
     @property
     def p_worse(self) -> float:
         """One-sided p-value of no loss."""
-        return float(stats.t.cdf(self.points / self.error, self.freedom))
+        return float(special.stdtr(self.freedom, self.points / self.error))
 
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
@@ -71,7 +71,7 @@ class Gain:
         Args:
             level: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
-        half = float(stats.t.isf(level, self.freedom)) * self.error
+        half = float(special.stdtrit(self.freedom, 1 - level)) * self.error
         return max(-100.0, self.observed - half), min(100.0, self.points + half)
 
 
@@ -79,7 +79,9 @@ def estimate_gain(
     singles: Floats,
     strategy: Floats,
     answered: NDArray[np.bool_],
-    clusters: Sequence[str] | None = None,
+    clusters: Labels | None = None,
+    members: int | None = None,
+    passed_over: Floats | None = None,
 ) -> Gain:
     """Estimate the gain of a strategy.
 
@@ -88,6 +90,10 @@ def estimate_gain(
         strategy: The strategy's scores on the questions that it answered, in their order.
         answered: Whether the strategy answered each question; at least one.
         clusters: What each question shares with others, for example a passage; None if they are independent.
+        members: How many of the single models the strategy has; all without.
+        passed_over: Scores of the candidates that could have been members but were less accurate on dev, models by dev
+            questions, which are the first ones of `singles`. Without them the members count as fixed before: where
+            they were chosen by luck, their dev answers then overstate the gain.
     """
     n = singles.shape[1]
     best = int(singles.mean(axis=1).round(9).argmax())
@@ -96,19 +102,24 @@ def estimate_gain(
     predicted, weights, within = fit(singles, strategy, answered)
     differences = predicted - singles[best]
     observed = float(differences.mean())
-    between = float(((differences - observed) ** 2).sum()) / n**2
-    # One question more on each side keeps the variance above 0 if no answer changed.
-    variance, freedom = between + within + 1 / n**2, len(strategy) - 1.0
-    share = within / variance
+    spread, freedom, design = float(((differences - observed) ** 2).mean()), len(strategy) - 1.0, 1.0
     if clusters is not None:
         influence = (differences - observed) / n
         influence[answered] += weights * (strategy - predicted[answered])
         sums = np.bincount(numbers, weights=influence)
-        # As many degrees of freedom as clusters that the strategy answered: the others tell only the shares.
-        count = len(np.unique(numbers[answered]))
-        design = float(sums @ sums) / max(float(influence @ influence), 1e-12) * count / max(count - 1, 1)
-        variance *= max(design, 1.0)
-        freedom = count - 1.0
+        # The rates have as many degrees of freedom as clusters that the strategy answered, the shares as all clusters.
+        own, every = max(len(np.unique(numbers[answered])), 2), max(len(sums), 2)
+        share = within / max(within + spread / n, 1e-12)
+        ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12)
+        design = max(ratio / (1 - share / own - (1 - share) / every), 1.0)
+        # Satterthwaite's; the clusters of both are the same in part, so it may not exceed theirs.
+        freedom = min(1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1)), every - 1.0)
+    between = design * spread / n
+    if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
+        limit = _limit_of_choice(singles[:members], passed_over, differences)
+        observed, between = _carved(observed, design * spread, limit, passed_over.shape[1], n)
+    # One question more on each side keeps the variance above 0 if no answer changed.
+    variance = between + design * (within + 1 / n**2)
     return Gain(
         points=100 * (observed + _hindsight(singles, numbers)),
         observed=100 * observed,
@@ -116,7 +127,7 @@ def estimate_gain(
         freedom=max(freedom, 1.0),
         questions=n,
         answered=len(strategy),
-        share=share,
+        share=design * within / variance,
     )
 
 
@@ -148,6 +159,47 @@ def _fit_line(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) ->
     return everything @ slopes, np.full(count, 1 / count), float(residuals @ residuals) / (freedom * count)
 
 
+def _limit_of_choice(members: Floats, passed_over: Floats, differences: Floats) -> float:
+    """The mean difference on dev below which the rules would have chosen another member; -inf if it does not matter.
+
+    A choice compares mean scores on dev. With all that is independent of the mean difference held fixed, each
+    comparison has one value of the mean difference at which it is a tie (Lee et al. 2016, Annals of Statistics 44).
+    """
+    own = differences[: passed_over.shape[1]]
+    mean = float(own.mean())
+    leads = (members[:, None, : len(own)] - passed_over).reshape(-1, len(own))
+    slopes = leads @ (own - mean)
+    helps = slopes > 1e-9
+    drops = np.maximum(leads.mean(axis=1)[helps], 0.0) / slopes[helps] * float(((own - mean) ** 2).sum())
+    return mean - float(drops.min(initial=math.inf))
+
+
+def _carved(observed: float, spread: float, limit: float, dev: int, n: int) -> tuple[float, float]:
+    """The mean difference given that its part on dev is above a limit, and the variance.
+
+    It is what the held-out questions are expected to say, given all questions (Cohen and Sackrowitz 1989, Statistics
+    and Probability Letters 8): unbiased. Where the choice was not close, all questions count in full; where it was a
+    tie, little more than the held-out ones.
+    """
+    ratio = dev / (n - dev)
+    # The error of the mean on dev, given the mean of all questions.
+    error = math.sqrt(spread * (1 / dev - 1 / n))
+    if error == 0 or limit == -math.inf:
+        return observed, spread / n
+    distance = (observed - limit) / error
+    corrected = observed - ratio * error * _mills(distance)
+    # Where luck is large the choice seems clear, so the variance is that of a choice one standard error closer.
+    distance -= 1
+    mills = _mills(distance)
+    shrunk = max(1 - distance * mills - mills**2, 0.0)
+    return corrected, spread / (n - dev) - ratio**2 * error**2 * shrunk
+
+
+def _mills(distance: float) -> float:
+    """The mean of a standard normal number above minus the distance."""
+    return math.exp(-(distance**2) / 2 - float(special.log_ndtr(distance))) / math.sqrt(2 * math.pi)
+
+
 def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
     """How much the best accuracy of the sample overstates the best true accuracy: a parametric bootstrap."""
     if len(singles) < 2:
@@ -157,7 +209,13 @@ def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
     # A root of the covariance of the means. Its rows for clusters would be many more than models.
     values, vectors = np.linalg.eigh(totals @ totals.T / singles.shape[1] ** 2)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    draws = np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
-    # The mean of each draw and its mirror image is unbiased with fewer draws.
-    changes = np.concatenate([draws, -draws]) @ root.T
+    changes = _normal(len(means)) @ root.T
     return float((means + changes).max(axis=1).mean() - means.max())
+
+
+@cache
+def _normal(models: int) -> Floats:
+    """Normal numbers and their mirror images, draws by models: the same ones always, so an estimate does not vary."""
+    draws = np.random.default_rng(0).standard_normal((_DRAWS, models))
+    # The mean of each draw and its mirror image is unbiased with fewer draws.
+    return np.concatenate([draws, -draws])
