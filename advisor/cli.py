@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from advisor.commands.check import check
 from advisor.commands.compare import compare
 from advisor.commands.evaluate import evaluate
 from advisor.commands.lists import methods, tasks
@@ -22,7 +23,7 @@ from advisor.commands.select import select
 from advisor.commands.serve import serve
 from ensemble.errors import UniteError
 
-_CACHING = {"select", "profile", "evaluate"}
+_CACHING = {"select", "profile", "evaluate", "check"}
 """The commands that cache each response as soon as it is complete."""
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, serve, evaluate, compare, export, tasks, methods):
+for command in (select, profile, report, run, serve, evaluate, check, compare, export, tasks, methods):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

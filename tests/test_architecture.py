@@ -51,6 +51,7 @@ ORDER = {
         "production",
         "pipeline",
         "evaluation",
+        "check",
         "serving",
         "lm_eval",
         "demo",

@@ -6,7 +6,7 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from ensemble.saved.folder import STRATEGY_FILE, is_saved
 from reports.read.fields import Fields, read_lines
 
 _MOST_BYTES = 2**29
-"""The size limit of ``samples.jsonl``, from which a router learns."""
+"""The size limit of ``samples.jsonl``."""
 
 
 def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
@@ -120,7 +120,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         max_new_tokens,
         stop,
         _reader(root) if strategy.name in VOTES else None,
-        _learned(run, strategy.members) if strategy.name == "router" else ((), ()),
+        read_learned(run, strategy.members) if strategy.name == "router" else ((), ()),
     )
 
 
@@ -180,16 +180,14 @@ def _reader(root: Fields) -> AnswerReader:
     return AnswerReader(task.values.get("metric"), task.values.get("extract"), task.place)
 
 
-def _learned(run: Path, members: Sequence[str]) -> DevScores:
-    """The dev questions of a run, and every member's score on each of them."""
-    path = run / "samples.jsonl"
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        raise InputError(
-            f"{path}: a router learns from this file, and it is missing, or larger than {_MOST_BYTES >> 20} MiB; run "
-            "`advisor select` again"
-        )
+def read_learned(run: Path, members: Sequence[str]) -> DevScores:
+    """The dev questions of a run, and every member's score on each of them.
+
+    Raises:
+        InputError: ``samples.jsonl`` cannot be used.
+    """
     prompts, scores = [], []
-    for line in read_lines(path):
+    for line in sample_lines(run, "a router learns from this file"):
         if line.values.get("split") != "dev":
             continue
         line.check("prompt", "a text that is not empty", _is_prompt, required=True)
@@ -200,6 +198,24 @@ def _learned(run: Path, members: Sequence[str]) -> DevScores:
         prompts.append(line.values["prompt"])
         scores.append(tuple(float(part.values["score"]) for part in parts))
     return tuple(prompts), tuple(scores)
+
+
+def sample_lines(run: Path, use: str) -> Iterator[Fields]:
+    """The lines of a run's ``samples.jsonl``.
+
+    Args:
+        run: The folder.
+        use: What the file is needed for, for messages.
+
+    Raises:
+        InputError: The file is missing or too large, or a line is not a JSON object.
+    """
+    path = run / "samples.jsonl"
+    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        raise InputError(
+            f"{path}: {use}, and it is missing, or larger than {_MOST_BYTES >> 20} MiB; run `advisor select` again"
+        )
+    return read_lines(path)
 
 
 def _is_prompt(value: object) -> bool:
