@@ -19,11 +19,21 @@ from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
-from advisor.verify.advice import Advice, advise, close_candidates, fragile, misfit, moved_warning
+from advisor.verify.advice import (
+    Advice,
+    advise,
+    behind_server,
+    close_candidates,
+    fragile,
+    misfit,
+    moved_warning,
+    remote_in,
+    undecodable,
+)
+from advisor.verify.groups import group_warnings
 from advisor.verify.held_out import ChosenSet, choose
 from advisor.verify.recommendation import recommend
 from advisor.verify.responses import can_vote
-from advisor.verify.server_advice import behind_server, remote_in, undecodable
 from advisor.verify.strategies import AnsweredSplit, Compared, Strategy, compare_strategies, fitting_voters
 from advisor.verify.traces import trace_responses
 
@@ -123,12 +133,11 @@ def _with_recommendation(
     advice: Advice, compared: Compared, warning: str | None, config: RunConfig | LogsConfig
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    warnings = (warning, moved_warning(compared.moved))
-    return replace(
-        advice,
-        recommendation=recommend(compared.results, config.level, config.rules.min_gain),
-        warnings=tuple(each for each in warnings if each),
-    )
+    recommendation = recommend(compared.results, config.level, config.rules.min_gain)
+    told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
+    groups = [text for each in told for text in group_warnings(each.groups, config.level)]
+    warnings = (warning, moved_warning(compared.moved), *groups)
+    return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
 
 def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:

@@ -9,7 +9,7 @@ from test_selection import limits, pools, statuses
 from advisor.choose.race import ProfiledPool
 from advisor.choose.rules import select
 from advisor.records import Answer, Profile, Rules, Selection, Standing
-from advisor.verify.server_advice import behind_server, undecodable
+from advisor.verify.advice import behind_server, undecodable
 
 
 def pool(remote: str, **right: int) -> ProfiledPool:

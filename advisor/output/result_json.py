@@ -19,6 +19,7 @@ from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selec
 from advisor.statistics import Interval
 from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
+from advisor.verify.groups import GroupGain
 from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
 from advisor.verify.strategies import Strategy, StrategyResult
@@ -338,12 +339,24 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
         "p_value": result.gain.p_better,
         "p_adjusted": result.p_adjusted,
         "shown": result.shown,
+        "groups": [_group(each) for each in result.groups] or None,
         "gained": result.gained,
         "lost": result.lost,
         "calls_per_question": result.calls,
         "tokens_per_question": result.tokens,
         "seconds_per_question": result.seconds,
         "price_per_1000": result.price,
+    }
+
+
+def _group(gain: GroupGain) -> dict[str, Any]:
+    return {
+        "group": gain.group,
+        "n": gain.n,
+        "observed": gain.observed,
+        "gain": gain.points,
+        "gain_ci": list(gain.interval),
+        "shown": gain.shown,
     }
 
 

@@ -6,13 +6,14 @@ which decisions of the rules other questions could have changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.choose.rules import select
 from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
 from advisor.statistics import Interval, paired_intervals
 from advisor.verify.recommendation import Recommendation, describe_gain, few_questions
+from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import StrategyResult
 from reports.text import counted, p_value
 
@@ -83,9 +84,55 @@ def advise(
         return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
         return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
-    needed = None
+    needed = questions_range(together.gain, level)
     text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
     return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
+
+
+def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
+    """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates.
+
+    Args:
+        selection: The rules' outcome; a candidate behind a server is in the set.
+        remote: The names of all candidates behind a server.
+    """
+    best, *others = selection.selected
+    if not others:
+        left = len(selection.decisions) - 1
+        if not left:
+            return Advice("single", f"Use {best} alone: it is the only candidate that could be run.")
+        return Advice("single", f"By the rules no set can decode together: no other candidate fits {best}.")
+    on_server = [name for name in selection.selected if name in remote]
+    them = "them" if len(on_server) > 1 else "it"
+    return Advice(
+        "single",
+        f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
+        f"{_are(on_server)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no "
+        f"ensemble with {them} can be decoded token by token.",
+    )
+
+
+def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
+    """A sentence on candidates behind a server that voted without being in the set; None if no candidate did.
+
+    Args:
+        selection: The rules' outcome.
+        remote: The names of all candidates behind a server.
+        voters: The candidates of the vote and the router.
+    """
+    apart = [name for name in voters if name in remote]
+    if not apart or remote_in(selection, remote):
+        return None
+    return (
+        f"By the rules {join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
+        f"token by token: the set was chosen among the others and is also compared with {join(apart)} alone; a vote "
+        f"and a router were tried among {join(voters)}."
+    )
+
+
+def remote_in(selection: Selection, remote: Collection[str]) -> bool:
+    """Whether a candidate behind a server is in the set."""
+    return any(name in remote for name in selection.selected)
 
 
 def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
@@ -251,3 +298,7 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
         f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "
         f"they fit, but {why}."
     )
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -22,6 +22,7 @@ from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.tasks.task import Task, clusters_of
 from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.groups import GroupGain, group_gains
 from advisor.verify.responses import dev_scores
 from advisor.verify.votes import cascade_calls, codes_of, vote, vote_weights
 from ensemble.errors import InputError
@@ -99,6 +100,7 @@ class StrategyResult:
         p_adjusted: The one-sided p-value of no gain, after the correction for several strategies; None for a single
             model.
         shown: Whether the test shows that it is better than the best single model (``yes``), or worse (``no``).
+        groups: Its gain in each group of the questions that it answered; empty with fewer than two groups.
         calls: Responses that a question takes, on average.
         tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
         seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
@@ -116,6 +118,7 @@ class StrategyResult:
     lost: int
     p_adjusted: float | None
     shown: Shown
+    groups: tuple[GroupGain, ...]
     calls: float
     tokens: float | None
     seconds: float | None
@@ -207,7 +210,8 @@ def compare_strategies(
         shown: Shown = "not_yet"
         if p_better is not None and p_worse is not None:
             shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
-        results.append(_result(each, gain, p_better, shown, held_out, evidence.best, seed))
+        groups = evidence.groups(each, level)
+        results.append(_result(each, gain, p_better, shown, groups, held_out, evidence.best, seed))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.gain.points, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
@@ -244,12 +248,13 @@ class _Evidence:
                 check_same_questions(profiles[0], profile)
         learned, judged = (np.stack([scores(profile) for profile in profiles]) for profiles in splits)
         self.moved = _moved((learned, dev.task), (judged, held_out.task))
-        tasks: tuple[Task, ...] = (dev.task, held_out.task)
+        self._tasks: tuple[Task, ...] = (dev.task, held_out.task)
+        self._learned = dev.profiles
         if self.moved is not None:
-            learned, tasks = learned[:, :0], (held_out.task,)
+            learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
         self._dev = learned.shape[1]
-        self._clusters = clusters_of(*tasks)
+        self._clusters = clusters_of(*self._tasks)
         # The first of equally good ones.
         self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
 
@@ -257,15 +262,47 @@ class _Evidence:
         """The gain of a strategy."""
         members = [name for name in answered.strategy.members if name in self.models]
         order = [self.models.index(name) for name in dict.fromkeys((*members, *self.models))]
-        own, is_answered = scores(answered.profile), np.arange(self._scores.shape[1]) >= self._dev
-        if answered.dev is not None and self._dev:
-            own, is_answered = np.concatenate([scores(answered.dev), own]), np.ones_like(is_answered)
-        found = estimate_gain(self._scores[order], own, is_answered, self._clusters)
+        own, is_answered = self._answers(answered)
         # Equal scores are no gain, whatever the estimate expects of patterns that are rare.
-        if np.array_equal(own, self._scores[self.models.index(self.best)][is_answered]):
+        is_equal = np.array_equal(own, self._baseline[is_answered])
+        found = estimate_gain(
+            self._scores[order], own, is_answered, self._clusters, len(members), self._passed_over(members)
+        )
+        if is_equal:
             return replace(found, points=0.0, observed=0.0)
         # A single model has the same luck as the one that it is compared with.
         return replace(found, points=found.observed) if answered.strategy.name == "single" else found
+
+    def groups(self, answered: _Answered, level: float) -> tuple[GroupGain, ...]:
+        """The gain of a strategy in each group of the questions that it answered."""
+        own, is_answered = self._answers(answered)
+        groups = [example.group for task in self._tasks for example in task.examples]
+        places = np.flatnonzero(is_answered)
+        return group_gains(
+            own - self._baseline[is_answered],
+            [groups[place] for place in places],
+            None if self._clusters is None else [self._clusters[place] for place in places],
+            level,
+        )
+
+    @property
+    def _baseline(self) -> Floats:
+        """The scores of the best single model."""
+        own: Floats = self._scores[self.models.index(self.best)]
+        return own
+
+    def _answers(self, answered: _Answered) -> tuple[Floats, NDArray[np.bool_]]:
+        """The scores of a strategy, and whether it answered each question."""
+        if answered.dev is not None and self._dev:
+            own = np.concatenate([scores(answered.dev), scores(answered.profile)])
+            return own, np.ones(self._scores.shape[1], dtype=bool)
+        return scores(answered.profile), np.arange(self._scores.shape[1]) >= self._dev
+
+    def _passed_over(self, members: Sequence[str]) -> Floats | None:
+        """The dev scores of the models that would be members if they had been more accurate there."""
+        least = min((self._learned[name].accuracy for name in members if name in self._learned), default=0.0)
+        others = [each for name, each in self._learned.items() if name not in members and each.accuracy <= least]
+        return np.stack([scores(each) for each in others]) if others and len(members) > 1 else None
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -314,6 +351,7 @@ def _result(
     gain: Gain,
     p_adjusted: float | None,
     shown: Shown,
+    groups: tuple[GroupGain, ...],
     held_out: AnsweredSplit,
     best: str,
     seed: int,
@@ -340,6 +378,7 @@ def _result(
         lost=int((differences < 0).sum()),
         p_adjusted=p_adjusted,
         shown=shown,
+        groups=groups,
         calls=sum(asked.values()),
         tokens=_mean_of(asked, costs, n, "tokens"),
         seconds=seconds,
