@@ -82,7 +82,9 @@ def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     result = together(gained=60, lost=40, both=361, n=500, tries=30)
     advice = advise(FITTING, result)
     assert advice.verdict == "cannot_tell"
-    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
+    assert (
+        f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
+    )
 
 
 def test_the_level_is_an_option() -> None:

@@ -13,6 +13,7 @@ from advisor.choose.rules import select
 from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
 from advisor.statistics import Interval, paired_intervals
 from advisor.verify.recommendation import Recommendation, describe_gain, few_questions
+from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import StrategyResult
 from reports.text import counted, p_value
 
@@ -83,7 +84,9 @@ def advise(
         return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
         return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
-    needed = None
+    # Dev questions that the set answered, too, are not held out.
+    others = together.gain.answered - len(together.profile.answers)
+    needed = questions_range(together.gain, level, others)
     text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
     return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
 
