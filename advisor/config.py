@@ -12,7 +12,7 @@ from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
 from advisor.logs.streams import Notes
 from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.records import LEVEL, TRIES, Rules
+from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.servers.address import ServerAddress
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
@@ -96,6 +96,7 @@ class RunConfig:
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
         verify_on: The questions on which sets decode together, one of VERIFY_ON.
+        until_sure: Whether the held-out questions are asked in batches, until the test shows a difference.
     """
 
     candidates: tuple[PoolEntry, ...]
@@ -112,6 +113,7 @@ class RunConfig:
     method: str = DEFAULT
     k: int = 10
     verify_on: VerifyOn = "held_out"
+    until_sure: bool = False
 
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
@@ -146,17 +148,26 @@ class RunConfig:
         check_choice("--verify-on", verify_on, VERIFY_ON)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
         search = _value_of_switch(options, "search", "tries", TRIES)
+        most = _value_of_switch(options, "until_sure", "max_questions", MOST_QUESTIONS)
         # Checked before the task is loaded as well, because that may take a download.
         check_method(method, k)
         check_seed(seed)
         _check_levels(race, level, search)
+        if most is not None:
+            if most < 1:
+                raise InputError(f"--max-questions {most}: give at least 1")
+            if options.get("no_verify"):
+                raise InputError(
+                    "--until-sure asks held-out questions, but --no-verify asks none; leave out one of them"
+                )
         candidates = read_pool(options["pool"])
         check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()
         held_out = None
         if not options.get("no_verify"):
-            held_out = load_split(options, "held_out")
+            # With a limit they come in the order of the seed, so that the first ones are a sample of all.
+            held_out = load_split(options if most is None else {**options, "limit": most}, "held_out")
             held_out.check_allowed()
             # A held-out split never has a question of the dev split, but it may have those of another split.
             if dev.split != "dev":
@@ -176,6 +187,7 @@ class RunConfig:
             method=method,
             k=k,
             verify_on=verify_on,
+            until_sure=most is not None,
         )
 
 
@@ -357,9 +369,10 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "search"):
+    for name in ("pool", "race", "search", "until_sure"):
         if options.get(name):
-            raise InputError(f"--{name} runs models, but --{source} {what}; leave out one of them")
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} runs models, but --{source} {what}; leave out one of them")
 
 
 def split_names(names: str) -> tuple[str, ...]:
@@ -403,8 +416,8 @@ def _value_of_switch(options: Mapping[str, Any], switch: str, name: str, default
     """The value of an option that goes with a switch; None if the switch is off."""
     value, is_on = options.get(name), options.get(switch)
     if value is not None and not is_on:
-        option = f"--{name.replace('_', '-')}"
-        raise InputError(f"{option} {value:g} has no effect without --{switch}; add --{switch}, or leave out {option}")
+        option, needed = (f"--{each.replace('_', '-')}" for each in (name, switch))
+        raise InputError(f"{option} {value:g} has no effect without {needed}; add {needed}, or leave out {option}")
     if not is_on:
         return None
     return default if value is None else value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from advisor.choose.published import read_standings
-from advisor.choose.race import profile_candidates
+from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import select
 from advisor.compare.calibration import chance_of
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
@@ -16,7 +17,7 @@ from advisor.output.result_json import Outcome, task_info
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Rules, signed
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
@@ -30,15 +31,39 @@ from advisor.verify.advice import (
     remote_in,
     undecodable,
 )
+from advisor.verify.gain import Gain
 from advisor.verify.groups import group_warnings
 from advisor.verify.held_out import ChosenSet, choose
 from advisor.verify.recommendation import recommend
 from advisor.verify.responses import can_vote
-from advisor.verify.strategies import AnsweredSplit, Compared, Strategy, compare_strategies, fitting_voters
+from advisor.verify.sequential import (
+    Look,
+    first_questions,
+    look_until_sure,
+    looks_in_words,
+    planned_looks,
+    questions_id,
+    with_earlier,
+)
+from advisor.verify.strategies import (
+    AnsweredSplit,
+    Compared,
+    Strategy,
+    StrategyResult,
+    compare_strategies,
+    fitting_voters,
+)
 from advisor.verify.traces import trace_responses
+from reports.text import counted, p_value
 
 
-def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Engine | None = None) -> Outcome:
+def run(
+    config: RunConfig,
+    cache: ResponseCache,
+    progress: Progress,
+    engine: Engine | None = None,
+    earlier: Sequence[Look] = (),
+) -> Outcome:
     """Do the whole job.
 
     Args:
@@ -46,13 +71,16 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         cache: The response cache.
         progress: Shows progress and messages.
         engine: Runs the models; None for this process.
+        earlier: The looks of earlier runs at held-out questions.
 
     Raises:
         InputError: A candidate cannot be used. No candidate has been run then.
         UniteError: All candidates failed.
     """
     profiler = Profiler(config, cache, progress, engine=engine)
-    chosen = choose(config, profile_candidates(config, profiler, progress), profiler, progress)
+    candidates = profile_candidates(config, profiler, progress)
+    # From here on the held-out questions are those that were asked.
+    config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
     pool, selection, verified = chosen.pool, chosen.selection, chosen.verified
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name = {profile.model: profile for profile in profiles}
@@ -63,7 +91,6 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
     # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
-    compared = _strategies(config, chosen)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     warning = misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev))
     return Outcome(
@@ -73,7 +100,7 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
-        advice=_advise(config, chosen, compared, warning),
+        advice=_advise(config, chosen, compared, looks, warning),
         task=config.dev,
         profiles=tuple(profiles),
         dropped=tuple(pool.dropped.values()),
@@ -87,11 +114,67 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         strategies=compared.results,
         level=config.level,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
+        looks=with_earlier(looks, earlier),
         provenance=provenance.of_run(config, profiler.identities),
     )
 
 
-def _strategies(config: RunConfig, chosen: ChosenSet) -> Compared:
+def _verify(
+    config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress, earlier: Sequence[Look]
+) -> tuple[RunConfig, ChosenSet, Compared, tuple[Look, ...]]:
+    """Choose a set and compare strategies on the held-out questions: on all, or in batches until the test is sure.
+
+    Returns:
+        The run with the questions that were asked, the set, the strategies, and the looks; no looks if nothing was
+        tested.
+    """
+    whole = config.held_out
+    if whole is None:
+        return config, choose(config, pool, profiler, progress), Compared(), ()
+    questions = len(whole.examples)
+    plan = planned_looks(questions) if config.until_sure else (questions,)
+    asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
+
+    def ask(n: int) -> tuple[RunConfig, ChosenSet, Compared]:
+        if n not in asked:
+            part = replace(config, held_out=first_questions(whole, n))
+            # What was answered before is in the cache, on dev as well.
+            chosen = choose(part, pool, profiler, progress)
+            asked[n] = part, chosen, _strategies(part, chosen)
+        return asked[n]
+
+    tested = _tested(*ask(plan[0]))
+    if tested is None:
+        if config.until_sure:
+            progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
+        return *ask(questions), ()
+    strategy = tested.strategy
+
+    def verify(n: int) -> Gain | None:
+        found = _tested(*ask(n))
+        # If a member fails in a later batch, another set is left.
+        if found is None or found.strategy != strategy:
+            return None
+        if config.until_sure:
+            gain = found.gain
+            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+        return found.gain
+
+    blank = Look(questions_id(whole), strategy.members, strategy.name, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
+    looks = look_until_sure(verify, blank, earlier, config.level)
+    part, chosen, _ = asked[max(asked)]
+    return part, chosen, _strategies(part, chosen, looks[-1]), looks
+
+
+def _tested(config: RunConfig, chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
+    """What looks test: the set that decodes together, or the cascade of all voters. The dev questions choose both."""
+    members = (chosen.selection.selected, chosen.voters)
+    wanted = list(zip((config.method, "cascade"), members, strict=True))
+    found = {(each.strategy.name, each.strategy.members): each for each in compared.results}
+    return next((found[each] for each in wanted if each in found), None)
+
+
+def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) -> Compared:
     """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return Compared()
@@ -107,12 +190,15 @@ def _strategies(config: RunConfig, chosen: ChosenSet) -> Compared:
         can_vote=can_vote(config.held_out),
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried or ()) or 1,
+        look=look,
         level=config.level,
         seed=config.seed,
     )
 
 
-def _advise(config: RunConfig, chosen: ChosenSet, compared: Compared, warning: str | None) -> Advice:
+def _advise(
+    config: RunConfig, chosen: ChosenSet, compared: Compared, looks: Sequence[Look], warning: str | None
+) -> Advice:
     """The verdict on the chosen set, with the result of a search, and the recommendation."""
     remote = chosen.pool.remote
     if remote_in(chosen.selection, remote):
@@ -124,19 +210,20 @@ def _advise(config: RunConfig, chosen: ChosenSet, compared: Compared, warning: s
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.searched and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, away, chosen.searched, only, trouble)
+    parts = (advice.text, looks_in_words(looks), away, chosen.searched, only, trouble)
     text = " ".join(part for part in parts if part)
-    return _with_recommendation(replace(advice, text=text), compared, warning, config)
+    notes = (looks[-1].note if looks else None, warning)
+    return _with_recommendation(replace(advice, text=text), compared, notes, config)
 
 
 def _with_recommendation(
-    advice: Advice, compared: Compared, warning: str | None, config: RunConfig | LogsConfig
+    advice: Advice, compared: Compared, notes: Sequence[str | None], config: RunConfig | LogsConfig
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
     recommendation = recommend(compared.results, config.level, config.rules.min_gain)
     told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
     groups = [text for each in told for text in group_warnings(each.groups, config.level)]
-    warnings = (warning, moved_warning(compared.moved), *groups)
+    warnings = (*notes, moved_warning(compared.moved), *groups)
     return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
 
@@ -178,7 +265,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(advise(selection, on_logs=True), compared, warning, config),
+        advice=_with_recommendation(advise(selection, on_logs=True), compared, (warning,), config),
         task=dev.task,
         profiles=tuple(profiles),
         intervals={profile.model: accuracy_interval(profile, seed=config.seed) for profile in profiles},

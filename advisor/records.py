@@ -18,6 +18,9 @@ LEVEL = 0.05
 """The accepted probability of a false alarm by default; intervals have the confidence 1 - LEVEL."""
 TRIES = 4
 """Sets that a search decodes by default, the one that the rules choose included."""
+MOST_QUESTIONS = 850
+"""Held-out questions that a run with --until-sure asks at most by default: enough to show a gain of 5 points with a
+probability of 0.95 (`python -m benchmarks.advice`, `sequential_power_gain5`)."""
 TOLERANCE = 1e-9
 """How far a figure may exceed a limit and still count as within it, in the figure's own unit."""
 

@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from scipy import optimize, special, stats
 
-from advisor.records import LEVEL
+from advisor.records import LEVEL, MOST_QUESTIONS
 from advisor.statistics import Floats
 from advisor.verify.gain import Gain, estimate_gain
-from advisor.verify.sequential import MOST_QUESTIONS, Look, look_until_sure, planned_looks, questions_range
+from advisor.verify.sequential import Look, look_until_sure, planned_looks, questions_range
 from benchmarks._measure import Figure
 
 DEV = 300
@@ -142,7 +142,7 @@ def sequential_figures(count: int) -> Iterator[Figure]:
 def _run(case: Case, count: int) -> list[Look]:
     """The last look of each run."""
     chance, plan = np.random.default_rng(0), planned_looks(MOST_QUESTIONS)
-    blank = Look("", ("set",), "unite", 1, plan, plan[-1], 1.0, 1.0, 0.0, 1, "")
+    blank = Look("", ("set",), "unite", 1, plan, plan[-1], 1.0, 1.0, 0.0, 1)
     return [_last(case, case.draw(MOST_QUESTIONS, chance), blank) for _ in range(count)]
 
 

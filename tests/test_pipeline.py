@@ -239,6 +239,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "ensemble",
             "strategies",
             "advice",
+            "looks",
             "provenance",
         )
     ]

@@ -133,6 +133,13 @@ Tries = Annotated[
     int | None,
     typer.Option("--tries", help="Sets that --search decodes, with the one of the rules.", show_default="4"),
 ]
+UntilSure = Annotated[
+    bool, typer.Option("--until-sure", help="Ask held-out questions in batches until the test shows a difference.")
+]
+MaxQuestions = Annotated[
+    int | None,
+    typer.Option("--max-questions", help="Held-out questions that --until-sure asks at most.", show_default="850"),
+]
 KeyNames = Annotated[
     list[str] | None,
     typer.Option(

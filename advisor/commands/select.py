@@ -41,6 +41,8 @@ def select(
     level: opt.Level = 0.05,
     min_gain: opt.MinGain = 0.0,
     verify_on: opt.VerifyOn = "held_out",
+    until_sure: opt.UntilSure = False,
+    max_questions: opt.MaxQuestions = None,
     method: opt.Method = "unite",
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
@@ -72,6 +74,7 @@ def select(
     from advisor.pipeline import run, run_on_logs, run_on_numbers
     from advisor.progress import Progress
     from advisor.session import open_session
+    from advisor.verify.sequential import looks_or_note
     from reports import write_report
 
     command = opt.command_line()
@@ -89,7 +92,7 @@ def select(
         # Before the hours of work, not after them.
         check_out(folder)
         with open_session(config, progress) as (cache, run_engine):
-            outcome = run(config, cache, progress, run_engine)
+            outcome = run(config, cache, progress, run_engine, looks_or_note(folder, progress))
     result = result_of(outcome)
     write_run(folder, result, samples_of(outcome))
     report = write_report(folder)

@@ -22,6 +22,7 @@ from advisor.verify.advice import Advice, Margin
 from advisor.verify.groups import GroupGain
 from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
+from advisor.verify.sequential import Look
 from advisor.verify.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
 from ensemble.files import exists
@@ -58,6 +59,7 @@ class Outcome:
         strategies: All strategies on the held-out questions, the best first.
         level: The probability that a true gain is beyond one end of its interval.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
+        looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
         provenance: What is needed to repeat the run.
     """
 
@@ -81,6 +83,7 @@ class Outcome:
     strategies: tuple[StrategyResult, ...] = ()
     level: float = LEVEL
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    looks: tuple[Look, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -122,6 +125,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
         "advice": {**asdict(outcome.advice), "recommendation": _recommendation(outcome.advice.recommendation)},
+        "looks": [asdict(look) for look in outcome.looks],
         "provenance": dict(outcome.provenance),
     }
 

@@ -84,7 +84,9 @@ def advise(
         return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
         return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
-    needed = questions_range(together.gain, level)
+    # Dev questions that the set answered, too, are not held out.
+    others = together.gain.answered - len(together.profile.answers)
+    needed = questions_range(together.gain, level, others)
     text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
     return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
 

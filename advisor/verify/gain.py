@@ -43,6 +43,8 @@ class Gain:
         answered: Those that the strategy answered, too.
         share: The share of the squared error that only more answers of the strategy make smaller, 0 to 1; the rest
             depends on the number of all questions.
+        stretch: Factor of the interval's width, at least 1: above 1 if the data was looked at before, so that the
+            intervals of all looks together have their confidence (Jennison and Turnbull 1989, JRSS B 51(3)).
     """
 
     points: float
@@ -52,6 +54,7 @@ class Gain:
     questions: int
     answered: int
     share: float = 1.0
+    stretch: float = 1.0
 
     @property
     def p_better(self) -> float:
@@ -66,12 +69,13 @@ class Gain:
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
 
-        It lies above 0 exactly if `p_better` is below the level, and below 0 exactly if `p_worse` is.
+        It lies above 0 exactly if `p_better` is below the level, and below 0 exactly if `p_worse` is; if the data was
+        looked at before, exactly if the p-value that is corrected for that is.
 
         Args:
             level: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
-        half = float(special.stdtrit(self.freedom, 1 - level)) * self.error
+        half = float(special.stdtrit(self.freedom, 1 - level)) * self.error * self.stretch
         return max(-100.0, self.observed - half), min(100.0, self.points + half)
 
 

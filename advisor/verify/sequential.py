@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize, stats
 
+from advisor.progress import Progress
 from advisor.records import LEVEL
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
@@ -29,9 +30,6 @@ from ensemble.errors import InputError
 from reports.read.fields import Fields, read_object
 from reports.text import counted
 
-MOST_QUESTIONS = 850
-"""Held-out questions of a run with --until-sure by default: they show a gain of 5 points with a probability of at least
-0.94 (`benchmarks._sequential`). More would lower the limits of the first looks."""
 FIRST_LOOK = 100
 """Questions before the first look: with fewer, the estimate's distribution is too far from Student's."""
 _GROWTH = 1.5
@@ -52,7 +50,7 @@ _MOST_LOOKS = 10_000
 _MOST_IN_LIST = 100
 _MOST_COUNT = 10**9
 _LONGEST_NAME = 4096
-_WAY_OUT = "remove it, or give another --out"
+_WAY_OUT = "its looks are not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class Look:
         p_value: One-sided, of no gain, without any correction.
         p_worse: One-sided, of no loss, likewise.
         limit: A p-value up to this limit ends the test.
-        test: The number of the test among all on these questions, from 1; the looks of one plan are one test.
-        at: When it happened first, in ISO 8601.
+        test: The number of the test among all on these questions, from 1; the looks of one plan are one test. There is
+            no time, so that a run that is repeated writes the same bytes.
     """
 
     questions: str
@@ -83,7 +81,6 @@ class Look:
     p_worse: float
     limit: float
     test: int
-    at: str
 
     @property
     def is_sure(self) -> bool:
@@ -92,7 +89,7 @@ class Look:
 
     @property
     def inputs(self) -> tuple[object, ...]:
-        """What a run with the same inputs has, too: without the limit, which depends on the level, and the time."""
+        """What a run with the same inputs has, too: without the limit, which depends on the level."""
         return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_value, self.p_worse
 
     def corrected(self, p_value: float) -> float:
@@ -106,6 +103,16 @@ class Look:
         """
         plan = self.plan[: self.plan.index(self.n) + 1]
         return min(1.0, self.test * _level_of(p_value, plan, self.plan[-1]))
+
+    def stretch(self, level: float, freedom: float) -> float:
+        """How much wider intervals at this look are than without other looks and tests.
+
+        Args:
+            level: The probability that the truth is beyond one end at any look, in (0, 0.5).
+            freedom: Degrees of freedom of Student's t distribution.
+        """
+        limit = limits_of(self.plan, level / self.test)[self.plan.index(self.n)]
+        return float(stats.t.isf(limit, freedom) / stats.t.isf(level, freedom))
 
     @property
     def note(self) -> str | None:
@@ -201,20 +208,20 @@ def _level_of(p_value: float, plan: tuple[int, ...], questions: int) -> float:
 
 
 def look_until_sure(
-    verify: Callable[[int], Gain], blank: Look, earlier: Sequence[Look] = (), level: float = LEVEL
+    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = (), level: float = LEVEL
 ) -> tuple[Look, ...]:
     """Ask in batches until the test shows that the set is better, or worse, or until all questions are asked.
 
     Args:
-        verify: Asks the first questions, as many as it is given, and estimates the gain. Answers that it has already
-            are not asked again.
+        verify: Asks the first questions, as many as it is given, and estimates the gain; None if the set failed, which
+            ends the test, too.
         blank: What all looks have in common; its figures are ignored.
         earlier: The looks of earlier runs.
         level: The accepted probability of "better" although nothing is gained, and of "worse" although nothing is
             lost, in (0, 0.5).
 
     Returns:
-        The looks, at least one. The last one is the result.
+        The looks; the last one is the result.
     """
     same = [look for look in earlier if look.questions == blank.questions]
     seen = {look.inputs: look for look in same}
@@ -223,19 +230,22 @@ def look_until_sure(
     limits: tuple[float, ...] = ()
     looks: list[Look] = []
     for place, n in enumerate(blank.plan):
-        gain = verify(n)
+        if (gain := verify(n)) is None:
+            break
         look = replace(blank, n=n, p_value=gain.p_better, p_worse=gain.p_worse)
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)
             limits = limits_of(blank.plan, level / test)
-        looks.append(replace(look, limit=limits[place], test=test, at=known.at if known else blank.at))
+        looks.append(replace(look, limit=limits[place], test=test))
         if looks[-1].is_sure:
             break
     return tuple(looks)
 
 
-def questions_range(gain: Gain, level: float = LEVEL, power: float = 0.8) -> tuple[int, int | None] | None:
+def questions_range(
+    gain: Gain, level: float = LEVEL, others: int = 0, power: float = 0.8
+) -> tuple[int, int | None] | None:
     """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
 
     The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
@@ -245,15 +255,17 @@ def questions_range(gain: Gain, level: float = LEVEL, power: float = 0.8) -> tup
     Args:
         gain: The estimate; the number of questions that only single models answered stays as it is.
         level: The level of the one-sided test, in (0, 0.5).
+        others: Questions that the strategy answered and that are not held out.
         power: The probability to show the gain, in (0.5, 1).
 
     Returns:
-        The lowest and the highest number of questions that the strategy answers, in all; None in place of the highest
-        if it has no bound, because there may be no gain. None in place of both if a gain is unlikely.
+        The lowest and the highest number of held-out questions, in all; None in place of the highest if it has no
+        bound, because there may be no gain. None in place of both if a gain is unlikely. The lowest may be below those
+        that were asked: then the gain may be large, and the questions so far had bad luck.
     """
     least, largest = _likely_gains(gain, level)
     low, high = (_questions_for(end, gain, level, power) for end in (largest, least))
-    return None if low is None else (low, high)
+    return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
 
 
 def _likely_gains(gain: Gain, level: float) -> Interval:
@@ -285,6 +297,25 @@ def _questions_for(true: float, gain: Gain, level: float, power: float) -> int |
     return 1 + bisect.bisect_left(range(1, _MOST_NEEDED), True, key=shows)
 
 
+def looks_in_words(looks: Sequence[Look]) -> str | None:
+    """A sentence on how many questions were asked; None for a run without batches."""
+    if not looks or len(looks[0].plan) == 1:
+        return None
+    last = looks[-1]
+    if last.is_sure:
+        return (
+            f"The questions were asked in batches until the test was sure, after {last.n} of at most {last.plan[-1]}."
+        )
+    return f"The questions were asked in batches, and the test is not sure after all {last.n}."
+
+
+def first_questions(task: Task, n: int) -> Task:
+    """The task with its first questions only."""
+    if n >= len(task.examples):
+        return task
+    return replace(task, examples=task.examples[:n], signature=replace(task.signature, n=n))
+
+
 def with_earlier(looks: Sequence[Look], earlier: Sequence[Look]) -> tuple[Look, ...]:
     """The looks of earlier runs and those of this one, each once."""
     seen = {look.inputs for look in looks}
@@ -308,9 +339,19 @@ def read_looks(run: Path) -> tuple[Look, ...]:
     return tuple(map(_read_look, parts))
 
 
+def looks_or_note(run: Path, progress: Progress) -> tuple[Look, ...]:
+    """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
+    try:
+        return read_looks(run)
+    except InputError as error:
+        # The new run replaces the file anyway.
+        progress.say(str(error))
+        return ()
+
+
 def _read_look(fields: Fields) -> Look:
     chances = ("p_value", "p_worse", "limit")
-    for name in ("questions", "method", "at"):
+    for name in ("questions", "method"):
         fields.check(name, "a short text", _is_name, required=True)
     for name in chances:
         fields.check(name, "a probability", _is_probability, required=True)
@@ -332,7 +373,6 @@ def _read_look(fields: Fields) -> Look:
         p_worse=float(values["p_worse"]),
         limit=float(values["limit"]),
         test=values["test"],
-        at=values["at"],
     )
 
 

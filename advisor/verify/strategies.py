@@ -24,6 +24,7 @@ from advisor.tasks.task import Task, clusters_of
 from advisor.verify.gain import Gain, estimate_gain
 from advisor.verify.groups import GroupGain, group_gains
 from advisor.verify.responses import dev_scores
+from advisor.verify.sequential import Look
 from advisor.verify.votes import cascade_calls, codes_of, vote, vote_weights
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
@@ -154,7 +155,7 @@ def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]
     return tuple(profile.model for profile in close[: rules.max_calls])
 
 
-def compare_strategies(
+def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
     dev: AnsweredSplit,
     held_out: AnsweredSplit,
     voters: Sequence[str],
@@ -162,6 +163,7 @@ def compare_strategies(
     can_vote: bool,
     draws: Mapping[str, Sequence[Profile]] | None = None,
     tries: int = 1,
+    look: Look | None = None,
     level: float = LEVEL,
     seed: int = 0,
 ) -> Compared:
@@ -179,6 +181,8 @@ def compare_strategies(
         draws: Several responses of a model to each held-out question, by name.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
+        look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
+            there were none.
         level: The accepted probability of a false alarm in each family, between 0 and 0.5.
         seed: The seed of the resampling of graded scores.
 
@@ -203,8 +207,13 @@ def compare_strategies(
         answers.append(_self_consistency(first, draws[first]))
     gains = [evidence.gain(each) for each in answers]
     uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
-    better = _adjusted(answers, [min(1.0, gain.p_better * n) for gain, n in zip(gains, uses_tries, strict=True)])
-    worse = _adjusted(answers, [min(1.0, gain.p_worse * n) for gain, n in zip(gains, uses_tries, strict=True)])
+    corrected = float if look is None else look.corrected
+    if look is not None:
+        gains = [replace(gain, stretch=look.stretch(level, gain.freedom)) for gain in gains]
+    better, worse = (
+        _adjusted(answers, [corrected(min(1.0, p_value * n)) for p_value, n in zip(p_values, uses_tries, strict=True)])
+        for p_values in ([gain.p_better for gain in gains], [gain.p_worse for gain in gains])
+    )
     results = []
     for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"

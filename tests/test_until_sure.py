@@ -1,0 +1,155 @@
+"""``advisor select --until-sure``: batches, runs that are repeated, and held-out questions that are not fresh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from advisor.verify.gain import Gain
+from advisor.verify.sequential import Look, look_until_sure
+
+if TYPE_CHECKING:
+    from pools import Place, Ran
+
+pytest_plugins = ["pools"]
+
+QUESTIONS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 31)]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.verify.sequential.FIRST_LOOK", 4)
+
+
+@pytest.fixture
+def job(place: Place, models: Path) -> Place:
+    """A task with 15 dev and 15 held-out questions, and a pool of two models that fit each other."""
+    place.task(QUESTIONS)
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    return place
+
+
+def select(place: Place, *options: str) -> Ran:
+    ran = place.advisor(
+        *("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100"),
+        *("--max-length-ratio", "1000000", "--out", "run", *options),
+    )
+    assert ran.status == 0, ran.err
+    return ran
+
+
+def result_in(place: Place) -> dict[str, Any]:
+    return json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+
+
+def held_out_in(place: Place) -> list[str]:
+    lines = (place.folder / "run" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return [sample["id"] for sample in map(json.loads, lines) if sample["split"] == "held_out"]
+
+
+def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Make the gain certain as soon as so many questions are asked."""
+
+    def looks(verify: Callable[[int], Gain | None], blank: Look, *rest: Any) -> Sequence[Look]:
+        def better(asked: int) -> Gain | None:
+            gain = verify(asked)
+            return gain if gain is None or asked < n else replace(gain, points=50.0, observed=50.0, error=1.0)
+
+        return look_until_sure(better, blank, *rest)
+
+    monkeypatch.setattr("advisor.pipeline.look_until_sure", looks)
+
+
+def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None:
+    select(job, "--until-sure")
+    result = result_in(job)
+    assert [look["n"] for look in result["looks"]] == [4, 6, 9, 15]
+    assert len(held_out_in(job)) == result["ensemble"]["n"] == 15
+    assert "the test is not sure after all 15" in result["advice"]["text"]
+
+
+def test_no_more_questions_are_asked_when_the_test_is_sure(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sure_at(monkeypatch, 6)
+    select(job, "--until-sure")
+    result = result_in(job)
+    assert [look["n"] for look in result["looks"]] == [4, 6]
+    assert len(held_out_in(job)) == result["ensemble"]["n"] == 6
+    assert "after 6 of at most 15" in result["advice"]["text"]
+
+
+def test_the_first_questions_are_those_that_a_limit_asks(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    select(job, "--limit", "6")
+    limited = held_out_in(job)
+    (job.folder / "run" / "result.json").unlink()
+    sure_at(monkeypatch, 6)
+    select(job, "--until-sure")
+    assert held_out_in(job) == limited
+
+
+def test_a_maximum_bounds_the_held_out_questions_and_a_limit_those_of_dev(job: Place) -> None:
+    select(job, "--until-sure", "--max-questions", "9", "--limit", "5")
+    result = result_in(job)
+    assert result["task"]["n"] == 5
+    assert len(held_out_in(job)) == 9
+
+
+def test_a_repeated_run_gives_the_same_result(job: Place) -> None:
+    select(job, "--until-sure")
+    first = result_in(job)
+    select(job, "--until-sure")
+    assert result_in(job) == first
+
+
+def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) -> None:
+    select(job)
+    first = result_in(job)
+    select(job, "--k", "5")
+    second = result_in(job)
+    assert [look["test"] for look in second["looks"]] == [1, 2]
+    assert second["looks"][0] == first["looks"][0]
+    [warning] = [text for text in second["advice"]["warnings"] if "looked at" in text]
+    assert "looked at 1 time before" in warning
+    assert not any("looked at" in text for text in first["advice"]["warnings"])
+    plain = next(each for each in second["strategies"] if each["strategy"] == "unite")
+    assert plain["p_adjusted"] == pytest.approx(min(1.0, 2 * plain["p_value"]))
+
+
+def test_looks_that_cannot_be_read_are_left_out_with_a_note(job: Place) -> None:
+    select(job)
+    damaged = result_in(job)
+    damaged["looks"][0]["members"] = ["\x1b[2J"]
+    (job.folder / "run" / "result.json").write_text(json.dumps(damaged), encoding="utf-8")
+    ran = select(job)
+    assert "looks[0]: members should be a list of names; its looks are not counted" in " ".join(ran.err.split())
+    assert "\x1b[2J" not in ran.err
+    assert [look["test"] for look in result_in(job)["looks"]] == [1]
+
+
+def test_without_a_set_all_questions_are_asked_at_once(place: Place, models: Path) -> None:
+    place.task(QUESTIONS)
+    place.pool(str(models / "alpha"))
+    ran = select(place, "--until-sure")
+    assert "has no set or vote to test" in " ".join(ran.err.split())
+    assert result_in(place)["looks"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--max-questions", "9"), "--max-questions 9 has no effect without --until-sure"),
+        (("--until-sure", "--max-questions", "0"), "--max-questions 0: give at least 1"),
+        (("--until-sure", "--no-verify"), "--until-sure asks held-out questions, but --no-verify asks none"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(job: Place, options: tuple[str, ...], line: str) -> None:
+    assert line in job.refused("select", "--pool", "models.txt", "--task", "task.yaml", *options)
+
+
+def test_numbers_without_models_cannot_be_asked_for_more(place: Place) -> None:
+    place.write("numbers.json", "{}")
+    assert "--until-sure runs models" in place.refused("select", "--profiles", "numbers.json", "--until-sure")
