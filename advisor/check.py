@@ -362,6 +362,7 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "accuracy_in_run": promise.accuracy,
         "change": accuracy - promise.accuracy,
         "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
+        "errors": profile.errors,
         "best_single": fresh.single.accuracy,
         "best_single_model": promise.best_single,
         "text": _text(promise, fresh, found, gain, accuracy, level),
@@ -400,6 +401,10 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     if found.outcome == "unsure":
         more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
         parts.append(f"{more} would tell.")
+    if errors := fresh.strategy.errors:
+        parts.append(
+            f"{counted(errors, 'question')} without a response {'counts' if errors == 1 else 'count'} as wrong."
+        )
     if fresh.left_out:
         parts.append(f"Left out, because the run has them: {counted(fresh.left_out, 'question')}.")
     return " ".join(parts)

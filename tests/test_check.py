@@ -244,6 +244,20 @@ def test_a_single_model_is_checked_against_its_accuracy_in_the_run(vote: Place) 
         assert found["change"] == pytest.approx(found["accuracy"] - found["accuracy_in_run"])
 
 
+def test_questions_without_a_response_are_counted_and_said(vote: Place) -> None:
+    shutil.copytree(vote.folder / "run", vote.folder / "new")
+    lines = [json.loads(line) for line in (vote.folder / "run" / "samples.jsonl").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line["prompt"] = f"New {line['prompt']}"
+        failed = {"score": 0, "finish_reason": "error", "error": "timeout", "extracted": None, "text": None}
+        if number < 5:
+            line["responses"] = {name: {**answer, **failed} for name, answer in line["responses"].items()}
+    vote.write("new/samples.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
+    _, found = check(vote, "--logs", "new")
+    assert (found["n"], found["errors"]) == (600, 5)
+    assert "5 questions without a response count as wrong." in found["text"]
+
+
 def test_clusters_widen_the_interval(vote: Place) -> None:
     lines = []
     for n in range(1000, 1200):
@@ -435,11 +449,12 @@ def test_a_server_of_the_run_folder_is_asked_only_with_consent(
     assert found["n"] == len(raw.questions) == 3
 
 
-def test_a_server_that_fails_is_an_error_and_no_alarm(run: Place, raw: Raw) -> None:
-    raw.answer = lambda path, _: models("m") if path.endswith("/models") else (404, {}, b"{}")
+def test_a_server_that_does_not_answer_is_an_error_and_no_alarm(run: Place, raw: Raw) -> None:
+    raw.answer = lambda *_: (404, {}, b"{}")
     options = "--task", "mixed.yaml", "--strategy", "vote", "--limit", "1", "--quiet", "--allow-server", raw.url
     ran = run.advisor("check", "run", *options)
-    assert (ran.status, ran.out) == (1, "")
+    assert (ran.status, ran.out) == (2, "")
+    assert "(404)" in ran.line
 
 
 def test_a_set_that_decodes_needs_no_servers(run: Place, raw: Raw) -> None:
