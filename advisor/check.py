@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from advisor.config import (
     InferenceConfig,
     LogsConfig,
@@ -31,6 +29,7 @@ from advisor.production.drift import (
     change_interval,
     judge_accuracy,
     judge_gain,
+    paired_gain,
 )
 from advisor.production.plan import VOTES, DevScores
 from advisor.production.strategy_json import find_strategy, read_strategy
@@ -41,7 +40,7 @@ from advisor.servers.address import ServerAddress, why_not_decodable
 from advisor.session import open_session
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.tasks.task import Example, Task, sha256
-from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.gain import Gain
 from advisor.verify.methods import TEMPERATURE
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, Strategy
@@ -339,9 +338,7 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
-        # The run named the best single model, so no luck of these questions chooses it.
-        baseline = scores(fresh.single)[None]
-        gain = estimate_gain(baseline, scores(profile), np.ones(n, dtype=bool), fresh.clusters)
+        gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
         found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, level=level)
     strategy = promise.strategy
     return {
@@ -365,6 +362,7 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "accuracy_in_run": promise.accuracy,
         "change": accuracy - promise.accuracy,
         "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
+        "errors": profile.errors,
         "best_single": fresh.single.accuracy,
         "best_single_model": promise.best_single,
         "text": _text(promise, fresh, found, gain, accuracy, level),
@@ -401,8 +399,12 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     if found.outcome == "no_longer":
         parts.append("Run `advisor select` again.")
     if found.outcome == "unsure":
-        needed = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
-        parts.append(f"{needed} would tell.")
+        more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
+        parts.append(f"{more} would tell.")
+    if errors := fresh.strategy.errors:
+        parts.append(
+            f"{counted(errors, 'question')} without a response {'counts' if errors == 1 else 'count'} as wrong."
+        )
     if fresh.left_out:
         parts.append(f"Left out, because the run has them: {counted(fresh.left_out, 'question')}.")
     return " ".join(parts)

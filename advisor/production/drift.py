@@ -5,14 +5,13 @@ limits are one-sided: each holds with the probability 1 - level.
 
 - ``no_longer``: the strategy is shown to be worse than the single model; or its gain is shown to be smaller than the
   run expected, and the interval of the gain has values at or below the least gain that the user wants.
-- ``holds``: the gain is shown to be above 0. If the run expected no gain, then it also holds if a loss of 10 points or
-  more is ruled out.
+- ``holds``: the gain is shown to be above 0. If the run expected no gain, a loss of more than 10 points is ruled out.
 - ``unsure``: else. The interval has 0 in it, and the questions are too few to tell.
 
 A single model has no gain. Its accuracy is compared with that in the run, on other questions:
 
 - ``no_longer``: it is shown to be lower.
-- ``holds``: a loss of 10 points or more is ruled out.
+- ``holds``: a loss of more than 10 points is ruled out.
 - ``unsure``: else.
 """
 
@@ -22,11 +21,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 from scipy import stats
 
 from advisor.production.plan import DevScores
 from advisor.records import LEVEL, Profile
-from advisor.statistics import Interval
+from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.tasks.task import Example
 from advisor.verify.gain import Gain
 from advisor.verify.strategies import Strategy
@@ -49,8 +49,8 @@ class Judgement(NamedTuple):
     Attributes:
         outcome: ``holds``, ``no_longer`` or ``unsure``.
         reason: The end of a sentence that begins with the figures.
-        questions: For ``unsure``: fresh questions, in all, that would tell if the run was right (a gain of the expected
-            size is then shown 4 times out of 5); None if no number would.
+        questions: For ``unsure``: about how many fresh questions, in all, would tell; None if no number would. A gain
+            of the expected size is then shown 4 times out of 5.
     """
 
     outcome: Held
@@ -92,6 +92,28 @@ def answers_of(
     return Profile(strategy.name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
 
 
+def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:
+    """The gain of a strategy over one model that was named before the questions were asked.
+
+    Both answered all questions, and no luck of these questions chose the model. So this is the plain mean of the
+    differences, with Student's t, which :func:`advisor.verify.gain.estimate_gain` would smooth.
+
+    Args:
+        strategy: The strategy's scores, 0 to 1, at least one.
+        single: The model's scores of the same questions.
+        clusters: What each question shares with others; None if they are independent.
+    """
+    n = len(strategy)
+    differences = strategy - single
+    mean = float(differences.mean())
+    # A question is a cluster of one.
+    totals, sizes = cluster_totals(differences, np.arange(n) if clusters is None else clusters)
+    count = len(sizes)
+    # Two questions more, one gained and one lost, keep the variance above 0 if no answer changed.
+    variance = (float(((totals - sizes * mean) ** 2).sum()) * count / max(count - 1, 1) + 2) / n**2
+    return Gain(100 * mean, 100 * mean, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n, n)
+
+
 def change_interval(now: float, now_ci: Interval, before: float, before_ci: Interval) -> Interval:
     """The interval of the change of a figure that was measured twice, on different questions.
 
@@ -127,11 +149,13 @@ def judge_gain(
         less = ", although it is shown to be less than expected" if is_less else ""
         return Judgement("holds", f"the test shows the gain{less}")
     if expected < _SMALLEST:
-        return _without_loss(interval[0], gain.points - interval[0], 0.0, gain.questions)
+        return _without_loss(gain.points, gain.points - interval[0], 0.0, gain.questions)
     quantiles = float(stats.norm.isf(level) + stats.norm.isf(1 - _POWER))
-    needed = math.ceil(gain.questions * (quantiles * gain.error / expected) ** 2)
-    # A gain of the expected size may fail to show on enough questions by bad luck; then more are needed as well.
-    return Judgement("unsure", "the questions are too few to tell", max(needed, gain.questions + 1))
+    # If these questions should have shown the expected gain, then what they did show is the better guess.
+    sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
+    counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]
+    more = next((count for count in counts if count > gain.questions), None)
+    return Judgement("unsure", "the questions are too few to tell", more)
 
 
 def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Interval, questions: int) -> Judgement:
@@ -144,16 +168,20 @@ def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Inter
         before_ci: Its interval.
         questions: Fresh questions, at least 1.
     """
-    low, high = change_interval(now, now_ci, before, before_ci)
-    if high < 0:
+    if change_interval(now, now_ci, before, before_ci)[1] < 0:
         return Judgement("no_longer", "this is shown to be less than in the run")
-    return _without_loss(low, now - now_ci[0], before_ci[1] - before, questions)
+    return _without_loss(now - before, now - now_ci[0], before_ci[1] - before, questions)
 
 
-def _without_loss(low: float, half: float, fixed: float, questions: int) -> Judgement:
-    """Judge by the lower end of a change: ``half`` of it shrinks with more fresh questions, ``fixed`` does not."""
-    if low >= -LARGE_LOSS:
-        return Judgement("holds", f"a loss of {LARGE_LOSS:g} points or more is ruled out")
-    room = LARGE_LOSS**2 - fixed**2
-    needed = max(math.ceil(questions * half**2 / room), questions + 1) if room > 1 else None
-    return Judgement("unsure", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", needed)
+def _without_loss(change: float, half: float, fixed: float, questions: int) -> Judgement:
+    """Judge a change that is not shown to be a loss.
+
+    More fresh questions shrink ``half`` of its interval; the part ``fixed`` comes from the run.
+    """
+    if change - math.hypot(half, fixed) >= -LARGE_LOSS:
+        return Judgement("holds", f"a loss of more than {LARGE_LOSS:g} points is ruled out")
+    # With a change like this one, more questions rule out the large loss, or they show that it is a loss.
+    distance = max(LARGE_LOSS + min(change, 0.0), -change)
+    room = distance**2 - fixed**2
+    more = max(math.ceil(questions * half**2 / room), questions + 1) if room > 1 else None
+    return Judgement("unsure", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", more)
