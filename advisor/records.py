@@ -54,7 +54,10 @@ class Answer:
 
     @property
     def length(self) -> int | None:
-        """Characters of the response; None if a log has neither the text nor this number."""
+        """Characters of the response; None if it is an option, or if a log has neither the text nor this number."""
+        # The task wrote the option. Its length says nothing about how the model writes.
+        if self.options:
+            return None
         return self.logged_length if self.text is None else len(self.text)
 
 
@@ -83,11 +86,19 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The input of the rules: a candidate's accuracy in points and its mean length in characters, if it is known."""
+    """The input of the rules: a candidate's figures.
+
+    Attributes:
+        model: Its name.
+        accuracy: In points, 0 to 100.
+        mean_length: In characters; None if it is not known.
+        chooses: Whether it chose among options, so that it has no length.
+    """
 
     model: str
     accuracy: float
     mean_length: float | None
+    chooses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Profile:
     def mean_length(self) -> float | None:
         """Mean length of the responses in characters, without failed questions; 0 if all questions failed.
 
-        None if a log lacks the length of a response.
+        None for a choice task, and if a log lacks the length of a response.
         """
         # An answer that failed has no text; its length of 0 would pass for a terse model.
         lengths = [answer.length for answer in self.answers if answer.error is None]
@@ -131,7 +142,8 @@ class Profile:
     @property
     def standing(self) -> Standing:
         """The profile's figures that the rules read."""
-        return Standing(self.model, self.accuracy, self.mean_length)
+        chooses = any(answer.options for answer in self.answers)
+        return Standing(self.model, self.accuracy, self.mean_length, chooses)
 
     @property
     def errors(self) -> int:

@@ -63,6 +63,11 @@ def test_fewer_than_two_groups_are_no_groups(groups: list[str | None]) -> None:
     assert group_warnings(()) == ()
 
 
+def test_a_group_for_each_of_many_questions_is_no_group() -> None:
+    assert len(group_gains(np.zeros(1000), [str(n) for n in range(1000)])) == 1000
+    assert group_gains(np.zeros(1001), [str(n) for n in range(1001)]) == ()
+
+
 def test_questions_without_a_group_do_not_count() -> None:
     values, groups = some(("a", 20, 5, 1), ("b", 20, 2, 3))
     more = group_gains(np.append(values, [1.0, 1.0]), [*groups, None, None])

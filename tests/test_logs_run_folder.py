@@ -76,6 +76,13 @@ def test_several_references_are_kept(tmp_path: Path) -> None:
     assert records(tmp_path)[0][0].reference == ("2", "two")
 
 
+def test_an_option_that_a_model_chose_is_not_a_response(tmp_path: Path) -> None:
+    # Its length would count in the length rule.
+    write_run(tmp_path, {**RESULT, "task": {"name": "sums", "metric": "choice"}}, [changed(length=None)])
+    [record], _ = records(tmp_path)
+    assert (record.response, record.length, record.extracted) == (None, None, "2")
+
+
 def test_a_response_without_text_has_a_length(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [changed(text=None, length=99)])
     (record,) = records(tmp_path)[0]

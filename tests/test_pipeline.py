@@ -21,6 +21,7 @@ from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.output.result_json import Outcome, read_result, result_of, samples_of
 from advisor.output.run_folder import check_out, folder_name, replace, write_run
+from advisor.output.terminal import leaderboard
 from advisor.pipeline import run_on_numbers
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import load_ensemble
@@ -33,6 +34,7 @@ from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from reports import write_report
 
 if TYPE_CHECKING:
     from pools import Place
@@ -300,6 +302,30 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
         assert found["accuracy"] == pytest.approx((4 * groups["x"]["accuracy"] + 2 * groups["y"]["accuracy"]) / 6)
         assert 0 <= found["ece"] <= 1
         assert 0 <= found["accuracy_bytes"] <= 100
+
+
+def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Rules(max_gap=100))
+    records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
+    place.task(records, metric="choice", choices=["no", "a long text"])
+    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
+    outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
+    result = result_of(outcome)
+    primary, second = result["candidates"]
+    assert (primary["mean_length"], second["mean_length"]) == (None, None)
+    assert second["status"] == "selected"
+    assert "the length rule was not checked, as the task has options to choose from" in second["reason"]
+    assert [pair["length_ratio"] for pair in result["pairs"]] == [None]
+    responses = [answer for line in samples_of(outcome) for answer in line["responses"].values()]
+    assert {response["length"] for response in responses} == {None}
+    assert all(response["text"] for response in responses)
+    write_run(Path("run"), result, samples_of(outcome))
+    write_report(Path("run"))
+    page = Path("run", "report.html").read_text(encoding="utf-8")
+    assert 'id="lengths"' not in page
+    assert "characters on average" not in page
+    assert 'data-label="Mean length"' not in page
+    assert "length" not in [column.header for column in leaderboard(result, 200).columns]
 
 
 def test_other_tasks_have_no_such_figures(place: Place, models: Path) -> None:

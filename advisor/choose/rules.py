@@ -96,7 +96,9 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
     ratio = length_ratio(candidate.mean_length, primary.mean_length)
     if ratio is None:
         whose = "its" if candidate.mean_length is None else "the primary's"
-        return f"{behind}; the length rule was not checked, as {whose} mean length is not known"
+        is_choice = candidate.chooses or primary.chooses
+        why = "the task has options to choose from" if is_choice else f"{whose} mean length is not known"
+        return f"{behind}; the length rule was not checked, as {why}"
     limit = rules.max_length_ratio
     return f"{behind}, and the length ratio is {_figure(ratio, limit)}, within the limit of {limit:g}"
 

@@ -49,4 +49,6 @@ def profile(
         opt.print_json({"task": config.dev.name, "signature": str(config.dev.signature), "profiles": numbers})
         return
     for p in ranked:
-        print(f"{p.accuracy:6.1f} points  {p.mean_length or 0:7.0f} characters  {p.truncated:4d} cut off  {p.model}")
+        # A choice task has no lengths.
+        length = "" if p.mean_length is None else f"{p.mean_length:7.0f} characters  "
+        print(f"{p.accuracy:6.1f} points  {length}{p.truncated:4d} cut off  {p.model}")

@@ -69,7 +69,9 @@ def _records(
             if model not in known:
                 known.add(check_name(model, place))
             answer: Mapping[str, Any] = value if isinstance(value, dict) else {}
-            score, text = score_of(answer.get("score")), text_of(answer.get("text"))
+            score = score_of(answer.get("score"))
+            # In a choice task the text is an option. As a response, its length would count in the length rule.
+            text = None if metric == "choice" else text_of(answer.get("text"))
             if score is None:
                 yield LeftOut("a model's response has no score between 0 and 1", place)
                 continue
@@ -85,7 +87,7 @@ def _records(
                 extracted=text_of(answer.get("extracted")),
                 score=score,
                 metric=metric,
-                length=count_of(answer.get("length")) if text is None else None,
+                length=count_of(answer.get("length")) if text is None and metric != "choice" else None,
                 cut=answer.get("finish_reason") == "length",
                 error=visible(text_of(answer.get("error")) or "unknown reason")[:500] if failed else None,
             )

@@ -28,6 +28,8 @@ _PRIOR = 200
 questions without a difference would look certain; in simulations, fewer than 200 make intervals cover too seldom."""
 _SPREADS = np.concatenate([[0.0], np.geomspace(0.002, 1.0, 60)])
 """How much groups may differ: standard deviations of their true gains, as shares of 1."""
+_MOST = 1000
+"""Groups; where almost each question is a group, as in a log from a stranger, all of them would take minutes."""
 _MOST_NAMED = 3
 _LONGEST_NAME = 60
 
@@ -72,12 +74,12 @@ def group_gains(
             direction; between 0 and 0.5.
 
     Returns:
-        The groups by name; empty if there are fewer than two.
+        The groups by name; empty if there are fewer than 2 or more than 1,000.
     """
     known = [number for number, group in enumerate(groups) if group is not None]
     values = differences[known]
     names, places = np.unique(np.array([str(groups[number]) for number in known], dtype=object), return_inverse=True)
-    if len(names) < 2:
+    if not 2 <= len(names) <= _MOST:
         return ()
     # Without clusters each question is a cluster of one.
     labels = (

@@ -218,7 +218,8 @@ def _response(fields: Fields, candidate: int | None) -> ShownResponse:
         # No answer found (null) is different from an empty answer.
         extracted=None if fields.values.get("extracted") is None else _clipped(fields.line("extracted"), 200),
         score=fields.number("score"),
-        length=len(text) if length is None and text is not None else length,
+        # Null says that the text is an option, whose length is not the model's.
+        length=len(text) if "length" not in fields.values and text is not None else length,
         finish_reason=fields.line("finish_reason"),
         error=_clipped(fields.line("error"), 400),
     )
