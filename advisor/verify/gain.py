@@ -90,7 +90,8 @@ def estimate_gain(
         members: How many of the single models the strategy has; all without.
         passed_over: Scores of the candidates that could have been members but were less accurate on dev, models by dev
             questions, which are the first ones of `singles`. Without them the members count as fixed before: where
-            they were chosen by luck, their dev answers then overstate the gain.
+            they were chosen by luck, their dev answers then overstate the gain. A limit of the gap passes over one
+            candidate more: the most accurate model's scores minus the limit.
     """
     n = singles.shape[1]
     best = int(singles.mean(axis=1).round(9).argmax())
