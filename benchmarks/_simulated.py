@@ -218,9 +218,19 @@ def draw_searched(n: int, count: int, seed: int) -> Floats:
     return np.array([min(1.0, SETS * each[0]) for each in _tries(n, SETS, count, seed, by_dev=True)])
 
 
-def draw_tried(n: int, count: int, seed: int) -> Floats:
-    """The least p-value of 11 sets on one held-out set, each times the number of sets so far; all gain 0."""
-    return np.array([(each * np.arange(1, LOOKS + 1)).min() for each in _tries(n, LOOKS, count, seed)])
+def draw_tried(n: int, count: int, seed: int, *, spending: bool = True) -> Floats:
+    """The least p-value of 11 sets that are tried one after the other on one held-out set; all gain 0.
+
+    Args:
+        n: Held-out questions; as many dev questions.
+        count: How many draws.
+        seed: Of all draws.
+        spending: The k-th look multiplies its p-value by k (k + 1), so that all looks together spend the level once,
+            however many follow; without, by k.
+    """
+    looks = np.arange(1, LOOKS + 1)
+    factors = looks * (looks + 1) if spending else looks
+    return np.array([(each * factors).min() for each in _tries(n, LOOKS, count, seed)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +267,11 @@ def _choices() -> Iterator[Choice]:
         note = f"the best of {SETS} sets decoded on dev, p-values times {SETS}; n = {n:,}"
         yield Choice("searched", note, partial(draw_searched, n))
     for n in (100, 300):
-        note = f"any of {LOOKS} sets on one held-out set, p-values times the sets so far; n = {n:,}"
+        note = f"any of {LOOKS} sets on one held-out set, the k-th p-value times k (k + 1); n = {n:,}"
         yield Choice("eleven_sets", note, partial(draw_tried, n))
+    for n in (100, 300):
+        note = f"likewise, the k-th p-value times k; n = {n:,}"
+        yield Choice("eleven_sets_by_looks", note, partial(draw_tried, n, spending=False))
 
 
 def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) -> Iterator[Floats]:
