@@ -20,6 +20,7 @@ from scipy import special, stats
 from advisor.records import LEVEL
 from advisor.statistics import Floats
 from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.sequential import tests_factor
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
 """How many points each member is behind the best one, by the members' kind."""
@@ -218,18 +219,16 @@ def draw_searched(n: int, count: int, seed: int) -> Floats:
     return np.array([min(1.0, SETS * each[0]) for each in _tries(n, SETS, count, seed, by_dev=True)])
 
 
-def draw_tried(n: int, count: int, seed: int, *, spending: bool = True) -> Floats:
+def draw_tried(n: int, count: int, seed: int, *, corrected: bool = True) -> Floats:
     """The least p-value of 11 sets that are tried one after the other on one held-out set; all gain 0.
 
     Args:
         n: Held-out questions; as many dev questions.
         count: How many draws.
         seed: Of all draws.
-        spending: The k-th look multiplies its p-value by k (k + 1), so that all looks together spend the level once,
-            however many follow; without, by k.
+        corrected: Whether p-values have the product's factor for the tests before.
     """
-    looks = np.arange(1, LOOKS + 1)
-    factors = looks * (looks + 1) if spending else looks
+    factors = np.array([tests_factor(test) if corrected else 1 for test in range(1, LOOKS + 1)])
     return np.array([(each * factors).min() for each in _tries(n, LOOKS, count, seed)])
 
 
@@ -267,11 +266,11 @@ def _choices() -> Iterator[Choice]:
         note = f"the best of {SETS} sets decoded on dev, p-values times {SETS}; n = {n:,}"
         yield Choice("searched", note, partial(draw_searched, n))
     for n in (100, 300):
-        note = f"any of {LOOKS} sets on one held-out set, the k-th p-value times k (k + 1); n = {n:,}"
+        note = f"any of {LOOKS} sets on one held-out set, corrected for the sets before; n = {n:,}"
         yield Choice("eleven_sets", note, partial(draw_tried, n))
     for n in (100, 300):
-        note = f"likewise, the k-th p-value times k; n = {n:,}"
-        yield Choice("eleven_sets_by_looks", note, partial(draw_tried, n, spending=False))
+        note = f"likewise, without the correction; n = {n:,}"
+        yield Choice("eleven_sets_unaware", note, partial(draw_tried, n, corrected=False))
 
 
 def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) -> Iterator[Floats]:

@@ -35,13 +35,19 @@ from advisor.choose.search import promising_sets
 from advisor.records import LEVEL, Profile, Rules, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo
+from benchmarks._groups import group_figures
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
+from benchmarks._sequential import sequential_figures
 from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, run_race, try_out
 from ensemble.files import default_cache_dir
 
 DRAWS = 2000
 """Of each simulated setting."""
+SEQUENCES = 1000
+"""Runs that ask in batches, of each kind."""
+GROUPS = 30
+"""Tasks with groups in each simulated setting."""
 TRIALS = 400
 RESHUFFLES = 200
 HOPELESS = 0.05
@@ -63,7 +69,11 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     outcomes = _outcomes(options)
     quick = options.quick
-    figures = list(simulated_figures(quick))
+    figures = [
+        *simulated_figures(quick),
+        *sequential_figures(20 if quick else SEQUENCES),
+        *group_figures(2 if quick else GROUPS),
+    ]
     if outcomes is None:
         progress("benchmarks.advice: no results/zoo.json here; --decode makes it, and until then the rest is left out")
     else:
@@ -235,7 +245,7 @@ def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
 
 def _limited(place: int) -> bool:
     """Whether a choice has a target; those that show what happens without a correction have none."""
-    return not _simulated.CHOICES[place].name.endswith(("_unaware", "_by_looks"))
+    return not _simulated.CHOICES[place].name.endswith("_unaware")
 
 
 def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
