@@ -22,6 +22,8 @@ from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
+Choose = Literal["rules", "predicted", "search"]
+CHOOSE = ("rules", "predicted", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class RunConfig:
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
         level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
-        search: Sets to decode on the dev questions, at least 2; None to take the set that the rules choose.
+        choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.verify.held_out`.
+        tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
     """
@@ -105,14 +108,17 @@ class RunConfig:
     command: str
     race: float | None = None
     level: float = LEVEL
-    search: int | None = None
+    choose: Choose = "rules"
+    tries: int = TRIES
     method: str = DEFAULT
     k: int = 10
 
     def __post_init__(self) -> None:
         check_method(self.method, self.k)
         check_seed(self.seed)
-        _check_levels(self.race, self.level, self.search)
+        _check_levels(self.race, self.level)
+        check_choice("--choose", self.choose, CHOOSE)
+        _check_tries(self.tries)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -135,11 +141,17 @@ class RunConfig:
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
-        search = _value_of_switch(options, "search", "tries", TRIES)
+        tries = options.get("tries")
+        choose: Choose = options.get("choose") or "rules"
         # Checked before the task is loaded as well, because that may take a download.
         check_method(method, k)
         check_seed(seed)
-        _check_levels(race, level, search)
+        _check_levels(race, level)
+        check_choice("--choose", choose, CHOOSE)
+        if tries is not None:
+            if choose == "rules":
+                raise InputError(f"--tries {tries} has no effect with --choose rules; add --choose predicted or search")
+            _check_tries(tries)
         candidates = read_pool(options["pool"])
         check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
@@ -162,7 +174,8 @@ class RunConfig:
             command=command,
             race=race,
             level=level,
-            search=search,
+            choose=choose,
+            tries=TRIES if tries is None else tries,
             method=method,
             k=k,
         )
@@ -208,7 +221,7 @@ class LogsConfig:
         _check_no_models(options, "logs", "gives responses instead of models")
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
         check_seed(seed)
-        _check_levels(None, level, None)
+        _check_levels(None, level)
         return cls(
             paths=tuple(options["logs"]),
             options=LogOptions(
@@ -346,7 +359,7 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "search"):
+    for name in ("pool", "race", "choose"):
         if options.get(name):
             raise InputError(f"--{name} runs models, but --{source} {what}; leave out one of them")
 
@@ -369,13 +382,16 @@ def _read_columns(values: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def _check_levels(race: float | None, level: float, search: int | None) -> None:
+def _check_levels(race: float | None, level: float) -> None:
     for option, value in (("--race-level", race), ("--level", level)):
         # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < 1:
             raise InputError(f"{option} {value:g}: give a probability above 0 and below 1, for example {LEVEL:g}")
-    if search is not None and search < 2:
-        raise InputError(f"--tries {search}: give at least 2 sets; the first is the one that the rules choose")
+
+
+def _check_tries(tries: int) -> None:
+    if tries < 1:
+        raise InputError(f"--tries {tries}: give at least 1 set")
 
 
 def _read_batch_size(text: str) -> int | None:

@@ -44,7 +44,8 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
     """
     profiler = Profiler(config, cache, progress, engine=engine)
     chosen = choose(config, profile_candidates(config, profiler, progress), profiler, progress)
-    pool, selection, verified = chosen.pool, chosen.selection, chosen.verified
+    pool, selection = chosen.pool, chosen.selection
+    verified = chosen.verified[0] if chosen.verified else None
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name = {profile.model: profile for profile in profiles}
     rules = config.rules
@@ -71,7 +72,7 @@ def run(config: RunConfig, cache: ResponseCache, progress: Progress, engine: Eng
         intervals=intervals,
         margins=margins,
         race=config.race,
-        tried=chosen.tried,
+        prediction=chosen.as_dict(config.choose),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
@@ -85,8 +86,8 @@ def _strategies(config: RunConfig, chosen: ChosenSet) -> tuple[StrategyResult, .
     """All strategies on the held-out questions; empty if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return ()
-    verified = chosen.verified
-    together = (Strategy(verified.method, chosen.selection.selected), verified.ensemble) if verified else None
+    verified = chosen.verified[0] if chosen.verified else None
+    together = (Strategy(verified.method, verified.models), verified.ensemble) if verified else None
     return compare_strategies(
         AnsweredSplit(config.dev, chosen.pool.complete),
         AnsweredSplit(
@@ -107,12 +108,17 @@ def _advise(chosen: ChosenSet, strategies: Sequence[StrategyResult], warning: st
     if remote_in(chosen.selection, remote):
         advice = undecodable(chosen.selection, remote)
     else:
-        advice = advise(chosen.selection, chosen.verified.comparison if chosen.verified else None, level=level)
+        tries, comparison, selection = len(chosen.verified), None, chosen.selection
+        if chosen.verified:
+            # What was verified may be another set than the selected one, if the rules left only one model.
+            comparison = chosen.verified[0].comparison
+            selection = replace(selection, selected=chosen.verified[0].models)
+        advice = advise(selection, comparison, level=level, tries=max(tries, 1))
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
-    only = once if chosen.searched and chosen.verified else None
+    only = once if chosen.tried and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, away, chosen.searched, only, trouble, warning)
+    parts = (advice.text, away, chosen.note, only, trouble, warning)
     text = " ".join(part for part in parts if part)
     return replace(advice, text=text, recommendation=recommend(strategies, level))
 

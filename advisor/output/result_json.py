@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.choose.search import SearchedSet
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
 from advisor.records import Answer, Cost, Decision, Profile, Rules, Selection, Standing
@@ -50,7 +49,7 @@ class Outcome:
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
         race: The level of the race; None without a race.
-        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
+        prediction: ``prediction`` of ``result.json``; None where no two candidates can decode together.
         verified: The set on held-out questions; None if it was not run there.
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
@@ -72,7 +71,7 @@ class Outcome:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
     race: float | None = None
-    tried: tuple[SearchedSet, ...] | None = None
+    prediction: Mapping[str, Any] | None = None
     verified: Verified | None = None
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
@@ -114,7 +113,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "race": None if outcome.race is None else _race(outcome.race, profiles.values()),
         "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
         "selected": list(outcome.selection.selected),
-        "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
+        "prediction": outcome.prediction,
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
