@@ -209,16 +209,21 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
-        "search": [
-            {
-                "models": [HOSTILE],
-                "dev_accuracy": None,
-                "predicted": 1.0,
-                "greedy": True,
-                "put_forward": 0,
-                "error": HOSTILE,
-            }
-        ],
+        "prediction": {
+            "choose": "search",
+            "sets": [
+                {
+                    "models": [HOSTILE],
+                    "dev_accuracy": None,
+                    "predicted_gain": 1.0,
+                    "predicted_gain_ci": [0.0, 2.0],
+                    "gain": None,
+                    "rules": True,
+                    "decoded": False,
+                    "error": HOSTILE,
+                }
+            ],
+        },
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
         "strategies": [strategy],
         "advice": {
@@ -260,7 +265,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             }
             for n in range(candidates)
         ],
-        "search": None,
+        "prediction": None,
         "ensemble": None,
         "strategies": [
             {

@@ -236,7 +236,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "race",
             "candidates",
             "selected",
-            "search",
+            "prediction",
             "pairs",
             "ensemble",
             "strategies",

@@ -323,7 +323,7 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     answers = profile(strategy.name, task("held_out"), "1")
     gain = Gain(points, points, 1.0, 100.0, 2 * N, N)
     return StrategyResult(
-        strategy, answers, (), (0.0, 100.0), gain, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None
+        strategy, answers, (), (0.0, 100.0), gain, None, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None
     )
 
 

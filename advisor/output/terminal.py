@@ -46,9 +46,10 @@ def print_tables(result: Mapping[str, Any]) -> None:
         )
     if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
         console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
-    if result["search"]:
+    # A table with the set of the rules alone would say nothing new.
+    if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
-        console.print(searched(result))
+        console.print(predicted(prediction))
     if result["ensemble"]:
         console.print()
         console.print(held_out(result["ensemble"]))
@@ -160,21 +161,25 @@ def strategies(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def searched(result: Mapping[str, Any]) -> Table:
-    """The sets that a search decoded on the dev questions, with their predicted accuracy."""
-    task = result["task"]
-    table = Table(title=_plain(f"Sets on {task['n']} {task['split']} questions"), title_justify="left", box=box.SIMPLE)
+def predicted(prediction: Mapping[str, Any]) -> Table:
+    """The sets that were decoded, that of the rules, and the most promising one, with their predicted gains."""
+    table = Table(title="Predicted gains", title_justify="left", box=box.SIMPLE)
     table.add_column("set", overflow="fold")
-    for column in ("points", "predicted"):
+    for column in ("predicted", "90%", "dev points", "gain"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
-    notes = {"greedy": "chosen by the rules", "put_forward": "[green]chosen", "error": "[red]failed"}
-    for attempt in result["search"]:
+    for n, each in enumerate(prediction["sets"]):
+        if n and not (each["rules"] or each["decoded"] or each["error"]):
+            continue
         table.add_row(
-            _plain(", ".join(attempt["models"])),
-            _number(attempt["dev_accuracy"], ".1f"),
-            _number(attempt["predicted"], ".1f"),
-            ", ".join(text for key, text in notes.items() if attempt[key]),
+            _plain(", ".join(each["models"])),
+            signed(each["predicted_gain"]),
+            _interval(each["predicted_gain_ci"]),
+            "–" if each["dev_accuracy"] is None else _number(each["dev_accuracy"], ".1f"),
+            "–" if each["gain"] is None else signed(each["gain"]),
+            ", ".join(
+                text for key, text in {"rules": "chosen by the rules", "error": "[red]failed"}.items() if each[key]
+            ),
         )
     return table
 
