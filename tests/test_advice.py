@@ -83,7 +83,7 @@ def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     advice = advise(FITTING, result)
     assert advice.verdict == "cannot_tell"
     assert (
-        f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
+        f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
     )
 
 
