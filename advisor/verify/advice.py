@@ -274,8 +274,8 @@ def _more(needed: tuple[int, int | None] | None) -> str:
     questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
     open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
     return (
-        f"To be shown with a probability of 80%, a gain that fits these answers needs {questions} held-out questions in "
-        f"all{open_end}."
+        f"A gain that fits these answers needs {questions} held-out questions in all to be shown with a probability of "
+        f"80%{open_end}."
     )
 
 
