@@ -15,6 +15,7 @@ from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.tasks.task import Example, Signature, Task
 from advisor.verify.advice import advise, fragile, misfit, moved_warning
+from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
 from ensemble.errors import UniteError
 from reports.text import p_value
@@ -78,13 +79,29 @@ def test_a_gain_that_may_be_chance_is_not_advised() -> None:
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
 
 
+def test_a_doubtful_gain_comes_with_a_range_of_questions() -> None:
+    advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
+    assert advice.questions_needed is not None
+    low, high = advice.questions_needed
+    assert high is None
+    assert f"needs {low:,} or more held-out questions in all" in advice.text
+    assert "there may be no gain" in advice.text
+
+
+def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None:
+    result = together(gained=20, lost=15, both=300, n=500, tries=2)
+    assert result.gain.answered == 1000
+    needed, both = advise(FITTING, result).questions_needed, questions_range(result.gain)
+    assert needed is not None
+    assert both is not None
+    assert needed[0] == max(both[0] - 500, 1)
+
+
 def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     result = together(gained=60, lost=40, both=361, n=500, tries=30)
     advice = advise(FITTING, result)
     assert advice.verdict == "cannot_tell"
-    assert (
-        f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
-    )
+    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
 
 
 def test_the_level_is_an_option() -> None:
