@@ -36,7 +36,7 @@ class Way(NamedTuple):
     Attributes:
         worth: The accuracy of what it chose on test, in points.
         decoded: How many sets were decoded on held-out questions.
-        verdict: What the advice says about the set of the rules; None where there is none.
+        verdict: What the advice says about the set of the rules; None without a set.
         right: Whether that is true on test; None where the verdict is ``cannot_tell``, or none.
     """
 

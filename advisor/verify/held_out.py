@@ -94,7 +94,7 @@ class ChosenSet:
     note: str | None = None
 
     def as_dict(self, choose: str) -> dict[str, Any] | None:
-        """The prediction for JSON: the most promising sets, and those that were decoded; None if there are none.
+        """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
             choose: The value of ``--choose``.
@@ -243,7 +243,7 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     if config.choose == "rules":
         return replace(chosen, note=otherwise(chosen.sets))
     if config.choose == "predicted":
-        # Before held-out questions are asked, and if there are none, the prediction alone chooses.
+        # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
     first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
     tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
