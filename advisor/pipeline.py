@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from advisor.choose.copies import find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import select
@@ -17,7 +18,7 @@ from advisor.output.result_json import Outcome, task_info
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules, signed
+from advisor.records import Decision, Rules, signed
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
@@ -188,7 +189,6 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         AnsweredSplit(config.held_out, chosen.alone, held_out, prices),
         chosen.voters,
         can_vote=can_vote(config.held_out),
-        predictions={strategy: each.prediction for strategy, each in sets.items()},
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
@@ -251,8 +251,15 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         )
         for split, own in numbers.items()
     )
-    selection = select([profile.standing for profile in dev.profiles.values()], config.rules)
-    profiles = [dev.profiles[decision.model] for decision in selection.decisions]
+    copies = find_copies(list(dev.profiles.values()))
+    dropped = tuple(dev.profiles[name] for name in copies)
+    dev, held_out = (
+        replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
+        for split in (dev, held_out)
+    )
+    reasons = [Decision(name, "rejected", reason) for name, reason in copies.items()]
+    selection = select([profile.standing for profile in dev.profiles.values()], config.rules, reasons)
+    profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     # By dev questions only: those that judge must not choose.
     voters = fitting_voters(profiles, config.rules)
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
@@ -272,7 +279,8 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         advice=_with_recommendation(advise(selection, on_logs=True), compared, (warning,), config),
         task=dev.task,
         profiles=tuple(profiles),
-        intervals={profile.model: accuracy_interval(profile, seed=config.seed) for profile in profiles},
+        dropped=dropped,
+        intervals={each.model: accuracy_interval(each, seed=config.seed) for each in (*profiles, *dropped)},
         margins={margin.model: margin for margin in margins},
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),

@@ -46,7 +46,7 @@ class Way(NamedTuple):
     Attributes:
         worth: The accuracy of what it chose on test, in points.
         decoded: How many sets were decoded on held-out questions.
-        verdict: What the advice says about the set of the rules; None where there is none.
+        verdict: What the advice says about the set of the rules; None without a set.
         right: Whether that is true on test; None where the verdict is ``cannot_tell``, or none.
     """
 
@@ -179,14 +179,16 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
     if not queue:
         queue = [each for each in sets[:1] if each.prediction.points > 0]
     dev, held_out, test = (ground.alone(places) for places in (ground.dev, ground.held_out, ground.test))
+    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in ground.pool]
     decoded: dict[tuple[str, ...], Prediction | None] = {}
     best = 0.0
     for each in queue:
         if decoded and each.prediction.improvement(best) < WORTH:
             break
         answers = ground.together(each.models, ground.held_out)
-        best = max(best, expected_gain(each.prediction, each.models, answers, dev, held_out).points)
-        decoded[each.models] = each.prediction
+        fitted = ground.fitted[ground.outcomes.ordered(each.models)]
+        best = max(best, expected_gain(each.models, answers, dev, held_out, fitted).points)
+        decoded[each.models] = Predictor(both, fitted).decoded(each.models)
     found = recommend(ground.compare(decoded).results)
     if found is None:
         raise AssertionError("compared strategies have a best one")

@@ -159,8 +159,7 @@ class Predictor:
         """The gain of a vote among 3 to 5 models by their gaps alone, before anything is known of their agreement."""
         rows = self._ordered(models)
         fitted = self._coefficients["vote"]
-        features = [gaps_of(100 * self._means[rows])]
-        points = fitted["intercept"] + float(np.dot(features[0], fitted["slopes"]))
+        points = fitted["intercept"] + float(np.dot(gaps_of(100 * self._means[rows]), fitted["slopes"]))
         behind, error = _mean(self._right[rows[0]] - self._right[self._best])
         return Prediction(points + behind, math.hypot(fitted["deviation"], error))
 

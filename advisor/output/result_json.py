@@ -48,7 +48,7 @@ class Outcome:
         advice: The verdict.
         task: The dev questions; None for a run on numbers instead of models.
         profiles: The candidates' answers to them.
-        dropped: The answers of candidates that left a race, to the questions before they left.
+        dropped: The answers of candidates that left a race, to the questions before they left, and of copies.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
         race: The level of the race; None without a race.

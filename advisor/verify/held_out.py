@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.choose.predict import WORTH, PredictedSet, Prediction, otherwise, predicted_sets, provenance
+from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.search import By, best_of, put_forward, sentence
 from advisor.config import RunConfig
@@ -46,7 +46,6 @@ class Verified:
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
-        prediction: The gain that was predicted from the dev questions, before the set answered any question.
         expected: The gain that is expected in use; see :func:`expected_gain`.
     """
 
@@ -58,7 +57,6 @@ class Verified:
     intervals: tuple[Interval, ...]
     method: str
     k: int
-    prediction: Prediction
     expected: Prediction
     dev: Profile | None = None
 
@@ -97,7 +95,7 @@ class ChosenSet:
     note: str | None = None
 
     def as_dict(self, choose: str) -> dict[str, Any] | None:
-        """The prediction for JSON: the most promising sets, and those that were decoded; None without any.
+        """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
             choose: The value of ``--choose``.
@@ -198,33 +196,32 @@ def _verify(
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,
-        prediction=predicted.prediction,
-        expected=expected_gain(predicted.prediction, models, together, chosen.pool.complete, alone),
+        expected=expected_gain(models, together, chosen.pool.complete, alone),
         dev=on_dev,
     )
 
 
 def expected_gain(
-    prediction: Prediction,
     models: Sequence[str],
     answers: Profile,
     dev: Mapping[str, Profile],
     held_out: Mapping[str, Profile],
+    coefficients: Mapping[str, Any] | None = None,
 ) -> Prediction:
-    """The gain that is expected of a set in use: the prediction, updated by what was seen.
+    """The gain to expect of a set in use: the prediction from all answers of single models, updated by what was seen.
 
     Args:
-        prediction: What was predicted from the answers to the dev questions.
         models: The members.
         answers: The set's answers to the held-out questions.
         dev: The answers of single models to the dev questions, by name.
         held_out: Those to the held-out questions; the members are in both.
+        coefficients: Those of the prediction; None for those of the package.
     """
     names = [*models, *(name for name in held_out if name in dev and name not in models)]
-    singles = np.stack([np.concatenate([scores(dev[name]), scores(held_out[name])]) for name in names])
-    values = scores(answers)
+    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in names]
+    singles, values = np.stack([scores(profile) for profile in both]), scores(answers)
     gain = estimate_gain(singles, values, np.arange(singles.shape[1]) >= singles.shape[1] - len(values))
-    return prediction.updated(gain.points, gain.error)
+    return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
 
 
 def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
@@ -247,7 +244,7 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     if config.choose == "rules":
         return replace(chosen, note=otherwise(chosen.sets))
     if config.choose == "predicted":
-        # Before held-out questions are asked, and without them, the prediction alone chooses.
+        # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
     first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
     tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)

@@ -198,8 +198,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         voters: The models of votes, cascades and routers, the most accurate on dev first.
         can_vote: Whether the extracted answers can be counted.
         draws: Several responses of a model to each held-out question, by name.
-        predictions: The predicted gains of strategies. Those of votes and cascades are predicted here if they are not
-            given.
+        predictions: Predicted gains of some strategies, in place of those that are made here.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
@@ -281,9 +280,12 @@ class _Evidence:
         self.moved = _moved((learned, dev.task), (judged, held_out.task))
         self._tasks: tuple[Task, ...] = (dev.task, held_out.task)
         self._learned = dev.profiles
-        self._predictor = Predictor(splits[0])
         if self.moved is not None:
             learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
+            splits = splits[1:]
+        self._predictor = Predictor(
+            [Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)]
+        )
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
         self._dev = learned.shape[1]
         self._clusters = clusters_of(*self._tasks)
@@ -318,11 +320,13 @@ class _Evidence:
         )
 
     def predict(self, strategy: Strategy) -> Prediction | None:
-        """The gain that the gaps of its members predict for a vote or a cascade, weighted or not; None for others."""
+        """The gain that the answers of single models predict; None for strategies without a prediction."""
         members = strategy.members
+        if strategy.name not in ASKING:
+            return self._predictor.decoded(members)
         if strategy.name not in VOTES or not FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
             return None
-        # Without the vote's own answers, because the estimate has these.
+        # By the gaps alone: the estimate has the vote's own answers.
         return self._predictor.vote_before(members)
 
     @property
