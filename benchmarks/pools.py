@@ -216,9 +216,6 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
         values["calls_always"].append(calls.get(together, 1.0))
         values["calls_recommended"].append(calls.get(recommended.strategy, 1.0))
         values["optimism"].append(recommended.expected_gain - gains[recommended.strategy])
-        low, high = recommended.expected_gain_ci
-        if recommended.strategy.name != "single":
-            values["expected_covered"].append(float(low <= gains[recommended.strategy] <= high))
         if recommended.shown == "yes":
             values["shown_wrong"].append(float(gains[recommended.strategy] < 0))
         for name in ("router", "group_router"):

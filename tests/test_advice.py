@@ -58,7 +58,7 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
     assert advice.verdict == "ensemble"
     low, high = result.gain.interval()
     assert advice.text == (
-        "Decoded together, a and b are better than one model alone: the expected gain is "
+        "Decoded together, a and b are better than one model alone: the gain is "
         f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
         f"{result.gain.p_better:.3f}. On 500 held-out questions unite scores 84.2 points, and a, the best single "
         "model, 79.0."
@@ -69,7 +69,7 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
 def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     advice = advise(FITTING, together(gained=10, lost=40, both=300, n=500))
     assert advice.verdict == "single"
-    assert advice.text.startswith("Decoded together, a and b are worse than a alone: the expected gain is -")
+    assert advice.text.startswith("Decoded together, a and b are worse than a alone: the gain is -")
     assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 

@@ -363,8 +363,8 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation is not None
     assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
     assert recommendation.shown == "yes"
-    # A part of the lead over the best of three equal models is hindsight.
-    assert 33.3 < recommendation.expected_gain < 36
+    # What other pools gain is usually less, and counts as well.
+    assert 10 < recommendation.expected_gain < 33
     low, high = recommendation.expected_gain_ci
     assert 0 < low < recommendation.expected_gain < high
     assert "the test shows that it is better" in recommendation.text
@@ -376,7 +376,7 @@ def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     recommendation = recommend(compared({"a": "1", "b": "1", "c": "1"}, held_out))
     assert recommendation is not None
     assert (recommendation.strategy.name, recommendation.shown) == ("cascade", "not_yet")
-    assert recommendation.expected_gain == pytest.approx(1.25, abs=0.5)
+    assert 0 < recommendation.expected_gain < 4
     assert "does not show a difference yet" in recommendation.text
 
 

@@ -373,7 +373,7 @@ def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
     return {
         "gain": gain.points,
         "gain_ci": list(gain.interval(level)),
-        "expected_gain": result.expected(level),
+        "expected_gain": result.expected.points,
         "predicted_gain": None if result.predicted is None else result.predicted.points,
         "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(level)),
         "questions": gain.questions,

@@ -260,7 +260,7 @@ def _figures(together: StrategyResult, level: float) -> str:
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the expected gain is {describe_gain(together, level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, gain.interval(level), level)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )

@@ -131,17 +131,12 @@ class StrategyResult:
     seconds: float | None
     price: float | None
 
-    def expected(self, level: float = LEVEL) -> float:
-        """The gain to expect in use, in points: the prediction updated by the estimate, within the latter's interval.
-
-        Args:
-            level: That of the interval, between 0 and 0.5.
-        """
+    @property
+    def expected(self) -> Prediction:
+        """The gain to expect in use: the prediction, updated by the estimate from these questions."""
         if self.predicted is None:
-            return self.gain.points
-        low, high = self.gain.interval(level)
-        # What the data excludes is not expected, whatever other pools say.
-        return min(max(self.predicted.updated(self.gain.points, self.gain.error).points, low), high)
+            return Prediction(self.gain.points, self.gain.error)
+        return self.predicted.updated(self.gain.points, self.gain.error)
 
 
 @dataclass(frozen=True, slots=True)
