@@ -363,8 +363,8 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation is not None
     assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
     assert recommendation.shown == "yes"
-    # What other pools gain is usually less, and counts as well.
-    assert 10 < recommendation.expected_gain < 33
+    # What other pools gain is less, but it does not fit here, so it counts little.
+    assert 30 < recommendation.expected_gain < 36
     low, high = recommendation.expected_gain_ci
     assert 0 < low < recommendation.expected_gain < high
     assert "the test shows that it is better" in recommendation.text
