@@ -17,11 +17,6 @@ from reports.text import counted
 
 _FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
-_SHOWN = {
-    "yes": "the test shows that it is better",
-    "not_yet": "the test does not show a difference yet",
-    "no": "the test shows that it is worse",
-}
 
 
 SWITCH = 1.0
@@ -42,7 +37,7 @@ class Recommendation:
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
         shown: Whether the test shows the gain.
         min_gain: Points that a strategy with more than one call must gain.
-        text: The recommendation in sentences.
+        text: What to run and what it gains, in sentences.
     """
 
     strategy: Strategy
@@ -127,9 +122,10 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
                 f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
+    # Whether the test shows it, and what it costs, are other fields, which have their own lines.
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
-        f"{describe_gain(best.gain, level)}, with {best.calls:.1f} calls a question; {_SHOWN[best.shown]}.{few}"
+        f"{describe_gain(best.gain, level)}.{few}"
     )
 
 
