@@ -386,11 +386,10 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
     names, gain = ", ".join(best["members"]), best["gain"]
     keys = ("strategy", "members", "weights", "routes", "draws", "calls_per_question", "seconds_per_question", "shown")
     return {
-        **{key: best[key] for key in keys},
+        **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,
         "expected_gain": gain,
         "expected_gain_ci": best["gain_ci"],
-        "price_per_1000": None,
         "min_gain": 0.0,
         "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
     }
@@ -429,9 +428,9 @@ def _looks(selected: list[str], held_out: int) -> list[dict[str, Any]]:
 
 def _groups(gain: float) -> list[dict[str, Any]]:
     """Gains in two groups; the second one is hurt."""
-    rows = [("two steps", 40, gain + 4, "yes"), ("three steps", 60, -6.0, "no")]
+    rows = [("two steps", 40, gain + 4, "yes"), ("three steps", 60, -8.0, "no")]
     return [
-        {"group": group, "n": n, "observed": points, "gain": points / 2, "gain_ci": [points - 3, points + 3]}
+        {"group": group, "n": n, "observed": points, "gain": points / 2, "gain_ci": [points / 2 - 3, points / 2 + 3]}
         | {"shown": shown}
         for group, n, points, shown in rows
     ]
@@ -480,7 +479,7 @@ def _strategy(
         "calls_per_question": calls,
         "tokens_per_question": 12.5 * calls,
         "seconds_per_question": 0.04 * calls,
-        "price_per_1000": None,
+        "price_per_1000": 0.5 * calls,
     }
 
 

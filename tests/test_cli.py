@@ -306,7 +306,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[:5] == [
         "Recommended: Ask a, b and c.",
         "Shown by the test: not yet (p < 0.001 after correction for several strategies)",
-        "Cost: 2.2 calls a question, 500 ms a question, $1.20 for 1,000 questions",
+        "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
         "Warning: the models guess.",
         "The set was not run.",
     ]

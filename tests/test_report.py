@@ -475,7 +475,7 @@ def test_groups_that_are_hurt_come_first(tmp_path: Path, result: dict[str, Any])
     text = section(written(tmp_path, recommending(result, "cascade")), "groups")
     rows = text.partition("Shown")[2]
     assert rows.index("three steps") < rows.index("two steps")
-    assert "three steps 60 \u22123.0 \u22129.0 to \u22123.0 \u22126.0 no" in text
+    assert "three steps 60 \u22124.0 \u22127.0 to \u22121.0 \u22128.0 no" in text
 
 
 def test_of_many_groups_those_that_are_hurt_are_shown(tmp_path: Path, result: dict[str, Any]) -> None:

@@ -270,10 +270,9 @@ def _cost(recommendation: Mapping[str, Any]) -> str:
         recommendation[key] for key in ("calls_per_question", "seconds_per_question", "price_per_1000")
     )
     number = f"{calls:.1f}".removesuffix(".0")
-    parts = [f"{number} {'call' if number == '1' else 'calls'} a question"]
-    parts += [] if seconds is None else [f"{duration(seconds)} a question"]
-    parts += [] if dollars is None else [f"{price(dollars)} for 1,000 questions"]
-    return ", ".join(parts)
+    each = f"{number} {'call' if number == '1' else 'calls'}"
+    each += "" if seconds is None else f" and {duration(seconds)}"
+    return f"{each} a question" + ("" if dollars is None else f", {price(dollars)} for 1,000 questions")
 
 
 def _shortened(warnings: Sequence[str]) -> list[str]:

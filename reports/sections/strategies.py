@@ -47,7 +47,10 @@ def groups(result: Result) -> dict[str, Any] | None:
         for each in rows
         if each.gain is not None
     ]
-    label = f"Gain in {len(drawn)} groups of questions, with intervals; the table has the numbers."
+    if recommended is not None and recommended.gain is not None:
+        pooled = Mark(recommended.gain, recommended.gain_ci, shape_of(recommended.gain), "gain")
+        drawn.insert(0, ("all questions", [pooled], False))
+    label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
     return {
         "rows": rows,
         "total": len(every),

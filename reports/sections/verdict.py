@@ -125,7 +125,7 @@ def _together(result: Result) -> list[tuple[str, str]]:
     figures = [
         ("Gain", f"{text.difference(gain)} points"),
         (_interval_of_set(result), text.difference_interval(ends)),
-        ("p", text.chance(p)),
+        ("p-value", text.chance(p)),
     ]
     if result.questions_needed is not None:
         least, most = result.questions_needed
