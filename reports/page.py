@@ -36,6 +36,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     # template's values (none where `result` is enough).
     ("verdict", "", verdict.values),
     ("strategies", "Strategies", strategies.values),
+    ("groups", "Groups", strategies.groups),
+    ("prediction", "Prediction", ensemble.prediction),
+    ("looks", "Looks", ensemble.looks),
     ("set", "Set", None),
     ("ensemble", "Gain", ensemble.values),
     ("methods", "Methods", methods.values),

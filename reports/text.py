@@ -94,6 +94,12 @@ def difference_interval(ends: tuple[float, float] | None) -> str:
     return UNKNOWN if ends is None else f"{difference(ends[0])} to {difference(ends[1])}"
 
 
+def interval_name(level: float | None) -> str:
+    """Return what an interval is called whose two ends are limits at a level: ``90% interval``."""
+    # 1 - 2 * 0.1 is 0.8 only with fewer digits.
+    return "interval" if level is None else f"{round(100 * (1 - 2 * level), 6):g}% interval"
+
+
 def ratio(value: float | None) -> str:
     """Return a ratio: ``1.24×``."""
     return UNKNOWN if value is None else f"{value:.2f}×"

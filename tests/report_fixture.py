@@ -108,7 +108,15 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "pairs": _pairs(standing, dev),
         "ensemble": _ensemble(selected, held_out) if held_out else None,
         "strategies": strategies,
-        "advice": {**_advice(selected, held_out), "recommendation": recommend(strategies)},
+        "prediction": _prediction(selected) if held_out else None,
+        "looks": _looks(selected, len(held_out)),
+        "advice": {
+            "questions_needed": None,
+            "warnings": [],
+            "level": 0.05,
+            **_advice(selected, held_out),
+            "recommendation": recommend(strategies),
+        },
         "provenance": _provenance(),
     }
 
@@ -336,6 +344,11 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
         "p_value": _mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
         "gained": sum(change > 0 for change in changes),
         "lost": sum(change < 0 for change in changes),
+        "gain": round(100 * mean, 2),
+        "gain_ci": [round(100 * (mean - half / 1.96 * 1.645), 2), round(100 * (mean + half / 1.96 * 1.645), 2)],
+        "gain_p": _one_sided(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        "questions": n,
+        "answered": n,
         "mean_length": round(sum(response["length"] for response in joint) / n, 2),
         "tokens_per_second": 612.4,
         "seconds": 9.8,
@@ -371,15 +384,56 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     best = strategies[0]
     names, gain = ", ".join(best["members"]), best["gain"]
+    keys = ("strategy", "members", "weights", "routes", "draws", "calls_per_question", "seconds_per_question", "shown")
     return {
-        **{key: best[key] for key in ("strategy", "members", "weights", "routes", "draws", "calls_per_question")},
+        **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,
         "expected_gain": gain,
         "expected_gain_ci": best["gain_ci"],
-        "price_per_1000": None,
-        "shown": "yes" if (best["p_adjusted"] or 1) <= 0.05 and gain > 0 else "not_yet",
+        "min_gain": 0.0,
         "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
     }
+
+
+def _prediction(selected: list[str]) -> dict[str, Any]:
+    sets = [selected, selected[:2], [selected[0], "steps-bytes"]]
+    return {
+        "choose": "rules",
+        "sets": [
+            {
+                "models": models,
+                "predicted_gain": 4.0 - place,
+                "predicted_gain_ci": [1.0 - place, 7.0 - place],
+                "vote": 80.0,
+                "oracle": 92.0,
+                "rules": models == selected,
+                "decoded": models == selected,
+                "gain": 6.0 if models == selected else None,
+            }
+            for place, models in enumerate(sets)
+        ],
+    }
+
+
+def _looks(selected: list[str], held_out: int) -> list[dict[str, Any]]:
+    """Two looks in one test: at half of the questions, and at all."""
+    plan = sorted({max(held_out // 2, 1), held_out} - {0})
+    look = {"questions": "2627d26346c2a913", "members": selected, "method": "unite", "k": 10, "plan": plan, "test": 1}
+    figures = [(0.04, 0.96, 0.015), (0.0312, 0.9688, 0.045)]
+    return [
+        {**look, "n": n, "p_value": p_value, "p_worse": p_worse, "limit": limit}
+        for n, (p_value, p_worse, limit) in zip(plan, figures, strict=False)
+    ]
+
+
+def _groups(gain: float) -> list[dict[str, Any]]:
+    """Gains in two groups; the second one is hurt."""
+    rows = [("two steps", 40, gain + 4, "yes"), ("three steps", 60, -8.0, "no")]
+    return [
+        {"group": group, "n": n, "observed": points, "gain": points / 2, "gain_ci": [points / 2 - 3, points / 2 + 3]}
+        | {"shown": shown}
+        for group, n, points, shown in rows
+    ]
 
 
 def _vote(responses: list[dict[str, Any]]) -> float:
@@ -394,9 +448,10 @@ def _strategy(
 ) -> dict[str, Any]:
     changes, n = [own - other for own, other in zip(scores, measure, strict=True)], len(scores)
     mean = sum(changes) / n
-    half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
+    half = 1.645 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
     gained, lost = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
-    p_value = _mcnemar(gained, lost)
+    p_value = _one_sided(gained, lost)
+    p_adjusted = None if name == "single" else p_value if name == "cascade" else min(1.0, 3 * p_value)
     return {
         "strategy": name,
         "members": members,
@@ -412,14 +467,25 @@ def _strategy(
         "gain": round(100 * mean, 2),
         "gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
         "p_value": p_value,
-        "p_adjusted": None if name == "single" else min(1.0, 3 * p_value),
+        "p_adjusted": p_adjusted,
+        "shown": "yes" if p_adjusted is not None and p_adjusted <= 0.05 else "not_yet",
+        "questions": n,
+        "answered": n,
+        "predicted_gain": 3.5 if name == "vote" else None,
+        "predicted_gain_ci": [0.5, 6.5] if name == "vote" else None,
+        "groups": _groups(100 * mean) if name == "cascade" else None,
         "gained": gained,
         "lost": lost,
         "calls_per_question": calls,
         "tokens_per_question": 12.5 * calls,
         "seconds_per_question": 0.04 * calls,
-        "price_per_1000": None,
+        "price_per_1000": 0.5 * calls,
     }
+
+
+def _one_sided(gained: int, lost: int) -> float:
+    n = gained + lost
+    return round(sum(math.comb(n, i) for i in range(lost + 1)) / 2**n, 5)
 
 
 def _mcnemar(gained: int, lost: int) -> float:

@@ -205,7 +205,8 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
-    strategy |= {"accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "gain": 1.0, "p_adjusted": 0.5, "calls_per_question": 1.0}
+    strategy |= {"accuracy": 50.0, "gain": 1.0, "gain_ci": [0.0, 2.0], "p_adjusted": 0.5, "shown": "yes"}
+    strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
@@ -229,7 +230,9 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "advice": {
             "verdict": "single",
             "text": HOSTILE,
-            "recommendation": {**strategy, "shown": "yes", "text": HOSTILE},
+            "level": 0.05,
+            "warnings": [HOSTILE],
+            "recommendation": {**strategy, "text": HOSTILE},
         },
     }
     progress = Progress()
@@ -276,7 +279,8 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "best_single_model": "a",
                 "accuracy": 50.0 + gain,
             }
-            | {"accuracy_ci": [1.0, 2.0], "gain": gain, "p_adjusted": p, "calls_per_question": calls}
+            | {"gain": gain, "gain_ci": [gain - 2, gain + 2], "p_adjusted": p, "calls_per_question": calls}
+            | {"shown": "not_yet"}
             for name, members, gain, p, calls in (
                 ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
                 ("single", ["a"], 0.0, None, 1.0),
@@ -287,33 +291,65 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             "verdict": "cannot_tell",
             "text": "The set was not run.",
             "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
-            | {"text": "Ask a, b and c."},
+            | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
+            | {"price_per_1000": 1.2},
+            "level": 0.05,
+            "warnings": ["Beware: the models guess."],
         },
     }
 
 
-def test_the_conclusion_is_what_to_run_what_is_shown_the_verdict_and_the_report(
+def concluded(result: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    print_conclusion(result, folder / "report.html")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_verdict_and_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_conclusion(printed(3), tmp_path / "report.html")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
+    lines = concluded(printed(3), tmp_path, capsys)
+    assert lines[:5] == [
         "Recommended: Ask a, b and c.",
-        "Shown by the test: not yet (p < 0.001 after Holm's correction for 2 strategies)",
+        "Shown by the test: not yet (p < 0.001 after correction for several strategies)",
+        "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
+        "Warning: the models guess.",
         "The set was not run.",
     ]
-    assert lines[3].startswith("Report: ") and len(lines) == 4
+    assert lines[5].startswith("Report: ") and len(lines) == 6
+
+
+def test_costs_that_are_not_known_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(3)
+    result["advice"]["recommendation"] |= {"calls_per_question": 1.0, "seconds_per_question": None}
+    result["advice"]["recommendation"]["price_per_1000"] = None
+    assert "Cost: 1 call a question" in concluded(result, tmp_path, capsys)
+
+
+def test_many_warnings_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(3)
+    result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
+    lines = concluded(result, tmp_path, capsys)
+    assert len(lines) == 10 and lines[7] == "The report has 46 more warnings."
+
+
+def test_without_a_recommendation_the_conclusion_is_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = printed(3)
+    result["advice"] |= {"recommendation": None, "warnings": []}
+    lines = concluded(result, tmp_path, capsys)
+    assert lines[0] == "The set was not run." and len(lines) == 2
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
     print_tables(printed(3))
     table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
-    assert rows[0] == "strategy points 95% interval gain p calls"
+    assert rows[0] == "strategy points gain 90% interval shown calls"
     assert rows[2:] == [
-        "Cascade, 3 models * 54.0 1.0 to 2.0 +4.0 < 0.001 2.2",
-        "a alone 50.0 1.0 to 2.0 0.0 – 1.0",
-        "Router, 2 models 47.0 1.0 to 2.0 -3.0 0.30 1.0",
+        "Cascade, 3 models * 54.0 +4.0 +2.0 to +6.0 not yet 2.2",
+        "a alone 50.0 0.0 – – 1.0",
+        "Router, 2 models 47.0 -3.0 -5.0 to -1.0 not yet 1.0",
         "* recommended",
     ]
 

@@ -65,14 +65,59 @@ def text_of(page: str) -> str:
     return " ".join(" ".join(parser.words).split())
 
 
-def test_the_verdict_and_how_sure_it_is_come_first(page: str) -> None:
+def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page: str, run: Path) -> None:
     text = text_of(page)
-    assert "Run a cascade of three models." in text
-    assert "Recommended: " in text
-    assert "+9.0 points over the best single model" in text
-    assert "The 95% interval of the difference, +1.1 to +16.9 points, does not include zero." in text
-    places = ("does not include zero", "What is proven", "The set that decodes together", "Every candidate of the pool")
+    told = json.loads((run / "result.json").read_text(encoding="utf-8"))["advice"]["recommendation"]
+    low, high = told["expected_gain_ci"]
+    places = (
+        "Recommended: ",
+        f"{told['expected_gain']:+.1f} points expected over terse-pieces",
+        f"(90% interval {low:+.1f} to {high:+.1f})",
+        "Calls a question",
+        "Time of a question",
+        "Shown by the test yes",
+        "Decoded together Gain",
+        "The set that decodes together",
+        "Every candidate of the pool",
+    )
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
+
+
+def test_the_price_of_the_recommended_strategy_is_in_the_first_block(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "cascade")
+    changed["strategies"][0]["price_per_1000"] = 1.2
+    first = text_of(written(tmp_path, changed)).partition("Decoded together")[0]
+    assert "Price of 1,000 questions $1.20" in first
+
+
+@pytest.mark.parametrize(("level", "words"), [(0.05, "90% interval"), (0.1, "80% interval"), (0.025, "95% interval")])
+def test_the_interval_of_the_gain_has_its_true_confidence(
+    tmp_path: Path, result: dict[str, Any], level: float, words: str
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["level"] = level
+    text = text_of(written(tmp_path, changed))
+    assert f"({words} " in text.partition("Decoded together")[0]
+    assert f"with its {words};" in text
+
+
+def test_warnings_follow_the_recommendation(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["warnings"] = ["these questions were looked at before"]
+    text = text_of(written(tmp_path, changed))
+    places = ("Shown by the test", "These questions were looked at before.", "Decoded together")
+    assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
+
+
+@pytest.mark.parametrize(
+    ("needed", "words"), [([300, 1200], "300 to 1,200"), ([300, None], "at least 300"), (None, None), (300, None)]
+)
+def test_the_questions_needed_are_a_range(
+    tmp_path: Path, result: dict[str, Any], needed: Any, words: str | None
+) -> None:
+    result["advice"]["questions_needed"] = needed
+    text = text_of(written(tmp_path, result))
+    assert f"Questions needed {words}" in text if words else "Questions needed" not in text
 
 
 def recommending(result: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -89,7 +134,7 @@ def without_recommendation(result: dict[str, Any]) -> dict[str, Any]:
 def test_without_a_recommendation_the_headline_is_the_verdict(tmp_path: Path, result: dict[str, Any]) -> None:
     text = text_of(written(tmp_path, without_recommendation(result)))
     assert "Ensemble these three models." in text
-    assert "Recommended" not in text and "What is proven" not in text and "Calls" not in text
+    assert "Recommended" not in text and "Decoded together Gain" not in text and "Calls" not in text
 
 
 @pytest.mark.parametrize(
@@ -129,8 +174,9 @@ def test_what_to_run_and_what_is_shown_are_two_things(
     changed = recommending(result, "cascade")
     changed["advice"]["recommendation"]["shown"] = shown
     text = text_of(written(tmp_path, changed))
-    assert f"Shown by the test {words} " in text
-    assert result["advice"]["text"] in text.partition("What is proven about decoding together")[2]
+    before, _, after = text.partition("Decoded together Gain")
+    assert f"Shown by the test {words} " in before
+    assert result["advice"]["text"] in after
 
 
 def test_another_best_model_on_the_held_out_questions_is_explained(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -139,12 +185,12 @@ def test_another_best_model_on_the_held_out_questions_is_explained(tmp_path: Pat
     for row in result["strategies"]:
         row["best_single_model"] = other
     result["ensemble"]["best_single_model"] = other
-    sentence = f"{primary} was the most accurate model on the dev questions, {other} on the held-out ones"
+    sentence = f"{primary} is the most accurate model on the dev questions, {other} on the dev and held-out questions"
     assert text_of(written(tmp_path, result)).count(sentence) == 1
     for row in result["strategies"]:
         row["best_single_model"] = primary
     result["ensemble"]["best_single_model"] = primary
-    assert "was the most accurate model on the dev" not in text_of(written(tmp_path, result))
+    assert "the most accurate model on the dev questions," not in text_of(written(tmp_path, result))
 
 
 def test_one_question_is_not_called_questions(tmp_path: Path) -> None:
@@ -381,12 +427,24 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
         "gain": -4.0,
         "gain_ci": [-9.0, 1.0],
         "p_adjusted": 0.0004,
+        "shown": "not_yet",
         "price_per_1000": 1.2,
     }
     table = strategies_table(written(tmp_path, result))
     row = table.partition('data-value="Vote, 3 models"')[2].partition("</tr>")[0]
     accuracy = f"{vote['accuracy']:.1f}"
-    for shown in (accuracy, "\u22124.0", "\u22129.0 to +1.0", "&lt; 0.001", "3.00", "37.5", "120 ms", "$1.20", "(1.5)"):
+    for shown in (
+        accuracy,
+        "\u22124.0",
+        "\u22129.0 to +1.0",
+        "not yet",
+        "&lt; 0.001",
+        "3.00",
+        "37.5",
+        "120 ms",
+        "$1.20",
+        "(1.5)",
+    ):
         assert shown in row, shown
     # A loss has another colour than a gain.
     assert '<span class="loss">\u22124.0' in row and table.count('class="loss"') == 1
@@ -407,3 +465,61 @@ def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result
         drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
         assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}
     assert '<p class="delta loss">' in written(tmp_path, result) and '<p class="delta">' in page
+
+
+def section(page: str, name: str) -> str:
+    return text_of(page.partition(f'<section class="row" id="{name}">')[2].partition("</section>")[0])
+
+
+def test_groups_that_are_hurt_come_first(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = section(written(tmp_path, recommending(result, "cascade")), "groups")
+    rows = text.partition("Shown")[2]
+    assert rows.index("three steps") < rows.index("two steps")
+    assert "three steps 60 \u22124.0 \u22127.0 to \u22121.0 \u22128.0 no" in text
+
+
+def test_of_many_groups_those_that_are_hurt_are_shown(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "cascade")
+    group = {"n": 9, "observed": 1.0, "gain": 1.0, "gain_ci": [0.0, 2.0], "shown": "not_yet"}
+    groups = [{**group, "group": f"g{number}", "gain": float(number)} for number in range(200)]
+    changed["strategies"][0]["groups"] = [*groups, {**group, "group": "hurt", "gain": 300.0, "shown": "no"}]
+    text = section(written(tmp_path, changed), "groups")
+    assert "hurt 9 +300.0" in text and "g38 9" in text and "g39 9" not in text
+    assert "40 of 201 groups" in text
+
+
+def test_without_groups_there_is_no_section_of_groups(tmp_path: Path, result: dict[str, Any]) -> None:
+    assert 'id="groups"' not in written(tmp_path, recommending(result, "vote"))
+
+
+def test_a_prediction_is_held_against_what_came_out(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = section(written(tmp_path, result), "prediction")
+    together = next(row for row in result["strategies"] if row["strategy"] == "unite")
+    assert f"+4.0 +1.0 to +7.0 {together['gain']:+.1f} {together['gain_ci'][0]:+.1f} to" in text
+    # A strategy that has both is a row, too; a set that was not run is none.
+    assert "Vote, 3 models" in text and "+3.5 +0.5 to +6.5" in text
+    assert "steps-bytes" not in text
+
+
+def test_a_set_that_promises_more_than_the_one_that_ran_is_named(tmp_path: Path, result: dict[str, Any]) -> None:
+    result["prediction"]["sets"].reverse()
+    text = section(written(tmp_path, result), "prediction")
+    assert "steps-bytes +2.0 \u22121.0 to +5.0 not run" in text
+
+
+@pytest.mark.parametrize("prediction", [None, {"choose": "rules", "sets": []}])
+def test_without_a_prediction_there_is_no_section_of_it(
+    tmp_path: Path, result: dict[str, Any], prediction: Any
+) -> None:
+    for row in result["strategies"]:
+        row["predicted_gain"] = None
+    assert 'id="prediction"' not in written(tmp_path, {**result, "prediction": prediction})
+
+
+def test_looks_are_a_table_with_what_each_shows(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = section(written(tmp_path, result), "looks")
+    assert "10 0.040 0.015 nothing yet" in text and "20 0.031 0.045 a gain" in text
+
+
+def test_a_single_look_is_not_worth_a_table(tmp_path: Path, result: dict[str, Any]) -> None:
+    assert 'id="looks"' not in written(tmp_path, {**result, "looks": result["looks"][:1]})

@@ -442,8 +442,27 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
                   .map((cell) => [getComputedStyle(cell, '::before').content, cell.getBoundingClientRect().right])"""
     shown = window.execute_script(script, rows[0])
     labels = {label.strip('"') for label, _ in shown}
-    assert {"Accuracy", "Gain", "p", "Calls a question", "Tokens a question", "Time of a question"} <= labels
+    assert {"Accuracy", "Gain", "Shown", "Calls a question", "Tokens a question", "Price of 1,000 questions"} <= labels
     assert max(right for _, right in shown) <= 390
+
+
+@pytest.mark.parametrize(("name", "visible"), [("wide", False), ("narrow", True)])
+@pytest.mark.parametrize("section", ["groups", "prediction"])
+def test_on_a_phone_gains_are_drawn_for_a_narrow_page(
+    window: Any, report: Path, section: str, name: str, visible: bool
+) -> None:
+    resize(window, 390)
+    open_report(window, report)
+    assert find(window, f"#{section} .drawing .{name}")[0].is_displayed() is visible
+
+
+def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, report: Path) -> None:
+    resize(window, 1280)
+    open_report(window, report)
+    bottoms = window.execute_script(
+        "return [...document.querySelectorAll('#verdict .evidence dl')].map((e) => e.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 2 and max(bottoms) < 900
 
 
 def test_strategies_sort_by_their_calls(window: Any) -> None:

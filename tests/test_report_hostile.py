@@ -86,7 +86,8 @@ def poisoned(value: Any, poison: Callable[[str], str], key: str = "") -> Any:
     if isinstance(value, str):
         return value if key in FIXED else poison(value)
     if isinstance(value, list):
-        return [poisoned(item, poison, key) for item in value]
+        # The objects of a list have fixed keys, also where an object of the same name has names as keys.
+        return [poisoned(item, poison, "" if isinstance(item, dict) else key) for item in value]
     if isinstance(value, dict):
         by_name = key in ("responses", "models", "files", "versions", "times", "groups")
         return {poison(name) if by_name else name: poisoned(item, poison, name) for name, item in value.items()}
@@ -194,6 +195,40 @@ def test_what_is_shown_is_one_of_three_words(tmp_path: Path, shown: object) -> N
     advice = {**RESULT["advice"], "recommendation": {**RESULT["advice"]["recommendation"], "shown": shown}}
     with pytest.raises(InputError, match="shown should be yes or not_yet or no"):
         read_run(write_json(tmp_path, {**RESULT, "advice": advice}))
+
+
+HOSTILE_PARTS: list[tuple[dict[str, Any], str]] = [
+    ({"prediction": []}, "prediction should be an object"),
+    ({"prediction": {"sets": ["a"]}}, "prediction: sets should be a list of objects"),
+    ({"prediction": {"sets": [{"predicted_gain": "4"}]}}, r"sets\[0\]: predicted_gain should be a number"),
+    ({"looks": {}}, "looks should be a list of objects"),
+    ({"looks": [{"n": "10"}]}, r"looks\[0\]: n should be a number"),
+    ({"advice": {"level": 2}}, "level should be above 0 and below 0.5"),
+    ({"advice": {"questions_needed": [None, 3]}}, r"questions_needed should be \[low, high\]"),
+    ({"advice": {"questions_needed": [1, "2"]}}, r"questions_needed should be \[low, high\]"),
+    ({"strategies": [{"strategy": "vote", "members": ["a"], "groups": {}}]}, "groups should be a list of objects"),
+    (
+        {"strategies": [{"strategy": "vote", "members": ["a"], "shown": "maybe"}]},
+        "shown should be yes or not_yet or no",
+    ),
+]
+
+
+@pytest.mark.parametrize(("part", "message"), HOSTILE_PARTS)
+def test_parts_of_another_form_are_refused_with_their_place(tmp_path: Path, part: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_run(write_json(tmp_path, {**RESULT, **part}))
+
+
+@pytest.mark.parametrize("part", ["warnings", "looks", "sets", "groups"])
+def test_no_list_is_shown_at_any_length(tmp_path: Path, part: str) -> None:
+    result = json.loads(json.dumps(RESULT))
+    row = next(row for row in result["strategies"] if row["groups"])
+    result["advice"]["recommendation"] |= {key: row[key] for key in ("strategy", "members", "draws")}
+    result["advice"]["warnings"] = ["a warning"]
+    owner = {"warnings": result["advice"], "looks": result, "sets": result["prediction"], "groups": row}[part]
+    owner[part] = owner[part][:1] * 20_000
+    assert len(write_report(write_json(tmp_path, result)).read_text(encoding="utf-8")) < 1_000_000
 
 
 def test_controls_and_bidi_marks_are_spelt_out() -> None:

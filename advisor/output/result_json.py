@@ -124,7 +124,11 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
-        "advice": {**asdict(outcome.advice), "recommendation": _recommendation(outcome.advice.recommendation)},
+        "advice": {
+            **asdict(outcome.advice),
+            "level": outcome.level,
+            "recommendation": _recommendation(outcome.advice.recommendation),
+        },
         "looks": [asdict(look) for look in outcome.looks],
         "provenance": dict(outcome.provenance),
     }

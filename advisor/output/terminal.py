@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import signed
-from reports.text import chance, counted, p_value, shown, strategy, visible
+from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -27,6 +27,7 @@ _DETAILS = {
 }
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
 _REASONS = 5  # of rejected candidates, and of failed ones; the report has all
+_WARNINGS = 4
 _CANDIDATES = 5  # of a step in a trace: a union has up to 30, and those below are near 0
 
 
@@ -73,13 +74,14 @@ def print_methods(evaluation: Mapping[str, Any]) -> None:
 
 
 def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
-    """Print the recommendation, whether it is shown, the verdict and the place of the report, on standard output."""
+    """Print what to run, how sure it is, what it costs, the warnings and the verdict, on standard output."""
     console = Console(highlight=False)
     advice = result["advice"]
-    recommendation = advice["recommendation"]
-    lines = [advice["text"]]
-    if recommendation:
-        lines = [f"Recommended: {recommendation['text']}", f"Shown by the test: {_shown(result)}", *lines]
+    warnings = [f"Warning: {each.removeprefix('Beware: ')}" for each in advice["warnings"]]
+    lines = [*_shortened(warnings), advice["text"]]
+    if recommendation := advice["recommendation"]:
+        recommended = f"Recommended: {recommendation['text']}"
+        lines = [recommended, f"Shown by the test: {_shown(result)}", f"Cost: {_cost(recommendation)}", *lines]
     for line in lines:
         # A file or a program gets each as one line.
         console.print(_plain(line), soft_wrap=not console.is_terminal)
@@ -140,9 +142,9 @@ def strategies(result: Mapping[str, Any]) -> Table:
     title = (
         f"Strategies, {counted(rows[0]['n'], 'held-out question')}, compared with {rows[0]['best_single_model']} alone"
     )
-    table = _table(title, "strategy")
+    table = _table(title, "strategy", interval=False)
     table.caption_justify = "left"
-    for heading in ("gain", "p", "calls"):
+    for heading in ("gain", interval_name(result["advice"]["level"]), "shown", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
@@ -150,12 +152,13 @@ def strategies(result: Mapping[str, Any]) -> Table:
             name.stylize("bold green")
             name.append(" *")
             table.caption = "* recommended"
+        is_single = row["strategy"] == "single"
         table.add_row(
             name,
             _number(row["accuracy"], ".1f"),
-            _interval(row["accuracy_ci"]),
             signed(row["gain"]),
-            chance(row["p_adjusted"]),
+            "–" if is_single else " to ".join(map(signed, row["gain_ci"])),
+            "–" if is_single else shown(row["shown"]),
             _number(row["calls_per_question"], ".1f"),
         )
     return table
@@ -232,11 +235,12 @@ def _costs(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _table(title: str, first: str = "model") -> Table:
+def _table(title: str, first: str = "model", *, interval: bool = True) -> Table:
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("95% interval", justify="right", no_wrap=True)
+    if interval:
+        table.add_column("95% interval", justify="right", no_wrap=True)
     return table
 
 
@@ -255,15 +259,31 @@ def _told(candidates: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, An
 
 def _shown(result: Mapping[str, Any]) -> str:
     recommendation = result["advice"]["recommendation"]
-    answer = shown(recommendation["shown"])
     if recommendation["strategy"] == "single":
         if len(result["strategies"]) == 1:
             return "nothing was tested, because this is the only strategy"
-        return f"{answer}; the test compares the other strategies with this model"
+        return "the test compares the other strategies with this model"
     p = next((row["p_adjusted"] for row in result["strategies"] if _is_same(row, recommendation)), None)
     tests = sum(row["strategy"] != "single" for row in result["strategies"])
-    corrected = f" after Holm's correction for {tests} strategies" if tests > 1 else ""
+    corrected = " after correction for several strategies" if tests > 1 else ""
+    answer = shown(recommendation["shown"])
     return answer if p is None else f"{answer} (p {p_value(p)}{corrected})"
+
+
+def _cost(recommendation: Mapping[str, Any]) -> str:
+    calls, seconds, dollars = (
+        recommendation[key] for key in ("calls_per_question", "seconds_per_question", "price_per_1000")
+    )
+    number = f"{calls:.1f}".removesuffix(".0")
+    each = f"{number} {'call' if number == '1' else 'calls'}"
+    each += "" if seconds is None else f" and {duration(seconds)}"
+    return f"{each} a question" + ("" if dollars is None else f", {price(dollars)} for 1,000 questions")
+
+
+def _shortened(warnings: Sequence[str]) -> list[str]:
+    more = len(warnings) - _WARNINGS
+    rest = [f"The report has {counted(more, 'more warning')}."] if more > 0 else []
+    return [*warnings[:_WARNINGS], *rest]
 
 
 def _is_same(row: Mapping[str, Any], recommendation: Mapping[str, Any]) -> bool:

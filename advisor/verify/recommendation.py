@@ -16,11 +16,6 @@ from reports.text import counted
 
 _FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
-_SHOWN = {
-    "yes": "the test shows that it is better",
-    "not_yet": "the test does not show a difference yet",
-    "no": "the test shows that it is worse",
-}
 
 
 SWITCH = 1.0
@@ -43,7 +38,7 @@ class Recommendation:
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
         shown: Whether the test shows the gain.
         min_gain: Points that a strategy with more than one call must gain.
-        text: The recommendation in sentences.
+        text: What to run and what it gains, in sentences.
     """
 
     strategy: Strategy
@@ -129,11 +124,11 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
                 f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
+    # Whether the test shows it, and what it costs, are other fields, which have their own lines.
     expected = describe_gain(best.expected.points, best.expected.interval(level), level)
-    measured = describe_gain(best.gain.points, best.gain.interval(level), level)
     return (
-        f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is {expected}, "
-        f"with {best.calls:.1f} calls a question. Measured: {measured}; {_SHOWN[best.shown]}.{few}"
+        f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
+        f"{expected}.{few}"
     )
 
 

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from reports.read.evaluation import MethodTable
-from reports.read.fields import Fields, read_object
+from reports.read.fields import Fields, Interval, read_object
 from reports.read.measurements import Measurements, measurements
+from reports.read.prediction import LookRow, PredictedRow, read_looks, read_predictions
 from reports.read.samples import Samples
 from reports.read.strategies import Strategies, read_strategies
 from reports.text import visible
 
 # The versions of ``result.json`` that this package reads.
 SCHEMA_VERSIONS = frozenset({1})
+
+_MOST_WARNINGS = 20
+_MOST_NEEDED = 10**12
 
 Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
@@ -48,6 +52,9 @@ class EnsembleRun(Measurements):
 
     Attributes:
         best_single: Accuracy of the best member alone, in points.
+        gain: The expected gain over the best single model from all questions, in points, with its interval ``gain_ci``;
+            ``delta`` is the difference on these questions alone.
+        gain_p: The one-sided p-value of no gain, which decides the verdict.
         gained: Questions that the ensemble answers right and the best single model wrong; ``lost`` the reverse.
         members: The members alone, on the same questions.
     """
@@ -56,6 +63,9 @@ class EnsembleRun(Measurements):
     split: str
     best_single: float | None
     best_single_model: str
+    gain: float | None
+    gain_ci: Interval | None
+    gain_p: float | None
     gained: int | None
     lost: int | None
     signature: str
@@ -74,6 +84,12 @@ class Result:
         selected: The chosen set, the primary first.
         pairs: By two candidates' indices, the measures of the pair that are known.
         strategies: What could run in production, compared on the held-out questions, and the recommended one.
+        level: The probability that a true gain is beyond one end of its interval; None in results of older versions.
+        warnings: What the reader must know besides the advice, each a sentence.
+        questions_needed: How many held-out questions, in all, show the gain of the set that decodes together, from few
+            to many; None in place of the second one if there may be no gain.
+        predictions: What sets that decode together promise before they answer a held-out question.
+        looks: The looks at the held-out questions, of this run and of earlier ones.
         logs: Path and format of each log that the responses come from; empty for models that ran.
         facts: Device, seed, times and the like, as text; ``versions`` those of the libraries.
         model_files: Name, source, revision, and the SHA-256 of each file.
@@ -98,6 +114,11 @@ class Result:
     strategies: Strategies
     verdict: Verdict
     advice: str
+    level: float | None
+    warnings: tuple[str, ...]
+    questions_needed: tuple[int, int | None] | None
+    predictions: tuple[PredictedRow, ...]
+    looks: tuple[LookRow, ...]
     command: str
     created: str
     facts: tuple[tuple[str, str], ...]
@@ -114,8 +135,8 @@ class Result:
 
     @property
     def best_single(self) -> CandidateRow | None:
-        """The candidate that all are compared with: the best one on held-out questions, else the primary."""
-        runs = (self.ensemble, *self.strategies.rows)
+        """The candidate that gains are measured against: the best one on all questions, else the primary."""
+        runs = (*self.strategies.rows, self.ensemble)
         name = next((run.best_single_model for run in runs if run and run.best_single_model), "")
         return next((candidate for candidate in self.candidates if candidate.name == name), self.primary)
 
@@ -168,6 +189,11 @@ def read_result(path: Path) -> Result:
         strategies=read_strategies(root),
         verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "cannot_tell")),
         advice=advice.line("text"),
+        level=_level(advice),
+        warnings=advice.texts("warnings")[:_MOST_WARNINGS],
+        questions_needed=_questions_needed(advice),
+        predictions=read_predictions(root),
+        looks=read_looks(root),
         command=provenance.line("command"),
         created=provenance.line("created"),
         facts=_facts(provenance),
@@ -196,6 +222,24 @@ def _candidate(index: int, fields: Fields, n: int) -> CandidateRow:
     )
 
 
+def _level(advice: Fields) -> float | None:
+    level = advice.number("level")
+    if level is not None and not 0 < level < 0.5:
+        advice.refuse("level", "above 0 and below 0.5")
+    return level
+
+
+def _questions_needed(advice: Fields) -> tuple[int, int | None] | None:
+    value = advice.values.get("questions_needed")
+    # Older versions wrote one number, and the text has it.
+    if not isinstance(value, list):
+        return None
+    ends = [end if type(end) is int and 0 <= end < _MOST_NEEDED else None for end in value]
+    if len(ends) != 2 or ends[0] is None or (ends[1] is None and value[1] is not None):
+        advice.refuse("questions_needed", "[low, high]")
+    return ends[0], ends[1]
+
+
 def _pairs(root: Fields, by_name: dict[str, CandidateRow]) -> dict[tuple[int, int], dict[str, float]]:
     pairs = {}
     for fields in root.parts("pairs"):
@@ -214,6 +258,9 @@ def _ensemble(fields: Fields) -> EnsembleRun:
         split=fields.line("split"),
         best_single=fields.number("best_single"),
         best_single_model=fields.line("best_single_model"),
+        gain=fields.number("gain"),
+        gain_ci=fields.interval("gain_ci"),
+        gain_p=fields.number("gain_p"),
         gained=fields.optional_count("gained"),
         lost=fields.optional_count("lost"),
         signature=fields.line("signature"),

@@ -9,23 +9,48 @@ from reports.read.fields import Fields, Interval
 from reports.read.measurements import Measurements, measurements
 
 _MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
+_MOST_GROUPS = 1000  # a run gives no gains for more
+_ASKING = frozenset({"single", "vote", "weighted_vote", "cascade", "router", "group_router", "self_consistency"})
 Shown = Literal["yes", "not_yet", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """The gain of a strategy on a group of the questions, in points.
+
+    Attributes:
+        n: The group's questions.
+        observed: The gain on these questions alone.
+        gain: The expected gain, pulled to that of all groups, with its interval ``gain_ci``.
+        shown: Whether the test shows a gain in this group.
+    """
+
+    group: str
+    n: int
+    observed: float | None
+    gain: float | None
+    gain_ci: Interval | None
+    shown: Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRow(Measurements):
     """A way to answer questions, compared on the held-out questions.
 
-    ``delta`` is its gain over the best single model, and ``p_value`` is after Holm's correction; None for one model.
+    ``delta`` is its expected gain over the best single model, and ``p_value`` is one-sided and corrected for the number
+    of strategies; None for one model.
 
     Attributes:
         members: The models; a cascade asks them in this order.
         weights: Of their votes; empty where all have the same.
         draws: Responses of the one member, for self-consistency.
-        best_single_model: The model with the best accuracy on the same questions.
+        best_single_model: The most accurate model on the dev and held-out questions together.
         gained: Questions that it answers right and the best single model wrong; ``lost`` the reverse.
+        shown: Whether the test shows the gain; None for one model.
         calls: Responses that a question takes, on average, as ``tokens`` and ``seconds_each``.
         price: Of 1,000 questions, in dollars.
+        predicted: The gain that was predicted before a held-out question was answered, with ``predicted_ci``.
+        groups: The gain in each group of the questions, if there are several.
     """
 
     members: tuple[str, ...]
@@ -34,15 +59,24 @@ class StrategyRow(Measurements):
     best_single_model: str
     gained: int | None
     lost: int | None
+    shown: Shown | None
     calls: float | None
     tokens: float | None
     seconds_each: float | None
     price: float | None
+    predicted: float | None
+    predicted_ci: Interval | None
+    groups: tuple[GroupRow, ...]
 
     @property
     def is_single(self) -> bool:
         """Whether it is one model that answers once, with which the others are compared."""
         return self.name == "single"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether it is a set that decodes together; its name is then the method."""
+        return self.name not in _ASKING
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +84,7 @@ class Recommended:
     """The strategy to run.
 
     Attributes:
-        row: Its figures on the held-out questions.
+        row: Its figures.
         gain: The expected gain over the best single model, in points, with its interval ``gain_ci``.
         shown: Whether the test shows it.
         text: The recommendation in sentences.
@@ -92,7 +126,7 @@ def read_strategies(root: Fields) -> Strategies:
         row=row,
         gain=told.number("expected_gain"),
         gain_ci=told.interval("expected_gain_ci"),
-        shown=cast(Shown, told.word("shown", get_args(Shown), "not_yet")),
+        shown=_shown(told),
         text=told.line("text"),
     )
     return Strategies(rows, len(parts), recommended)
@@ -118,11 +152,30 @@ def _row(fields: Fields) -> StrategyRow:
         best_single_model=fields.line("best_single_model"),
         gained=fields.optional_count("gained"),
         lost=fields.optional_count("lost"),
+        shown=None if name == "single" or fields.values.get("shown") is None else _shown(fields),
         calls=fields.number("calls_per_question"),
         tokens=fields.number("tokens_per_question"),
         seconds_each=fields.number("seconds_per_question"),
         price=fields.number("price_per_1000"),
+        predicted=fields.number("predicted_gain"),
+        predicted_ci=fields.interval("predicted_gain_ci"),
+        groups=tuple(map(_group, fields.parts("groups")[:_MOST_GROUPS])),
     )
+
+
+def _group(fields: Fields) -> GroupRow:
+    return GroupRow(
+        group=fields.line("group") or fields.refuse("group", "the group's name"),
+        n=fields.count("n"),
+        observed=fields.number("observed"),
+        gain=fields.number("gain"),
+        gain_ci=fields.interval("gain_ci"),
+        shown=_shown(fields),
+    )
+
+
+def _shown(fields: Fields) -> Shown:
+    return cast(Shown, fields.word("shown", get_args(Shown), "not_yet"))
 
 
 def _are_names(value: object) -> bool:

@@ -28,6 +28,8 @@ def evidence(result: Result) -> str:
         result=result,
         other="" if recommended is None or is_set else text.sentence(recommended.text),
         run=result.ensemble,
+        gain=verdict.measured_gain(result),
+        baseline=result.best_single.name if result.best_single else "",
         headline=escaped(verdict.verdict_headline(result)),
         # A card has no leaderboard.
         certainty=certainty.replace("the leaderboard", "the run's report"),

@@ -1,15 +1,17 @@
-"""Strategies: everything that could run in production, compared on the same held-out questions."""
+"""Strategies: everything that could run in production, and the recommended one in groups."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from reports import text
+from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_and_cost, both_widths
 from reports.read.result import Result
 from reports.read.strategies import StrategyRow
 
 _MOST_DRAWN = 20
+_MOST_GROUPS = 40
 _MOST_NAMES = 12
 
 
@@ -27,7 +29,34 @@ def values(result: Result) -> dict[str, Any] | None:
         "columns": {
             name for name in ("tokens", "seconds_each", "price") if any(getattr(row, name) is not None for row in rows)
         },
+        "interval": text.interval_name(result.level),
         "figure": both_widths(lambda width: _draw(result, width)),
+    }
+
+
+def groups(result: Result) -> dict[str, Any] | None:
+    """Return the values of the groups' template; None if the recommended strategy has no groups."""
+    recommended = result.strategies.recommended
+    every = recommended.row.groups if recommended else ()
+    if not every:
+        return None
+    # What is hurt must not be among those that are left out.
+    rows = sorted(every, key=lambda each: (each.shown != "no", each.gain or 0.0))[:_MOST_GROUPS]
+    drawn = [
+        (each.group, [Mark(each.gain, each.gain_ci, shape_of(each.gain), "gain")], each.shown == "no")
+        for each in rows
+        if each.gain is not None
+    ]
+    if recommended is not None and recommended.gain is not None:
+        pooled = Mark(recommended.gain, recommended.gain_ci, shape_of(recommended.gain), "gain")
+        drawn.insert(0, ("all questions", [pooled], False))
+    label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
+    return {
+        "rows": rows,
+        "total": len(every),
+        "hurt": any(each.shown == "no" for each in every),
+        "interval": text.interval_name(result.level),
+        "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
     }
 
 

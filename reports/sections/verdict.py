@@ -5,31 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from reports import text
-from reports.charts.canvas import Canvas
-from reports.charts.rows import NARROW
-from reports.charts.scales import Scale
+from reports.charts.differences import draw_difference
 from reports.read.fields import Interval
 from reports.read.result import Result
 from reports.read.strategies import Recommended, StrategyRow
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_CORRECTED = " after correction for several strategies"
 
 
 def values(result: Result) -> dict[str, Any]:
     """Return the template's values."""
     recommended, run = result.strategies.recommended, result.ensemble
-    delta, ends = (None, None) if run is None else (run.delta, run.delta_ci)
+    gain, ends = (None, None) if run is None else _measured(result)[:2]
     if recommended is not None:
         # A single model has no gain: it is what the others are compared with.
         is_single = recommended.row.is_single
-        delta, ends = (None, None) if is_single else (recommended.gain, recommended.gain_ci)
+        gain, ends = (None, None) if is_single else (recommended.gain, recommended.gain_ci)
     return {
         "headline": headline(result),
         "recommended": recommended,
-        "evidence": strategy_certainty(result, recommended) if recommended else "",
+        "gain": gain,
+        "gain_ci": ends,
+        "interval": text.interval_name(result.level) if recommended else _interval_of_set(result),
+        "baseline": result.best_single.name if result.best_single else "the best single model",
+        "shown": _shown(result, recommended) if recommended else "",
+        "notes": strategy_certainty(result, recommended) if recommended else "",
+        "together": _together(result),
         "certainty": certainty(result),
-        "delta": delta,
-        "figure": draw_delta(delta, ends),
+        "figure": draw_difference(gain, ends),
     }
 
 
@@ -62,8 +66,6 @@ def certainty(result: Result) -> str:
         return "The chosen set was not run together, so no gain was measured." if was_chosen else ""
     sentences = (
         _changes("The ensemble", run.gained, run.lost),
-        _interval(run.delta_ci),
-        _chance(run.p_value),
         # A recommendation says it beside its own figures.
         "" if recommended else _other_best(result),
         _close_calls(result),
@@ -72,48 +74,78 @@ def certainty(result: Result) -> str:
 
 
 def strategy_certainty(result: Result, recommended: Recommended) -> str:
-    """Return how certain the gain of the recommended strategy is, as sentences."""
+    """Return what the figures of the recommended strategy come from, as sentences."""
     row = recommended.row
     if row.is_single:
-        return _joined(("The test compares the other strategies with this model.", _other_best(result)))
-    tests = sum(not each.is_single for each in result.strategies.rows)
-    corrected = f" after Holm’s correction for {tests} strategies" if tests > 1 else ""
+        return _other_best(result)
     ends = recommended.gain_ci
     # The interval has no correction, so it and the test may seem to contradict each other.
     seems_shown = ends is not None and recommended.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
-    alone = "The interval is that of this strategy alone, without the correction." if seems_shown and tests > 1 else ""
-    sentences = (
-        _changes("The strategy", row.gained, row.lost),
-        _interval(recommended.gain_ci),
-        "" if row.p_value is None else f"The test gives p {text.p_value(row.p_value)}{corrected}.",
-        alone,
-        _other_best(result),
-    )
-    return _joined(sentences)
+    alone = "The interval is that of this strategy alone, without the correction." if seems_shown else ""
+    return _joined((_changes("The strategy", row.gained, row.lost), alone, _other_best(result)))
 
 
-def draw_delta(delta: float | None, ends: Interval | None) -> str | None:
-    """Draw a difference to the best single model with its interval, beside zero; None if either is unknown."""
-    if delta is None or ends is None:
-        return None
-    low, high = ends
-    # The scale always shows zero, so that the reader sees whether the interval includes it.
-    reach = max(high, 0.0) - min(low, 0.0) or 1.0
-    canvas = Canvas(NARROW, 64)
-    x = Scale(min(low, 0.0) - 0.12 * reach, max(high, 0.0) + 0.12 * reach, 6, NARROW - 6)
-    y, zero = 42.0, x(0.0)
-    # Green is the colour of a gain.
-    colour = "rejected" if delta < 0 else "ensemble"
-    canvas.line((x.start, y), (x.end, y), "rule")
-    canvas.line((zero, y - 16), (zero, y + 16), "muted", dash=(3, 3))
-    canvas.line((x(low), y), (x(high), y), colour, width=4)
-    canvas.mark(x(delta), y, "ensemble", colour=colour)
-    # The labels of the ends are below the line and that of zero above it, because they may be close together.
-    aside = 6 if zero < NARROW / 2 else -6
-    canvas.text(zero + aside, y + 14, "no difference", size=12, colour="muted", align="left" if aside > 0 else "right")
-    for end, align in ((low, "left"), (high, "right")):
-        canvas.text(x(end), y - 20, text.difference(end), size=12, colour="muted", align=align)
-    return canvas.markup(f"The difference is {text.difference(delta)}, interval {text.difference_interval(ends)}.")
+def measured_gain(result: Result) -> str:
+    """Return the gain of the set that decodes together, with its interval and p, as a clause; empty if not known."""
+    gain, ends, p = _measured(result)
+    if gain is None:
+        return ""
+    details = [
+        f"{text.interval_name(result.level if _is_estimated(result) else 0.025)} {text.difference_interval(ends)}"
+    ]
+    details += [] if p is None else [f"p {text.p_value(p)}"]
+    return f"{text.difference(gain)} points ({', '.join(details)})"
+
+
+def _is_estimated(result: Result) -> bool:
+    """Whether the gain of the set is the estimate from all questions; older versions have a plain difference."""
+    return result.ensemble is not None and result.ensemble.gain is not None
+
+
+def _interval_of_set(result: Result) -> str:
+    # The interval of a plain difference has a confidence of 95%.
+    return text.interval_name(result.level if _is_estimated(result) else 0.025)
+
+
+def _measured(result: Result) -> tuple[float | None, Interval | None, float | None]:
+    """The gain of the set that decodes together, its interval, and its p."""
+    run = result.ensemble
+    if run is None:
+        return None, None, None
+    if run.gain is not None:
+        return run.gain, run.gain_ci, run.gain_p
+    return run.delta, run.delta_ci, run.p_value
+
+
+def _together(result: Result) -> list[tuple[str, str]]:
+    """The figures of the set that decodes together: names and values."""
+    gain, ends, p = _measured(result)
+    if gain is None:
+        return []
+    figures = [
+        ("Gain", f"{text.difference(gain)} points"),
+        (_interval_of_set(result), text.difference_interval(ends)),
+        ("p-value", text.chance(p)),
+    ]
+    if result.questions_needed is not None:
+        least, most = result.questions_needed
+        figures.append(("Questions needed", f"at least {least:,}" if most is None else f"{least:,} to {most:,}"))
+    return figures
+
+
+def _shown(result: Result, recommended: Recommended) -> str:
+    """What the test shows about the recommended strategy, as a sentence."""
+    row = recommended.row
+    if row.is_single:
+        return "This model is what the test compares the other strategies with."
+    several = sum(not each.is_single for each in result.strategies.rows) > 1
+    p = "" if row.p_value is None else f" (p {text.p_value(row.p_value)}{_CORRECTED if several else ''})"
+    sentences = {
+        "yes": f"Chance alone would hardly give this gain{p}.",
+        "not_yet": f"The gain may still be chance{p}. It is the best guess; more questions make it surer.",
+        "no": "The test shows that this strategy is worse than the best single model.",
+    }
+    return sentences[recommended.shown]
 
 
 def _strategy_headline(row: StrategyRow) -> str:
@@ -138,34 +170,15 @@ def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     return f"{subject} corrected {corrected} {noun} of the best single model, and made {wrong} wrong."
 
 
-def _interval(ends: Interval | None) -> str:
-    if ends is None:
-        return ""
-    low, high = ends
-    about = "includes zero, no difference at all" if low <= 0 <= high else "does not include zero"
-    return f"The 95% interval of the difference, {text.difference_interval(ends)} points, {about}."
-
-
-def _chance(p_value: float | None) -> str:
-    if p_value is None:
-        return ""
-    # Readers understand a frequency better than a probability.
-    if p_value < 0.001:
-        often = "in fewer than 1 of 1,000 tries"
-    elif p_value < 0.1:
-        often = f"in about 1 of {round(1 / p_value):,} tries"
-    else:
-        often = f"in about {round(100 * p_value)} of 100 tries"
-    return f"If the two were equally good, chance alone would give a difference this large {often}."
-
-
 def _other_best(result: Result) -> str:
     """Say it if the most accurate model on dev is not the one that gains are measured against."""
     primary, best = result.primary, result.best_single
     if primary is None or best is None or best is primary:
         return ""
+    # Older versions took the best model of the held-out questions alone.
+    where = "dev and held-out questions together" if result.strategies.recommended else "held-out questions"
     return (
-        f"{primary.name} was the most accurate model on the dev questions, {best.name} on the held-out ones; gains are "
+        f"{primary.name} is the most accurate model on the dev questions, {best.name} on the {where}; gains are "
         f"measured against {best.name}."
     )
 
