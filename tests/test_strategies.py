@@ -263,13 +263,23 @@ def test_the_cascade_of_all_voters_is_tested_first_and_the_others_are_corrected(
     assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
 
 
+def test_a_loss_is_shown_although_the_cascade_gains() -> None:
+    # The router learns that a is right on one kind of questions and b on the other, and the opposite holds.
+    dev = {"a": "12", "b": "21", "c": "1122"}
+    held_out = {"a": "2113", "b": "1231", "c": "3211"}
+    found = by_name(compared(dev, held_out))
+    router = found["router a+b+c"]
+    assert found["cascade a+b+c"].gain.points > router.gain.points
+    assert (router.shown, found["cascade a+b+c"].shown) == ("no", "yes")
+
+
 def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search() -> None:
     dev, held_out = splits_of({"a": "112", "b": "121"}, {"a": "112", "b": "121"})
     sets = {Strategy("unite", names): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
     judged = dataclasses.replace(held_out, sets=sets)
     found = compare_strategies(dev, judged, ["a", "b"], can_vote=True).results
-    (raw,) = {each.gain.p_better for each in found if each.strategy in sets}
-    assert [each.p_adjusted for each in found if each.strategy in sets] == [2 * raw, 2 * raw]
+    own = [each for each in found if each.strategy in sets]
+    assert [each.p_adjusted for each in own] == holm([each.gain.p_better for each in own])
     one = dict([next(iter(sets.items()))])
     learned = {strategy: profile("unite", dev.task, "1112") for strategy in one}
     searched = compare_strategies(
@@ -364,7 +374,7 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
     assert recommendation.shown == "yes"
     # What other pools gain is less, but it does not fit here, so it counts little.
-    assert 30 < recommendation.expected_gain < 36
+    assert 25 < recommendation.expected_gain < 36
     low, high = recommendation.expected_gain_ci
     assert 0 < low < recommendation.expected_gain < high
 
