@@ -33,10 +33,10 @@ STRATEGIES = {
 }
 WAYS = {
     "never": "never vote: the best single model by dev",
-    "shown": "vote only if the held-out questions show a gain",
+    "rules": "always vote with the set of the paper's rules",
+    "shown": "vote only if the test shows a gain",
+    "no_margin": "take the largest measured gain",
     "recommended": "follow the recommendation",
-    "margin": "follow it only if it is 2 points better than the vote",
-    "unless_worse": "vote unless it is 1 point or more worse on held-out questions",
     "always": "always vote within 15 points, at most 5",
 }
 BINS = {"0_10": "up to 10", "10_15": "10 to 15", "15_20": "15 to 20", "20_25": "20 to 25", "25_100": "over 25"}

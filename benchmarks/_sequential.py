@@ -16,7 +16,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from advisor.records import LEVEL, MOST_QUESTIONS
-from advisor.statistics import Floats
+from advisor.statistics import Floats, mcnemar
 from advisor.verify.gain import Gain, estimate_gain
 from advisor.verify.sequential import Look, look_until_sure, planned_looks, questions_range
 from benchmarks._measure import Figure
@@ -116,6 +116,32 @@ class Case:
         places = np.arange(shape[-1]) // self.size
         shared: Floats = chance.standard_normal((*shape[:-1], int(places[-1]) + 1))[..., places]
         return (own + shared) / math.sqrt(2)
+
+
+def power_figures(count: int) -> Iterator[Figure]:
+    """How often a gain of 5 points is shown with 300 dev and 300 held-out questions.
+
+    Args:
+        count: Draws, at least 1.
+    """
+    case, chance, n = Case(SPREAD, gain=5.0), np.random.default_rng(2), 300
+    shown: dict[str, list[bool]] = {"": [], "_dev": [], "_paired": []}
+    for _ in range(count):
+        members, together = case.draw(n, chance)
+        shown[""].append(case.judge(members, together, n).p_better <= LEVEL)
+        everywhere = estimate_gain(members, together, np.ones(DEV + n, dtype=bool))
+        shown["_dev"].append(everywhere.p_better <= LEVEL)
+        own = members[:, DEV:]
+        differences = together[DEV:] - own[own.mean(axis=1).argmax()]
+        shown["_paired"].append(mcnemar(differences) <= LEVEL and bool(differences.mean() > 0))
+    what = f"gain 5, n = 300, 300 dev questions, members {', '.join(map(str, SPREAD))}%, rates of the zoo; of {count}"
+    notes = {
+        "": (what, "at least 0.70"),
+        "_dev": ("the same, the set answered the dev questions as well", "at least 0.90"),
+        "_paired": ("the same, exact two-sided McNemar test against the best member held out", ""),
+    }
+    for name, (note, limit) in notes.items():
+        yield Figure(f"power_gain5_n300{name}", statistics.mean(shown[name]), limit=limit, note=note)
 
 
 def sequential_figures(count: int) -> Iterator[Figure]:
