@@ -31,7 +31,7 @@ from advisor.production.drift import (
     judge_gain,
     paired_gain,
 )
-from advisor.production.plan import VOTES, DevScores
+from advisor.production.plan import DevScores
 from advisor.production.strategy_json import find_strategy, read_strategy
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -43,7 +43,7 @@ from advisor.tasks.task import Example, Task, sha256
 from advisor.verify.gain import Gain
 from advisor.verify.methods import TEMPERATURE
 from advisor.verify.responses import can_vote
-from advisor.verify.strategies import ASKING, Strategy
+from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT

@@ -24,6 +24,8 @@ EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
 VerifyOn = Literal["held_out", "dev+held_out"]
 VERIFY_ON = ("held_out", "dev+held_out")
+Choose = Literal["rules", "predicted", "search"]
+CHOOSE = ("rules", "predicted", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class RunConfig:
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
         level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
-        search: Sets to decode on the dev questions, at least 2; None to take the set that the rules choose.
+        choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.verify.held_out`.
+        tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
         verify_on: The questions on which sets decode together, one of VERIFY_ON.
@@ -109,7 +112,8 @@ class RunConfig:
     command: str
     race: float | None = None
     level: float = LEVEL
-    search: int | None = None
+    choose: Choose = "rules"
+    tries: int = TRIES
     method: str = DEFAULT
     k: int = 10
     verify_on: VerifyOn = "held_out"
@@ -119,7 +123,9 @@ class RunConfig:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
         check_method(self.method, self.k)
         check_seed(self.seed)
-        _check_levels(self.race, self.level, self.search)
+        _check_levels(self.race, self.level)
+        check_choice("--choose", self.choose, CHOOSE)
+        _check_tries(self.tries)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -147,12 +153,18 @@ class RunConfig:
         verify_on: Any = options.get("verify_on") or "held_out"
         check_choice("--verify-on", verify_on, VERIFY_ON)
         race = _value_of_switch(options, "race", "race_level", LEVEL)
-        search = _value_of_switch(options, "search", "tries", TRIES)
+        tries = options.get("tries")
+        choose: Choose = options.get("choose") or "rules"
         most = _value_of_switch(options, "until_sure", "max_questions", MOST_QUESTIONS)
         # Checked before the task is loaded as well, because that may take a download.
         check_method(method, k)
         check_seed(seed)
-        _check_levels(race, level, search)
+        _check_levels(race, level)
+        check_choice("--choose", choose, CHOOSE)
+        if tries is not None:
+            if choose == "rules":
+                raise InputError(f"--tries {tries} has no effect with --choose rules; add --choose predicted or search")
+            _check_tries(tries)
         if most is not None:
             if most < 1:
                 raise InputError(f"--max-questions {most}: give at least 1")
@@ -183,7 +195,8 @@ class RunConfig:
             command=command,
             race=race,
             level=level,
-            search=search,
+            choose=choose,
+            tries=TRIES if tries is None else tries,
             method=method,
             k=k,
             verify_on=verify_on,
@@ -231,7 +244,7 @@ class LogsConfig:
         _check_no_models(options, "logs", "gives responses instead of models")
         seed, level = options.get("seed") or 0, options.get("level", LEVEL)
         check_seed(seed)
-        _check_levels(None, level, None)
+        _check_levels(None, level)
         return cls(
             paths=tuple(options["logs"]),
             options=LogOptions(
@@ -369,7 +382,7 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "search", "until_sure"):
+    for name in ("pool", "race", "choose", "until_sure"):
         if options.get(name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} runs models, but --{source} {what}; leave out one of them")
@@ -393,14 +406,17 @@ def _read_columns(values: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def _check_levels(race: float | None, level: float, search: int | None) -> None:
+def _check_levels(race: float | None, level: float) -> None:
     for option, value, most in (("--race-level", race, 1), ("--level", level, 0.5)):
         # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < most:
             example = f"give a probability above 0 and below {most:g}, for example {LEVEL:g}"
             raise InputError(f"{option} {value:g}: {example}")
-    if search is not None and search < 2:
-        raise InputError(f"--tries {search}: give at least 2 sets; the first is the one that the rules choose")
+
+
+def _check_tries(tries: int) -> None:
+    if tries < 1:
+        raise InputError(f"--tries {tries}: give at least 1 set")
 
 
 def _read_batch_size(text: str) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from advisor.choose.copies import find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import select
@@ -17,7 +18,7 @@ from advisor.output.result_json import Outcome, task_info
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules, signed
+from advisor.records import Decision, Rules, signed
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
@@ -81,7 +82,8 @@ def run(
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
-    pool, selection, verified = chosen.pool, chosen.selection, chosen.verified
+    pool, selection = chosen.pool, chosen.selection
+    verified = chosen.verified[0] if chosen.verified else None
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name = {profile.model: profile for profile in profiles}
     rules = config.rules
@@ -107,7 +109,7 @@ def run(
         intervals=intervals,
         margins=margins,
         race=config.race,
-        tried=chosen.tried,
+        prediction=chosen.as_dict(config.choose),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
@@ -168,7 +170,7 @@ def _verify(
 
 def _tested(config: RunConfig, chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
     """What looks test: the set that decodes together, or the cascade of all voters. The dev questions choose both."""
-    members = (chosen.selection.selected, chosen.voters)
+    members = (chosen.verified[0].models if chosen.verified else (), chosen.voters)
     wanted = list(zip((config.method, "cascade"), members, strict=True))
     found = {(each.strategy.name, each.strategy.members): each for each in compared.results}
     return next((found[each] for each in wanted if each in found), None)
@@ -178,18 +180,17 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
     """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return Compared()
-    verified = chosen.verified
-    strategy = Strategy(config.method, chosen.selection.selected)
-    sets = {} if verified is None else {strategy: verified.ensemble}
-    on_dev = {} if verified is None or verified.dev is None else {strategy: verified.dev}
+    sets = {Strategy(each.method, each.models): each for each in chosen.verified}
+    held_out = {strategy: each.ensemble for strategy, each in sets.items()}
+    on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
     prices = {entry.name: entry.price for entry in config.candidates if entry.price is not None}
     return compare_strategies(
         AnsweredSplit(config.dev, chosen.pool.complete, on_dev),
-        AnsweredSplit(config.held_out, chosen.alone, sets, prices),
+        AnsweredSplit(config.held_out, chosen.alone, held_out, prices),
         chosen.voters,
         can_vote=can_vote(config.held_out),
         # A search chose by these answers; without one, the rules never saw them.
-        tries=sum(each.accuracy is not None for each in chosen.tried or ()) or 1,
+        tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
         level=config.level,
         seed=config.seed,
@@ -204,13 +205,16 @@ def _advise(
     if remote_in(chosen.selection, remote):
         advice = undecodable(chosen.selection, remote)
     else:
-        together = next((each for each in compared.results if each.strategy.name == config.method), None)
+        # What was verified may be another set than the selected one, if the rules left only one model.
+        models = chosen.verified[0].models if chosen.verified else ()
+        strategy = Strategy(config.method, models)
+        together = next((each for each in compared.results if each.strategy == strategy), None)
         advice = advise(chosen.selection, together, level=config.level)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
-    only = once if chosen.searched and chosen.verified else None
+    only = once if chosen.tried and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, looks_in_words(looks), away, chosen.searched, only, trouble)
+    parts = (advice.text, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
     notes = (looks[-1].note if looks else None, warning)
     return _with_recommendation(replace(advice, text=text), compared, notes, config)
@@ -247,8 +251,15 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         )
         for split, own in numbers.items()
     )
-    selection = select([profile.standing for profile in dev.profiles.values()], config.rules)
-    profiles = [dev.profiles[decision.model] for decision in selection.decisions]
+    copies = find_copies(list(dev.profiles.values()))
+    dropped = tuple(dev.profiles[name] for name in copies)
+    dev, held_out = (
+        replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
+        for split in (dev, held_out)
+    )
+    reasons = [Decision(name, "rejected", reason) for name, reason in copies.items()]
+    selection = select([profile.standing for profile in dev.profiles.values()], config.rules, reasons)
+    profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     # By dev questions only: those that judge must not choose.
     voters = fitting_voters(profiles, config.rules)
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
@@ -268,7 +279,8 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         advice=_with_recommendation(advise(selection, on_logs=True), compared, (warning,), config),
         task=dev.task,
         profiles=tuple(profiles),
-        intervals={profile.model: accuracy_interval(profile, seed=config.seed) for profile in profiles},
+        dropped=dropped,
+        intervals={each.model: accuracy_interval(each, seed=config.seed) for each in (*profiles, *dropped)},
         margins={margin.model: margin for margin in margins},
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),

@@ -84,7 +84,7 @@ class Case:
     def judge(self, members: Floats, together: Floats, questions: int) -> Gain:
         """The gain by all dev questions and the first held-out ones."""
         n = DEV + questions
-        clusters = [str(number // self.size) for number in range(n)] if self.size > 1 else None
+        clusters = np.arange(n) // self.size if self.size > 1 else None
         return estimate_gain(members[:, :n], together[DEV:n], np.arange(n) >= DEV, clusters)
 
     def estimate(self, questions: int, chance: np.random.Generator) -> Gain:

@@ -20,6 +20,7 @@ from scipy import special, stats
 from advisor.records import LEVEL
 from advisor.statistics import Floats
 from advisor.verify.gain import Gain, estimate_gain
+from advisor.verify.sequential import tests_factor
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
 """How many points each member is behind the best one, by the members' kind."""
@@ -146,8 +147,8 @@ def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Float
         best = chance.uniform(0.4, 0.8)
         numbers = _numbers(POOL, 2 * n, chance.uniform(0.3, 0.9), chance)
         scores = _scores(numbers.of_models(), best - np.array((0.0, *others)) / 100)
-        ranked = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
-        chosen, rest = ranked[:CHOSEN], ranked[CHOSEN:]
+        ranks = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
+        chosen, rest = ranks[:CHOSEN], ranks[CHOSEN:]
         together = _together(numbers.only(chosen), chance.uniform(0, 0.8), chance)
         strategy = _scores(together[None, held_out], np.array([best]))[0]
         found.append(estimate_gain(scores[chosen], strategy, held_out, passed_over=scores[rest, :n]).p_better)
@@ -157,8 +158,8 @@ def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Float
 def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Floats:
     """P-values of votes of the three most accurate of eight models on dev, whose true gain is 0.
 
-    Seven models are tied and one is so much better that a vote with two of them is right exactly as often: the odds of
-    its being right are the square of theirs. Wrong answers agree, and the vote's dev answers count, too.
+    Seven models are tied and one is so much better that a vote with two of them is right exactly as often. Wrong
+    answers agree, and the vote's dev answers count, too.
 
     Args:
         n: Held-out questions; as many dev questions.
@@ -166,21 +167,51 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
         seed: Of all draws.
         passed_over: Whether the estimate knows the models that were not chosen.
     """
-    chance = np.random.default_rng(seed)
+    chance, everywhere = np.random.default_rng(seed), np.ones(2 * n, bool)
     found = []
     for _ in range(count):
         tied = chance.uniform(0.55, 0.75)
-        best = tied**2 / (tied**2 + (1 - tied) ** 2)
-        # Of the questions that are not for all alike, each model's answers are independent.
-        alike, fate = chance.random(2 * n) < chance.uniform(0, 0.5), chance.random(2 * n) < 0.5
-        right = chance.random((POOL, 2 * n)) < np.array([best, *[tied] * (POOL - 1)])[:, None]
-        scores = np.where(alike, fate, right).astype(float)
-        ranked = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
-        chosen, rest = scores[ranked[:CHOSEN]], scores[ranked[CHOSEN:], :n]
-        vote = (chosen.sum(axis=0) > CHOSEN / 2).astype(float)
-        known = rest if passed_over else None
-        found.append(estimate_gain(chosen, vote, np.ones(2 * n, bool), passed_over=known).p_better)
+        scores = ranked(voters(POOL, 2 * n, tied, chance, alike=chance.uniform(0, 0.5)), n)
+        rest = scores[CHOSEN:, :n] if passed_over else None
+        found.append(estimate_gain(scores[:CHOSEN], majority(scores), everywhere, passed_over=rest).p_better)
     return np.array(found)
+
+
+def draw_limited(n: int, count: int, seed: int) -> Floats:
+    """As :func:`draw_votes` with three models, of which two are truly at the limit of the gap; votes of three only."""
+    chance, everywhere = np.random.default_rng(seed), np.ones(2 * n, bool)
+    found: list[float] = []
+    while len(found) < count:
+        tied = chance.uniform(0.55, 0.75)
+        scores = ranked(voters(CHOSEN, 2 * n, tied, chance), n)
+        # What would just fit: the gap's limit behind the most accurate model.
+        limit = scores[:1, :n] - (ahead(tied) - tied)
+        if scores[-1, :n].mean() >= limit.mean():
+            found.append(estimate_gain(scores, majority(scores), everywhere, passed_over=limit).p_better)
+    return np.array(found)
+
+
+def ahead(tied: float) -> float:
+    """The accuracy at which a vote of two tied models with a better one gains nothing: its odds are theirs, squared."""
+    return tied**2 / (tied**2 + (1 - tied) ** 2)
+
+
+def voters(models: int, questions: int, tied: float, chance: np.random.Generator, alike: float = 0.0) -> Floats:
+    """Independent answers of one model that is ahead and others that are tied; to some questions all answer alike."""
+    same, fate = chance.random(questions) < alike, chance.random(questions) < 0.5
+    right = chance.random((models, questions)) < np.array([ahead(tied), *[tied] * (models - 1)])[:, None]
+    return np.where(same, fate, right).astype(float)
+
+
+def majority(scores: Floats) -> Floats:
+    """The scores of a vote of the first three models, whose wrong answers agree."""
+    right: Floats = (scores[:CHOSEN].sum(axis=0) > CHOSEN / 2).astype(float)
+    return right
+
+
+def ranked(scores: Floats, dev: int) -> Floats:
+    """The models' scores, the most accurate on the first questions first."""
+    return scores[np.argsort(-scores[:, :dev].mean(axis=1), kind="stable")]
 
 
 def draw_searched(n: int, count: int, seed: int) -> Floats:
@@ -188,9 +219,17 @@ def draw_searched(n: int, count: int, seed: int) -> Floats:
     return np.array([min(1.0, SETS * each[0]) for each in _tries(n, SETS, count, seed, by_dev=True)])
 
 
-def draw_tried(n: int, count: int, seed: int) -> Floats:
-    """The least p-value of 11 sets on one held-out set, each times the number of sets so far; all gain 0."""
-    return np.array([(each * np.arange(1, LOOKS + 1)).min() for each in _tries(n, LOOKS, count, seed)])
+def draw_tried(n: int, count: int, seed: int, *, corrected: bool = True) -> Floats:
+    """The least p-value of 11 sets that are tried one after the other on one held-out set; all gain 0.
+
+    Args:
+        n: Held-out questions; as many dev questions.
+        count: How many draws.
+        seed: Of all draws.
+        corrected: Whether p-values have the product's factor for the tests before.
+    """
+    factors = np.array([tests_factor(test) if corrected else 1 for test in range(1, LOOKS + 1)])
+    return np.array([(each * factors).min() for each in _tries(n, LOOKS, count, seed)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +257,20 @@ def _choices() -> Iterator[Choice]:
         note = f"the 3 best of 8 on dev vote, answered everywhere; n = {n:,}"
         yield Choice("votes", note, partial(draw_votes, n))
     for n in sizes:
-        note = f"the same where the estimate does not know the other models; n = {n:,}"
+        note = f"the 3 of 3 on dev that are within a gap vote; n = {n:,}"
+        yield Choice("limited", note, partial(draw_limited, n))
+    for n in sizes:
+        note = f"as votes, where the estimate does not know the other models; n = {n:,}"
         yield Choice("votes_unaware", note, partial(draw_votes, n, passed_over=False))
     for n in sizes:
         note = f"the best of {SETS} sets decoded on dev, p-values times {SETS}; n = {n:,}"
         yield Choice("searched", note, partial(draw_searched, n))
     for n in (100, 300):
-        note = f"any of {LOOKS} sets on one held-out set, p-values times the sets so far; n = {n:,}"
+        note = f"any of {LOOKS} sets on one held-out set, corrected for the sets before; n = {n:,}"
         yield Choice("eleven_sets", note, partial(draw_tried, n))
+    for n in (100, 300):
+        note = f"likewise, without the correction; n = {n:,}"
+        yield Choice("eleven_sets_unaware", note, partial(draw_tried, n, corrected=False))
 
 
 def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) -> Iterator[Floats]:

@@ -1,64 +1,59 @@
-"""Ways to choose a set, each tried on the zoo's outcomes: what it lost, whether its verdict was right, what it cost.
+"""What each way to choose loses on the zoo's outcomes, whether its verdict was right, and how many sets it decodes.
 
 The questions are split at random into some to choose by (dev), some for the verdict (held out) and some that tell what
 was best (test). Where a strategy orders a set's members differently from the order in which the set was decoded, the
 latter stands: not all orders were decoded.
+
+A set is predicted by coefficients that were fitted on sets which share no model with it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
+from typing import Any, NamedTuple
 
+from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
 from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.choose.search import best_of, promising_sets
-from advisor.records import TRIES, Profile, Rules, Selection, Standing, Verdict
-from advisor.statistics import Floats, compare
-from advisor.verify.advice import advise
-from benchmarks._outcomes import Outcomes, scores_of
+from advisor.records import TRIES, Profile, Rules, Shown, Verdict
+from advisor.statistics import Floats
+from advisor.tasks.task import Example, Signature, Task
+from advisor.verify.held_out import expected_gain
+from advisor.verify.recommendation import recommend
+from advisor.verify.strategies import (
+    FEWEST_VOTERS,
+    AnsweredSplit,
+    Compared,
+    Strategy,
+    compare_strategies,
+    fitting_voters,
+)
+from advisor.verify.votes import codes_of, vote
+from benchmarks._outcomes import Outcomes
+from benchmarks.prediction import fit_decode, promises_and_gains
 
 Places = Sequence[int]
-ANYBODY = Rules(max_gap=100, max_length_ratio=sys.float_info.max)
+METHOD = "unite"
+_VERDICTS: Mapping[Shown, Verdict] = {"yes": "ensemble", "no": "single", "not_yet": "cannot_tell"}
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a strategy chose, and what that took.
-
-    Attributes:
-        models: The set, or one model.
-        responses: Of single models, on dev.
-        decodings: Responses of sets, on dev.
-    """
-
-    models: tuple[str, ...]
-    responses: int
-    decodings: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A strategy on one pool and one split of the questions. Regrets are points behind the best set there is, on test.
+class Way(NamedTuple):
+    """A way to choose, on one pool and one split of the questions.
 
     Attributes:
-        choice: What was chosen.
-        verdict: What the advice said of it; None where a single model was chosen, of which there is nothing to say.
+        worth: The accuracy of what it chose on test, in points.
+        decoded: How many sets were decoded on held-out questions.
+        verdict: What the advice says about the set of the rules; None without a set.
         right: Whether that is true on test; None where the verdict is ``cannot_tell``, or none.
-        regret: Where the set is used whatever the verdict.
-        followed: Where the verdict is followed, and where it cannot tell what did better on held-out questions is used.
-        cautious: The same, but where it cannot tell the best single model is used.
     """
 
-    choice: Choice
-    verdict: Verdict | None
-    right: bool | None
-    regret: float
-    followed: float
-    cautious: float
+    worth: float
+    decoded: int = 0
+    verdict: Verdict | None = None
+    right: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +62,7 @@ class Ground:
 
     Attributes:
         outcomes: What is known of all models and sets.
+        fitted: The coefficients of the prediction of each set, by its members as they decode.
         pool: Some of the models.
         dev: Places of the questions to choose by, in random order.
         held_out: Those for the verdict.
@@ -74,35 +70,56 @@ class Ground:
     """
 
     outcomes: Outcomes
+    fitted: Mapping[tuple[str, ...], Mapping[str, Any]]
     pool: tuple[str, ...]
     dev: Places
     held_out: Places
     test: Places
 
-    def alone(self, model: str, places: Places) -> Profile:
-        """A model's answers to some questions."""
-        answers = self.outcomes.profiles[model].answers
-        return Profile(model, tuple(answers[place] for place in places))
+    def alone(self, places: Places) -> dict[str, Profile]:
+        """The pool's answers to some questions, by name."""
+        return {model: self.outcomes.profiles[model].part(places) for model in self.pool}
 
     def together(self, models: Sequence[str], places: Places) -> Profile:
-        """A set's, or a model's, answers to some questions."""
-        if len(models) == 1:
-            return self.alone(models[0], places)
-        answers = self.outcomes.together(models).answers
-        return Profile("unite", tuple(answers[place] for place in places))
+        """A set's answers to some questions."""
+        return self.outcomes.together(models).part(places)
 
-    def profiles(self) -> list[Profile]:
-        """The pool's answers to the dev questions."""
-        return [self.alone(model, self.dev) for model in self.pool]
-
-    def worth(self, models: Sequence[str]) -> float:
-        """Accuracy of a set, or a model, on test, in points."""
-        return self.together(models, self.test).accuracy
+    def voters(self) -> list[tuple[str, ...]]:
+        """The members of the cascades that the advisor compares."""
+        models = fitting_voters(list(self.alone(self.dev).values()), Rules())
+        return [models[:size] for size in sorted({FEWEST_VOTERS, len(models)}) if size <= len(models) >= FEWEST_VOTERS]
 
     def best(self) -> float:
-        """The best that could have been chosen of the pool, in points."""
-        sizes = range(1, self.outcomes.largest + 1)
-        return max(self.worth(models) for size in sizes for models in combinations(self.pool, size))
+        """The best that could have been chosen of the pool: a model, a decoded set or a cascade, in points."""
+        sizes = range(2, self.outcomes.largest + 1)
+        return max(
+            *(profile.accuracy for profile in self.alone(self.test).values()),
+            *(self.together(models, self.test).accuracy for size in sizes for models in combinations(self.pool, size)),
+            *(cascade(self.alone(self.test), models).accuracy for models in self.voters()),
+        )
+
+    def sets(self) -> list[PredictedSet]:
+        """The sets that could be decoded, the most promising first."""
+        profiles = list(self.alone(self.dev).values())
+        found = []
+        for each in predicted_sets(profiles, self.rules):
+            fitted = self.fitted[self.outcomes.ordered(each.models)]
+            found.append(replace(each, prediction=Predictor(profiles, fitted).decoded(each.models)))
+        return sorted(found, key=lambda each: -each.prediction.points)
+
+    def compare(self, predictions: Mapping[tuple[str, ...], Prediction | None]) -> Compared:
+        """The pool's models, votes, and these sets with their predicted gains, as the advisor compares them."""
+        splits = []
+        for split, places in (("dev", self.dev), ("held_out", self.held_out)):
+            # Without prompts, so that no router is made: learning from thousands of texts takes long.
+            examples = tuple(Example(f"{split}-{place}", "", "", "") for place in places)
+            signature = Signature("zoo", "number", split, len(places), 0, 0, "", ())
+            task = Task("zoo", "number", split, examples, (), 1, 0, 0, "", None, (), "", signature)
+            splits.append(AnsweredSplit(task, self.alone(places)))
+        sets = {Strategy(METHOD, models): self.together(models, self.held_out) for models in predictions}
+        known = {Strategy(METHOD, models): each for models, each in predictions.items() if each is not None}
+        voters = fitting_voters(list(splits[0].profiles.values()), Rules())
+        return compare_strategies(splits[0], replace(splits[1], sets=sets), voters, can_vote=True, predictions=known)
 
     @property
     def rules(self) -> Rules:
@@ -113,69 +130,74 @@ class Ground:
 def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
     """Random pools of at least three models on random splits: 30% dev, 30% held out, the rest test."""
     chance = Random(seed)
+    known = promises_and_gains(outcomes)
+    fitted = {models: {"decode": fit_decode(known, without=models)} for models in outcomes.sets}
     for _ in range(count):
         size = chance.randint(min(3, len(outcomes.models)), len(outcomes.models))
         pool = tuple(sorted(chance.sample(outcomes.models, size), key=outcomes.models.index))
         order = chance.sample(range(outcomes.questions), outcomes.questions)
         first, second = 3 * len(order) // 10, 6 * len(order) // 10
-        yield Ground(outcomes, pool, order[:first], order[first:second], order[second:])
+        yield Ground(outcomes, fitted, pool, order[:first], order[first:second], order[second:])
 
 
-def try_out(ground: Ground, strategy: Callable[[Ground], Choice], best: float) -> Trial:
-    """Choose, ask for the verdict, and look at the test questions."""
-    choice = strategy(ground)
-    worth = ground.worth(choice.models)
-    if len(choice.models) < 2:
-        return Trial(choice, None, None, best - worth, best - worth, best - worth)
-    # As the advisor does: the best candidate is what a set has to beat, also where it is not in it.
-    compared = dict.fromkeys([*choice.models, *_selected(ground, ANYBODY)[:1]])
-    alone = [ground.alone(model, ground.held_out) for model in compared]
-    comparison = compare(ground.together(choice.models, ground.held_out), alone)
-    verdict = advise(Selection((), choice.models), comparison).verdict
-    single = ground.worth([comparison.best_single])
-    gains = worth > max(ground.worth([model]) for model in compared)
-    doubtful = worth if comparison.delta > 0 else single
-    said: Mapping[Verdict, tuple[float, float, bool | None]] = {
-        "ensemble": (worth, worth, gains),
-        "single": (single, single, not gains),
-        "cannot_tell": (doubtful, single, None),
-    }
-    followed, cautious, right = said[verdict]
-    return Trial(choice, verdict, right, best - worth, best - followed, best - cautious)
+def cascade(profiles: Mapping[str, Profile], models: Sequence[str]) -> Profile:
+    """The answers of a vote, and of a cascade, which gives the same."""
+    members = [profiles[model] for model in models]
+    picks = vote(codes_of(members)).tolist()
+    return Profile("cascade", tuple(members[pick].answers[n] for n, pick in enumerate(picks)))
 
 
-def best_single(ground: Ground) -> Choice:
-    """The most accurate on dev, alone."""
-    return Choice(_selected(ground, ANYBODY)[:1], _profiled(ground))
+def best_single(ground: Ground) -> Way:
+    """The most accurate model on dev."""
+    model = select([profile.standing for profile in ground.alone(ground.dev).values()], Rules()).selected[0]
+    return Way(ground.alone(ground.test)[model].accuracy)
 
 
-def two_best(ground: Ground) -> Choice:
-    """The two most accurate on dev, whether they fit or not."""
-    return Choice(_selected(ground, ANYBODY)[:2], _profiled(ground))
+def always_rules(ground: Ground) -> Way:
+    """The rules' set, whatever the held-out questions say, and the verdict on it."""
+    models = select([profile.standing for profile in ground.alone(ground.dev).values()], ground.rules).selected
+    if len(models) < 2:
+        return best_single(ground)
+    test = ground.alone(ground.test)
+    worth = ground.together(models, ground.test).accuracy
+    (result,) = (each for each in ground.compare({models: None}).results if each.strategy.name == METHOD)
+    verdict = _VERDICTS[result.shown]
+    gains = worth > max(profile.accuracy for profile in test.values())
+    right: Mapping[Verdict, bool | None] = {"ensemble": gains, "single": not gains, "cannot_tell": None}
+    return Way(worth, 1, verdict, right[verdict])
 
 
-def rules(ground: Ground) -> Choice:
-    """The paper's rules."""
-    return Choice(_selected(ground, ground.rules), _profiled(ground))
+def recommended(ground: Ground, choose: str = "predicted") -> Way:
+    """What the advisor recommends after verification.
 
-
-def search(ground: Ground) -> Choice:
-    """The most promising sets, decoded on dev, and the best of them."""
-    tried = [
-        replace(one, accuracy=ground.together(one.models, ground.dev).accuracy)
-        for one in promising_sets(ground.profiles(), ground.rules, TRIES)
-    ]
-    best = best_of(tried)
-    models = _selected(ground, ANYBODY)[:1] if best is None else best.models
-    return Choice(models, _profiled(ground), len(tried) * len(ground.dev))
-
-
-def raced(ground: Ground) -> Choice:
-    """The paper's rules on those that finish a race."""
-    profiles = ground.profiles()
-    result, asked = run_race(scores_of(profiles), ground.rules)
-    selected = select(_standings([profiles[model] for model in result.running]), ground.rules).selected
-    return Choice(selected, sum(asked))
+    Args:
+        ground: The pool and the split.
+        choose: As the option of `advisor select`: ``rules`` or ``predicted``.
+    """
+    sets = ground.sets()
+    queue = sets[:TRIES] if choose == "predicted" else [each for each in sets if each.rules]
+    if not queue:
+        queue = [each for each in sets[:1] if each.prediction.points > 0]
+    dev, held_out, test = (ground.alone(places) for places in (ground.dev, ground.held_out, ground.test))
+    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in ground.pool]
+    decoded: dict[tuple[str, ...], Prediction | None] = {}
+    best = 0.0
+    for each in queue:
+        if decoded and each.prediction.improvement(best) < WORTH:
+            break
+        answers = ground.together(each.models, ground.held_out)
+        fitted = ground.fitted[ground.outcomes.ordered(each.models)]
+        best = max(best, expected_gain(each.models, answers, dev, held_out, fitted).points)
+        decoded[each.models] = Predictor(both, fitted).decoded(each.models)
+    found = recommend(ground.compare(decoded).results)
+    if found is None:
+        raise AssertionError("compared strategies have a best one")
+    members = found.strategy.members
+    if found.strategy.name == "single":
+        return Way(test[members[0]].accuracy, len(decoded))
+    if found.strategy.name == METHOD:
+        return Way(ground.together(members, ground.test).accuracy, len(decoded))
+    return Way(cascade(test, members).accuracy, len(decoded))
 
 
 def run_race(values: Floats, rules: Rules) -> tuple[Race, list[int]]:
@@ -188,24 +210,3 @@ def run_race(values: Floats, rules: Rules) -> tuple[Race, list[int]]:
     for drop in race.drops:
         asked[drop.model] = drop.questions
     return race, asked
-
-
-STRATEGIES: Mapping[str, Callable[[Ground], Choice]] = {
-    "single": best_single,
-    "two_best": two_best,
-    "rules": rules,
-    "search": search,
-    "race": raced,
-}
-
-
-def _selected(ground: Ground, limits: Rules) -> tuple[str, ...]:
-    return select(_standings(ground.profiles()), limits).selected
-
-
-def _standings(profiles: Sequence[Profile]) -> list[Standing]:
-    return [profile.standing for profile in profiles]
-
-
-def _profiled(ground: Ground) -> int:
-    return len(ground.pool) * len(ground.dev)

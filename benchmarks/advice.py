@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,17 +32,22 @@ from scipy import stats
 
 from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.choose.search import promising_sets
 from advisor.records import LEVEL, Profile, Rules, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo
+from benchmarks._groups import group_figures
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
-from benchmarks._strategies import ANYBODY, STRATEGIES, Ground, Trial, grounds, run_race, try_out
+from benchmarks._sequential import sequential_figures
+from benchmarks._strategies import Ground, Way, always_rules, best_single, grounds, recommended, run_race
 from ensemble.files import default_cache_dir
 
 DRAWS = 2000
 """Of each simulated setting."""
+SEQUENCES = 1000
+"""Runs that ask in batches, of each kind."""
+GROUPS = 30
+"""Tasks with groups in each simulated setting."""
 TRIALS = 400
 RESHUFFLES = 200
 HOPELESS = 0.05
@@ -63,7 +69,11 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     outcomes = _outcomes(options)
     quick = options.quick
-    figures = list(simulated_figures(quick))
+    figures = [
+        *simulated_figures(quick),
+        *sequential_figures(20 if quick else SEQUENCES),
+        *group_figures(2 if quick else GROUPS),
+    ]
     if outcomes is None:
         progress("benchmarks.advice: no results/zoo.json here; --decode makes it, and until then the rest is left out")
     else:
@@ -90,7 +100,7 @@ def _outcomes(options: argparse.Namespace) -> Outcomes | None:
 
 
 def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
-    """The zoo, and whether the search's prediction ranks its sets as they came out."""
+    """The zoo; `benchmarks.prediction` says how well its sets are predicted."""
     profiles = list(outcomes.profiles.values())
     yield Figure("models", len(profiles), limit="at least 8", note=", ".join(outcomes.models))
     yield Figure(
@@ -98,61 +108,42 @@ def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
     )
     yield Figure("best_single", max(one.accuracy for one in profiles), note="points, on all questions")
     yield Figure("best_set", max(100 * float(one.mean()) for one in outcomes.sets.values()), note="points, likewise")
-    limits = {"any": replace(ANYBODY, max_models=outcomes.largest), "fitting": _rules(outcomes)}
-    for kind, rules in limits.items():
-        found = promising_sets(profiles, rules, tries=len(outcomes.sets))
-        came_out = [outcomes.together(one.models).accuracy for one in found]
-        means = [statistics.mean(outcomes.profiles[model].accuracy for model in one.models) for one in found]
-        note = f"rank correlation (Spearman) with the accuracy of {len(found)} sets, {kind}: "
-        for what, values in {"predicted": [one.predicted for one in found], "mean": means}.items():
-            value = _spearman(values, came_out)
-            which = "the search's prediction" if what == "predicted" else "the members' mean accuracy"
-            yield Figure(f"ranks_{what}_{kind}", value, note=note + which)
 
 
 def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
-    """Each strategy's regrets, verdicts and costs, on the same pools and splits."""
-    progress(f"benchmarks.advice: {len(STRATEGIES)} strategies on {trials} pools and splits")
-    found: dict[str, list[Trial]] = {name: [] for name in STRATEGIES}
-    places: list[Ground] = []
+    """What each way to choose loses, how often the verdict on the rules' set is right, and the sets decoded."""
+    progress(f"benchmarks.advice: four ways to choose on {trials} pools and splits")
+    ways: dict[str, Callable[[Ground], Way]] = {
+        "single": best_single,
+        "rules": always_rules,
+        "recommended_rules": partial(recommended, choose="rules"),
+        "recommended": recommended,
+    }
+    notes = {
+        "single": "the best single model on dev",
+        "rules": "always the rules' set",
+        "recommended_rules": "what is recommended with --choose rules",
+        "recommended": "what is recommended with --choose predicted",
+    }
+    found: dict[str, list[Way]] = {name: [] for name in ways}
+    bests = []
     for ground in grounds(outcomes, trials):
-        best = ground.best()
-        places.append(ground)
-        for name, strategy in STRATEGIES.items():
-            found[name].append(try_out(ground, strategy, best))
-    rules = statistics.mean(one.regret for one in found["rules"])
+        bests.append(ground.best())
+        for name, way in ways.items():
+            found[name].append(way(ground))
     for name, tried in found.items():
-        yield from _regrets(name, tried, rules)
-        yield from _verdicts(name, tried)
-        responses = [one.choice.responses for one in tried]
-        yield Figure(f"responses_{name}", statistics.mean(responses), note="of single models on dev, to choose")
-        decodings = [
-            one.choice.decodings + len(ground.held_out) * (one.verdict is not None)
-            for one, ground in zip(tried, places, strict=True)
-        ]
-        yield Figure(f"decodings_{name}", statistics.mean(decodings), note="responses of sets: to choose, and to judge")
-
-
-def _regrets(name: str, tried: Sequence[Trial], rules: float) -> Iterator[Figure]:
-    yield _mean(f"regret_{name}", [one.regret for one in tried], note="points behind the best set: the set as chosen")
-    if name == "single":
-        return
-    limit = f"below {rules:.2f}" if name in ("rules", "search", "race") else ""
-    note = "the same, the verdict followed; where it cannot tell "
-    yield _mean(f"regret_advised_{name}", [one.followed for one in tried], limit, note + "what did better held out")
-    yield _mean(f"regret_cautious_{name}", [one.cautious for one in tried], limit, note + "the best single model")
-
-
-def _verdicts(name: str, tried: Sequence[Trial]) -> Iterator[Figure]:
-    judged = [one for one in tried if one.verdict is not None]
-    if not judged:
-        return
-    telling = [one for one in judged if one.right is not None]
+        regrets = [best - one.worth for best, one in zip(bests, tried, strict=True)]
+        limit = "at most 1.6" if name == "recommended" else ""
+        note = "points behind the best model, decoded set or cascade in hindsight: "
+        yield _mean(f"regret_{name}", regrets, limit, note + notes[name])
+        if name != "single":
+            yield _mean(f"decoded_{name}", [float(one.decoded) for one in tried], note="sets on held-out questions")
+    telling = [one for one in found["rules"] if one.right is not None]
     for verdict in ("ensemble", "single"):
-        those = [one for one in telling if one.verdict == verdict]
-        yield _share(f"right_{verdict}_{name}", [bool(one.right) for one in those], note=f"verdicts {verdict}, on test")
-    doubtful = [one.verdict == "cannot_tell" for one in judged]
-    yield _share(f"cannot_tell_{name}", doubtful, note="verdicts on a set")
+        those = [bool(one.right) for one in telling if one.verdict == verdict]
+        yield _share(f"right_{verdict}_rules", those, note=f"verdicts {verdict} on the rules' set, on test")
+    doubtful = [one.verdict == "cannot_tell" for one in found["rules"] if one.verdict is not None]
+    yield _share("cannot_tell_rules", doubtful, note="verdicts on the rules' set")
 
 
 def simulated_figures(quick: bool) -> Iterator[Figure]:
@@ -223,10 +214,19 @@ def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """False gains where somebody or something chose."""
     places = range(len(_simulated.CHOICES))
     found: list[Floats] = run(_simulated.draw_choice, places, [count] * len(places), places)
+    doubtful = [n for n in places if _limited(n) and (found[n] <= LEVEL).mean() > LEVEL]
+    again = run(_simulated.draw_choice, doubtful, [10 * count] * len(doubtful), [10_000] * len(doubtful))
+    for n, p_values in zip(doubtful, again, strict=True):
+        found[n] = p_values
     for name, choices in groupby(zip(_simulated.CHOICES, found, strict=True), key=lambda each: each[0].name):
         choice, p_values = max(choices, key=lambda each: float((each[1] <= LEVEL).mean()))
-        limit = "" if name.endswith("_unaware") else "at most 0.05"
+        limit = "at most 0.05" if _limited(_simulated.CHOICES.index(choice)) else ""
         yield _share(f"false_ensemble_{name}", (p_values <= LEVEL).tolist(), limit, choice.note)
+
+
+def _limited(place: int) -> bool:
+    """Whether a choice has a target; those that show what happens without a correction have none."""
+    return not _simulated.CHOICES[place].name.endswith("_unaware")
 
 
 def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
@@ -261,10 +261,6 @@ def _races(
         yield _mean(f"race_share_of_{name}", own, limit, "responses of the hopeless half, of those of its full run")
 
 
-def _rules(outcomes: Outcomes) -> Rules:
-    return replace(Rules(), max_models=outcomes.largest)
-
-
 def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
     return select([profile.standing for profile in profiles], Rules()).selected
 
@@ -278,12 +274,6 @@ def _hopeless(number: int, like: Profile) -> Profile:
 
 def _covers(interval: tuple[float, float], truth: float) -> bool:
     return interval[0] <= truth <= interval[1]
-
-
-def _spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    if len(set(a)) < 2 or len(set(b)) < 2:
-        return None  # nothing to rank
-    return float(stats.spearmanr(a, b).statistic)
 
 
 def _share(name: str, outcomes: Sequence[bool], limit: str = "", note: str = "") -> Figure:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from advisor.choose.rules import select
 from advisor.records import Profile, Rules, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
 from advisor.verify.recommendation import recommend
@@ -64,6 +65,7 @@ RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, float("inf"))
 _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
 """What is told of large sub-pools."""
 _WIDE = 100.0
+REGRETS = {"narrow": "at most 0.8", "wide": "at most 0.35"}
 _RESAMPLES = 2000
 _COMMAND = "from advisor.cli import main; main()"
 
@@ -104,12 +106,24 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
     """All figures of all pools; each pool in another process, because their times add up."""
     measure = partial(_one_pool, folder=folder, quick=quick)
     if quick:
-        return [figure for name in NAMES[:2] for figure in measure(name)]
+        found = {name: measure(name) for name in NAMES[:2]}
+        return [figure for figures in found.values() for figure in figures] + list(_over_pools(found))
     progress(f"benchmarks.pools: {SUB_POOLS} sub-pools of each pool")
     with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
         # The largest pool first, so that the others fill the time beside it.
         found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1]), strict=True))
-    return [figure for name in NAMES for figure in found[name]]
+    return [figure for name in NAMES for figure in found[name]] + list(_over_pools(found))
+
+
+def _over_pools(found: Mapping[str, Sequence[Figure]]) -> Iterator[Figure]:
+    """The regrets of the recommendation and of the rules, as means over the pools."""
+    values = {figure.name: figure.value for figures in found.values() for figure in figures}
+    for kind, part in (("narrow", ""), ("wide", "wide_")):
+        for way, limit in (("recommended", REGRETS[kind]), ("rules", "")):
+            keys = [f"{name.replace('-', '_')}_{part}regret_{way}" for name in found]
+            own = [value for key in keys if (value := values.get(key)) is not None]
+            note = f"points behind the best strategy in hindsight: mean of {len(own)} pools, and the least and the most"
+            yield Figure(f"regret_{way}_{kind}", float(np.mean(own)), min(own), max(own), limit, note)
 
 
 def _one_pool(name: str, folder: Path, quick: bool) -> list[Figure]:
@@ -158,48 +172,52 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
 def _regrets(drawn: Sequence[SubPool]) -> Values:
     """What each way to decide loses against the best strategy in hindsight, judged on questions that decided nothing.
 
-    ``never`` vote; vote if the held-out questions have ``shown`` a gain; ``unless_worse`` by a point or more there;
-    ``always`` vote; what the product has ``recommended``; and that only if it is better by a ``margin`` of 2 points.
+    ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
+    ``rules`` vote; what the product has ``recommended``; and the largest expected gain, without the ``margin`` that
+    the product gives to the default cascade.
     """
     values: Values = defaultdict(list)
     for sub in drawn:
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
-        voters = fitting_voters(list(dev.profiles.values()), Rules())
+        profiles = list(dev.profiles.values())
+        voters = fitting_voters(profiles, Rules())
         tested, judged = (compare_strategies(dev, part, voters, can_vote=True).results for part in (held_out, judge))
         points = {each.strategy: each.profile.accuracy for each in judged}
         points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
-        single = Strategy("single", fitting_voters(list(dev.profiles.values()), Rules(max_calls=1)))
+        single = Strategy("single", fitting_voters(profiles, Rules(max_calls=1)))
         together = Strategy("cascade" if len(voters) >= FEWEST_VOTERS else "single", voters)
         cascade = next((each for each in tested if each.strategy == together), None)
         recommended = recommend(tested)
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
-        if cascade is None:  # fewer than three models fit, so the ways without a recommendation take the single model
-            shown, worse, better, together = False, True, True, single
-        else:
-            shown, worse = cascade.shown == "yes", cascade.gain.points <= -1
-            better = recommended.expected_gain >= cascade.gain.points + 2
-            if points[together] > points[single]:
-                values["power"].append(float(shown))
+        gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
+        is_shown = cascade is not None and cascade.shown == "yes"
+        if cascade is None:
+            together = single  # fewer than three models fit
+        elif points[together] > points[single]:
+            values["power"].append(float(is_shown))
         values["vote_gains"].append(float(points[together] > points[single]))
         choices = {
             "never": single,
-            "shown": together if shown else single,
-            "unless_worse": single if worse else together,
+            "shown": together if is_shown else single,
             "always": together,
             "recommended": recommended.strategy,
-            "margin": recommended.strategy if better else together,
+            "no_margin": tested[0].strategy,
         }
         for name, strategy in choices.items():
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))
-        values["recommended_loses"].append(points[together] - points[recommended.strategy])
+        rules = select([profile.standing for profile in profiles], Rules()).selected
+        values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
+        values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
         calls = {each.strategy: each.calls for each in judged}
         values["calls_always"].append(calls.get(together, 1.0))
         values["calls_recommended"].append(calls.get(recommended.strategy, 1.0))
-        values["optimism"].append(recommended.expected_gain - (points[recommended.strategy] - sub.best(sub.judge)))
+        values["optimism"].append(recommended.expected_gain - gains[recommended.strategy])
+        if recommended.shown == "yes":
+            values["shown_wrong"].append(float(gains[recommended.strategy] < 0))
         for name in ("router", "group_router"):
             routed = [each.profile.answers for each in (*tested, *judged) if each.strategy.name == name]
             if routed:

@@ -15,6 +15,7 @@ from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.tasks.task import Example, Signature, Task
 from advisor.verify.advice import advise, fragile, misfit, moved_warning
+from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
 from ensemble.errors import UniteError
 from reports.text import p_value
@@ -57,7 +58,7 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
     assert advice.verdict == "ensemble"
     low, high = result.gain.interval()
     assert advice.text == (
-        "Decoded together, a and b are better than one model alone: the expected gain is "
+        "Decoded together, a and b are better than one model alone: the gain is "
         f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
         f"{result.gain.p_better:.3f}. On 500 held-out questions unite scores 84.2 points, and a, the best single "
         "model, 79.0."
@@ -68,7 +69,7 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
 def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     advice = advise(FITTING, together(gained=10, lost=40, both=300, n=500))
     assert advice.verdict == "single"
-    assert advice.text.startswith("Decoded together, a and b are worse than a alone: the expected gain is -")
+    assert advice.text.startswith("Decoded together, a and b are worse than a alone: the gain is -")
     assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 
@@ -78,13 +79,29 @@ def test_a_gain_that_may_be_chance_is_not_advised() -> None:
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
 
 
+def test_a_doubtful_gain_comes_with_a_range_of_questions() -> None:
+    advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
+    assert advice.questions_needed is not None
+    low, high = advice.questions_needed
+    assert high is None
+    assert f"needs {low:,} or more held-out questions in all" in advice.text
+    assert "there may be no gain" in advice.text
+
+
+def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None:
+    result = together(gained=20, lost=15, both=300, n=500, tries=2)
+    assert result.gain.answered == 1000
+    needed, both = advise(FITTING, result).questions_needed, questions_range(result.gain)
+    assert needed is not None
+    assert both is not None
+    assert needed[0] == max(both[0] - 500, 1)
+
+
 def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     result = together(gained=60, lost=40, both=361, n=500, tries=30)
     advice = advise(FITTING, result)
     assert advice.verdict == "cannot_tell"
-    assert (
-        f"one-sided p {p_value(30 * result.gain.p_better)} after correction for the sets that were tried" in advice.text
-    )
+    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
 
 
 def test_the_level_is_an_option() -> None:

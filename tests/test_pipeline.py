@@ -236,7 +236,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "race",
             "candidates",
             "selected",
-            "search",
+            "prediction",
             "pairs",
             "ensemble",
             "strategies",
@@ -344,9 +344,7 @@ def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path
 
 
 def test_a_single_question_is_enough(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha")
-    place.pool(str(models / "alpha"), f"{models / 'alpha'} name=again")
-    plan = dataclasses.replace(plan, candidates=read_pool("models.txt"))
+    plan = plan_of(place, models, "alpha", "gamma")
     dev, held_out = load_task("task.yaml", limit=1), load_task("task.yaml", "held_out", limit=1)
     result = without_nan(json.dumps(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
     assert result["task"]["n"] == result["ensemble"]["n"] == 1

@@ -1,4 +1,4 @@
-"""The search: which sets are worth decoding, which one is put forward, and what is said of it."""
+"""A set that the rules did not choose: which one is put forward, what is said of it, and which sets are run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import LENIENT, plan_of, run, spoil_loading, statuses
 
+from advisor.choose.predict import PredictedSet, Prediction
 from advisor.choose.rules import select
-from advisor.choose.search import SearchedSet, best_of, promising_sets, put_forward, sentence
+from advisor.choose.search import best_of, put_forward, sentence
 from advisor.output.result_json import result_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile, Rules, Standing
+from advisor.records import Rules, Standing
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
-from ensemble.errors import MemberError, UniteError
+from ensemble.errors import MemberError
 
 if TYPE_CHECKING:
     from pools import Place
@@ -27,125 +28,20 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-RULES = Rules(max_gap=100)
+
+def prospect(models: str, rules: bool = False) -> PredictedSet:
+    return PredictedSet(tuple(models), Prediction(1.0, 2.0), 50.0, 60.0, rules)
 
 
-def profile(model: str, answers: str, length: int = 1) -> Profile:
-    """A letter a question: R is right, any other a wrong answer, a space one in which nothing was found."""
-    return Profile(
-        model,
-        tuple(
-            Answer(f"q{n}", "x" * length, letter.strip() or None, float(letter == "R"), "eos")
-            for n, letter in enumerate(answers)
-        ),
-    )
-
-
-def graded(model: str, scores: Sequence[float]) -> Profile:
-    return Profile(model, tuple(Answer(f"q{n}", "x", "x", score, "eos") for n, score in enumerate(scores)))
-
-
-def prospect(models: str, predicted: float = 50.0, greedy: bool = False) -> SearchedSet:
-    return SearchedSet(tuple(models), predicted, predicted, predicted, greedy)
-
-
-def decoded(models: str, accuracy: float | None, greedy: bool = False) -> SearchedSet:
-    return dataclasses.replace(prospect(models, greedy=greedy), accuracy=accuracy)
-
-
-# --- What is promising ---
-
-
-@pytest.mark.parametrize(
-    ("answers", "vote"),
-    [
-        (("R", "R", "a"), 1),
-        (("R", "a", "b"), 1 / 3),
-        (("R", "a", "a"), 0),
-        (("R", " ", " "), 1 / 3),  # nothing is like nothing else
-        (("R", "R", "R"), 1),
-    ],
-)
-def test_a_vote_counts_heads_and_shares_ties(answers: Sequence[str], vote: float) -> None:
-    profiles = [profile(model, answer) for model, answer in zip("abc", answers, strict=True)]
-    found = promising_sets(profiles, RULES, tries=1)[0]
-    assert found.vote == pytest.approx(100 * vote)
-    assert found.oracle == 100
-    assert found.predicted == pytest.approx((100 * vote + 100) / 2)
-
-
-def test_right_answers_are_the_same_however_they_are_spelt() -> None:
-    spelt = [Profile(m, (Answer("q", m, m, 1.0, "eos"), Answer("r", "x", "x", 0.0, "eos"))) for m in "abc"]
-    assert promising_sets(spelt, RULES, tries=1)[0].vote == 50
-
-
-def test_the_same_wrong_answer_to_another_question_is_no_agreement() -> None:
-    profiles = [profile("a", "Ra"), profile("b", "aR"), profile("c", "bb")]
-    assert promising_sets(profiles, RULES, tries=1)[0].vote == pytest.approx(100 / 3)
-
-
-def test_graded_scores_vote_by_their_mean() -> None:
-    found = promising_sets([graded("a", [0.5, 1.0]), graded("b", [0.3, 0.2])], RULES)[0]
-    assert (found.vote, found.oracle) == (pytest.approx(50), pytest.approx(75))
-
-
-def test_models_that_err_on_different_questions_come_before_those_that_err_on_the_same() -> None:
-    # All are right on 4 of 6; b errs where a does, c where the others are right.
-    profiles = [profile("a", "RRRRxx"), profile("b", "RRRRxx"), profile("c", "xxRRRR")]
-    found = promising_sets(profiles, dataclasses.replace(RULES, max_models=2), tries=3)
-    assert [one.models for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [one.greedy for one in found] == [True, False, False]
-    assert [one.predicted for one in found] == pytest.approx([66.67, 83.33, 83.33], abs=0.01)
-
-
-def test_the_greedy_set_is_always_the_first_and_once() -> None:
-    profiles = [profile("a", "RRRx"), profile("b", "RRxx"), profile("c", "RxxR"), profile("d", "xxxR")]
-    for tries in range(1, 20):
-        found = promising_sets(profiles, RULES, tries)
-        assert len(found) == min(tries, 10)  # 6 pairs, 4 triples
-        assert len({one.models for one in found}) == len(found)
-        assert [one.models for one in found if one.greedy] == [("a", "b", "c")] == [found[0].models]
-        rest = [one.predicted for one in found[1:]]
-        assert rest == sorted(rest, reverse=True)
-
-
-def test_every_set_fits_the_best_candidate_and_its_own_primary() -> None:
-    # c's responses are half as long as a's, and d's twice as long: each fits a, and the two do not fit each other.
-    profiles = [
-        profile("a", "RRRRR", 20),
-        profile("b", "RRRRx", 20),
-        profile("c", "RRRxx", 10),
-        profile("d", "RRxxx", 40),
-        profile("far", "RxxxR", 200),
-    ]
-    found = {one.models for one in promising_sets(profiles, RULES, tries=100)}
-    assert found == {tuple(s) for s in ("ab", "ac", "ad", "bc", "bd", "abc", "abd", "acd", "bcd")}
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_no_set_is_larger_than_the_rules_allow_and_only_the_greedy_one_larger_than_three(most: int) -> None:
-    profiles = [profile(model, "RRRR") for model in "abcde"]
-    found = promising_sets(profiles, dataclasses.replace(RULES, max_models=most), tries=100)
-    assert max((len(one.models) for one in found), default=1) == most
-    assert all(one.greedy == (one.models == tuple("abcde")[:most]) for one in found)
-    assert sum(len(one.models) > 3 for one in found) == (most == 4)
-
-
-def test_where_nothing_fits_there_is_nothing_to_search() -> None:
-    assert promising_sets([profile("a", "RRRR"), profile("b", "xxxx")], Rules(), tries=4) == ()
-    assert promising_sets([profile("a", "RRRR")], Rules(), tries=4) == ()
-
-
-def test_candidates_that_were_asked_different_questions_are_refused() -> None:
-    with pytest.raises(UniteError, match="a and b answered different questions"):
-        promising_sets([profile("a", "RRRR"), profile("b", "RRR")], RULES)
+def decoded(models: str, accuracy: float | None, rules: bool = False) -> PredictedSet:
+    return dataclasses.replace(prospect(models, rules=rules), accuracy=accuracy)
 
 
 # --- What is put forward ---
 
 
 def test_the_best_on_dev_is_put_forward_and_the_greedy_set_where_it_is_as_good() -> None:
-    greedy, other = decoded("ab", 70.0, greedy=True), decoded("ac", 70.0)
+    greedy, other = decoded("ab", 70.0, rules=True), decoded("ac", 70.0)
     assert best_of([greedy, other]) is greedy
     better = dataclasses.replace(other, accuracy=70.1)
     assert best_of([greedy, better]) is better
@@ -153,7 +49,7 @@ def test_the_best_on_dev_is_put_forward_and_the_greedy_set_where_it_is_as_good()
 
 
 def test_where_no_set_can_be_decoded_none_is_found() -> None:
-    assert best_of([decoded("ab", None, greedy=True)]) is None
+    assert best_of([decoded("ab", None, rules=True)]) is None
     assert best_of([]) is None
 
 
@@ -162,12 +58,12 @@ STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.
 
 def test_another_set_has_its_own_primary_and_reasons() -> None:
     greedy = select(STANDINGS, Rules(max_models=2))
-    moved = put_forward(greedy, prospect("bc"), STANDINGS, Rules(max_models=2))
+    moved = put_forward(greedy, ("b", "c"), STANDINGS, Rules(max_models=2), "search")
     assert moved.selected == ("b", "c")
     assert [d.model for d in moved.decisions] == list("abcd")
     assert [d.status for d in moved.decisions] == ["rejected", "primary", "selected", "rejected"]
     a, b, c, d = (decision.reason for decision in moved.decisions)
-    assert "the set that did best is one without it" in a
+    assert "the set that did best on the dev questions when decoded is one without it" in a
     assert "the most accurate of the set that did best" in b
     assert c.startswith("its gap to the primary is 2.00 points")
     assert d == greedy.decisions[3].reason
@@ -175,11 +71,11 @@ def test_another_set_has_its_own_primary_and_reasons() -> None:
 
 def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
     greedy = select(STANDINGS, Rules())
-    assert put_forward(greedy, prospect("abc", greedy=True), STANDINGS, Rules()) is greedy
+    assert put_forward(greedy, ("a", "b", "c"), STANDINGS, Rules(), "search") is greedy
 
 
 def test_the_sentence_says_what_was_compared_where() -> None:
-    tried = [decoded("ab", 70.0, greedy=True), decoded("ac", 71.5), decoded("bc", None)]
+    tried = [decoded("ab", 70.0, rules=True), decoded("ac", 71.5), decoded("bc", None)]
     single = dataclasses.replace(STANDINGS[0], accuracy=70.5)
     assert sentence(tried, tried[1], single, 300) == (
         "A search found this set, the best of 2 that were decoded: 71.5 points on the 300 dev questions; the rules' "
@@ -197,21 +93,24 @@ def test_the_sentence_says_what_was_compared_where() -> None:
 def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), search=3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=3)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     result = result_of(outcome)
-    (put,) = [one for one in result["search"] if one["put_forward"]]
-    assert put["models"] == result["selected"]
+    sets = result["prediction"]["sets"]
+    tried = [one for one in sets if one["dev_accuracy"] is not None]
+    assert len(tried) == 3 and sum(one["rules"] for one in tried) == 1
+    (verified,) = [one for one in sets if one["gain"] is not None]
+    assert verified["models"] == result["selected"]
     assert result["ensemble"] is not None
-    assert [one["greedy"] for one in result["search"]] == [True, False, False]
-    decoded = ["+".join(one["models"]) for one in result["search"]]
-    assert [name for name in loaded if "+" in name][: len(decoded)] == decoded
+    together = [name for name in loaded if "+" in name]
+    assert len(together[0].split("+")) == 3, "the set of the rules is decoded first"
+    assert {*together[:3]} == {"+".join(one["models"]) for one in tried}
     assert "sets decoded in a search" in result["advice"]["text"] or "A search found" in result["advice"]["text"]
 
 
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), search=4)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=4)
     with ResponseCache(place.cache) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         order = select(
@@ -230,12 +129,11 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     result = result_of(outcome)
     assert result["selected"] == list(wanted)
     assert statuses(outcome)[wanted[0]] == "primary"
-    assert (result["search"][0]["greedy"], len(result["search"][0]["models"])) == (True, 3)
-    put = [one for one in result["search"] if one["put_forward"]]
-    assert [(one["models"], one["dev_accuracy"]) for one in put] == [(list(wanted), 100)]
+    put = [one for one in result["prediction"]["sets"] if one["models"] == list(wanted)]
+    assert [one["dev_accuracy"] for one in put] == [100]
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
     assert outcome.verified is not None
-    best = result["search"][0]["models"][0]
+    best = next(one["models"] for one in result["prediction"]["sets"] if one["rules"])[0]
     assert {*outcome.verified.comparison.members} == {*wanted, best}, "the best candidate is held against the set too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
@@ -249,7 +147,36 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
             raise MemberError("not enough memory for three")
 
     spoil_loading(monkeypatch, fail_three)
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma", verify=False), search=2)
-    first, second = result_of(run(plan))["search"]
-    assert (first["dev_accuracy"], first["error"]) == (None, "not enough memory for three")
-    assert (second["dev_accuracy"], second["error"]) == (0, None)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma", verify=False), choose="search", tries=2)
+    sets = result_of(run(plan))["prediction"]["sets"]
+    failed = next(one for one in sets if one["rules"])
+    assert (failed["dev_accuracy"], failed["error"]) == (None, "not enough memory for three")
+    assert [one["dev_accuracy"] for one in sets if one["dev_accuracy"] is not None] == [0]
+
+
+def test_sets_are_verified_in_the_order_of_their_predicted_gain(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="predicted", tries=2)
+    loaded = spoil_loading(monkeypatch, lambda *_: None)
+    outcome = run(plan)
+    sets = result_of(outcome)["prediction"]["sets"]
+    gains = [one["predicted_gain"] for one in sets]
+    assert gains == sorted(gains, reverse=True)
+    decoded = [one for one in sets if one["decoded"]]
+    assert 1 <= len(decoded) <= 2 and decoded == sets[: len(decoded)]
+    assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
+    assert result_of(outcome)["selected"] in [one["models"] for one in decoded]
+
+
+@pytest.mark.parametrize("gain", [1.0, -1.0])
+def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, gain: float
+) -> None:
+    promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
+    monkeypatch.setattr("advisor.verify.held_out.predicted_sets", lambda *_: (promise,))
+    plan = plan_of(place, models, "alpha", "beta", rules=Rules(max_models=1))
+    outcome = run(plan)
+    assert len(outcome.selection.selected) == 1
+    verified = None if outcome.verified is None else outcome.verified.models
+    assert verified == (("alpha", "beta") if gain > 0 else None)

@@ -94,7 +94,7 @@ def test_a_correction_never_makes_a_p_value_smaller() -> None:
 @pytest.mark.parametrize("n", [100, 338, 800])
 def test_an_interval_leaves_out_zero_exactly_if_its_look_shows_a_gain(n: int) -> None:
     look = replace(BLANK, n=n, test=2)
-    limit = limits_of(BLANK.plan, 0.025)[BLANK.plan.index(n)]
+    limit = limits_of(BLANK.plan, 0.05 / 6)[BLANK.plan.index(n)]
     for p_value in (0.99 * limit, 1.01 * limit):
         points = 2.0 * float(stats.t.isf(p_value, 300))
         gain = Gain(points, points, 2.0, 300.0, 600, 300, stretch=look.stretch(0.05, 300.0))
@@ -134,8 +134,8 @@ def test_another_set_on_the_same_questions_is_corrected() -> None:
     first = look_until_sure(verify_with({}), BLANK)
     second = look_until_sure(verify_with({}), replace(BLANK, members=("a", "c")), first)
     assert (first[-1].test, second[-1].test) == (1, 2)
-    assert second[0].limit == limits_of(BLANK.plan, 0.025)[0]
-    assert second[-1].corrected(0.01) == pytest.approx(2 * first[-1].corrected(0.01))
+    assert second[0].limit == limits_of(BLANK.plan, 0.05 / 6)[0]
+    assert second[-1].corrected(0.01) == pytest.approx(6 * first[-1].corrected(0.01))
     assert first[-1].note is None
     assert second[-1].note is not None
     assert "looked at 1 time before" in second[-1].note

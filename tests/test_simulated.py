@@ -50,10 +50,11 @@ def test_questions_of_a_cluster_share_half_and_others_nothing() -> None:
 
 
 def test_a_vote_with_two_tied_models_gains_exactly_nothing() -> None:
-    tied = 0.65
-    best = tied**2 / (tied**2 + (1 - tied) ** 2)
-    vote = best * (1 - (1 - tied) ** 2) + (1 - best) * tied**2
-    assert vote == pytest.approx(best, abs=1e-12)
+    scores = _simulated.voters(3, MANY, 0.65, np.random.default_rng(4), alike=0.3)
+    gains = _simulated.majority(scores) - scores[0]
+    # Five standard errors.
+    assert gains.mean() == pytest.approx(0, abs=5 * gains.std() / np.sqrt(MANY))
+    assert gains.std() > 0.3
 
 
 def test_the_estimate_without_the_passed_over_models_shows_more_false_gains() -> None:

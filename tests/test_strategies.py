@@ -323,7 +323,7 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     answers = profile(strategy.name, task("held_out"), "1")
     gain = Gain(points, points, 1.0, 100.0, 2 * N, N)
     return StrategyResult(
-        strategy, answers, (), (0.0, 100.0), gain, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None
+        strategy, answers, (), (0.0, 100.0), gain, None, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None
     )
 
 
@@ -363,8 +363,8 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation is not None
     assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
     assert recommendation.shown == "yes"
-    # A part of the lead over the best of three equal models is hindsight.
-    assert 33.3 < recommendation.expected_gain < 36
+    # What other pools gain is usually less, and counts as well.
+    assert 10 < recommendation.expected_gain < 33
     low, high = recommendation.expected_gain_ci
     assert 0 < low < recommendation.expected_gain < high
 
@@ -375,7 +375,7 @@ def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     recommendation = recommend(compared({"a": "1", "b": "1", "c": "1"}, held_out))
     assert recommendation is not None
     assert (recommendation.strategy.name, recommendation.shown) == ("cascade", "not_yet")
-    assert recommendation.expected_gain == pytest.approx(1.25, abs=0.5)
+    assert 0 < recommendation.expected_gain < 4
 
 
 def test_a_router_that_learnt_what_does_not_hold_is_not_recommended() -> None:

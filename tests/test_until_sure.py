@@ -115,8 +115,7 @@ def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) 
     [warning] = [text for text in second["advice"]["warnings"] if "looked at" in text]
     assert "looked at 1 time before" in warning
     assert not any("looked at" in text for text in first["advice"]["warnings"])
-    plain = next(each for each in second["strategies"] if each["strategy"] == "unite")
-    assert plain["p_adjusted"] == pytest.approx(min(1.0, 2 * plain["p_value"]))
+    assert [look["limit"] for look in second["looks"]] == pytest.approx([0.05, 0.05 / 6])
 
 
 def test_looks_that_cannot_be_read_are_left_out_with_a_note(job: Place) -> None:

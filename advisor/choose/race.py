@@ -26,8 +26,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from advisor.choose.copies import find_copies
 from advisor.choose.rules import select
 from advisor.config import RunConfig
+from advisor.pool.fingerprint import Fingerprint
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import LEVEL, TOLERANCE, Decision, Profile, Rules, Selection
@@ -46,8 +48,9 @@ class ProfiledPool:
 
     Attributes:
         complete: The profiles on all dev questions, by name.
-        dropped: The profiles of candidates that left a race, on fewer questions; not comparable with the others.
-        reasons: Why each of these was dropped, by name, the last one first.
+        dropped: The profiles of candidates that left a race, on fewer questions, which cannot be compared with the
+            others, and those of copies of another candidate.
+        reasons: Why each of these was dropped, by name: the copies, then those of the race, the last one first.
         remote: The names of the candidates that a server runs. They cannot be decoded with others.
     """
 
@@ -113,7 +116,7 @@ def profile_candidates(config: RunConfig, profiler: Profiler, progress: Progress
         # If a candidate failed, the race is run again without it: another one may have been dropped only because of
         # it. All responses are stored, so this takes no time.
         if pool is not None and pool.complete:
-            return pool
+            return _without_copies(pool, profiler)
 
 
 def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, progress: Progress) -> ProfiledPool:
@@ -125,6 +128,15 @@ def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, pr
     # After a race, the others may have been dropped because of the failed one, so they are profiled again.
     left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
     return _pool(left, profiler) if left and not pool.dropped else profile_candidates(config, profiler, progress)
+
+
+def _without_copies(pool: ProfiledPool, profiler: Profiler) -> ProfiledPool:
+    identities = profiler.identities.items()
+    weights = {name: identity.weights for name, identity in identities if isinstance(identity, Fingerprint)}
+    copies = find_copies(list(pool.complete.values()), weights, pool.remote)
+    left = {name: profile for name, profile in pool.complete.items() if name not in copies}
+    dropped = {**pool.dropped, **{name: pool.complete[name] for name in copies}}
+    return replace(_pool(left, profiler), dropped=dropped, reasons={**copies, **pool.reasons})
 
 
 def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:

@@ -128,10 +128,18 @@ RaceLevel = Annotated[
     float | None,
     typer.Option("--race-level", help="Probability that --race changes the selection.", show_default="0.05"),
 ]
-Search = Annotated[bool, typer.Option("--search", help="Decode more sets on the dev questions, and take the best.")]
+Choose = Annotated[
+    str | None,
+    typer.Option(
+        "--choose",
+        metavar="HOW",
+        help="rules, predicted (verify the sets with the largest predicted gains), or search (decode sets on dev).",
+        show_default="rules",
+    ),
+]
 Tries = Annotated[
     int | None,
-    typer.Option("--tries", help="Sets that --search decodes, with the one of the rules.", show_default="4"),
+    typer.Option("--tries", help="The most sets that --choose predicted or search decodes.", show_default="4"),
 ]
 UntilSure = Annotated[
     bool, typer.Option("--until-sure", help="Ask held-out questions in batches until the test shows a difference.")

@@ -54,7 +54,7 @@ def select(
     ray_address: opt.Address = None,
     race: opt.Race = False,
     race_level: opt.RaceLevel = None,
-    search: opt.Search = False,
+    choose: opt.Choose = None,
     tries: opt.Tries = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the set on held-out questions.")] = False,
     profiles: Annotated[

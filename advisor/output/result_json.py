@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.choose.search import SearchedSet
 from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
 from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
@@ -31,6 +30,7 @@ from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
+_GAIN = ("gain", "gain_ci", "expected_gain", "predicted_gain", "predicted_gain_ci", "questions", "answered")
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
 
 
@@ -48,11 +48,11 @@ class Outcome:
         advice: The verdict.
         task: The dev questions; None for a run on numbers instead of models.
         profiles: The candidates' answers to them.
-        dropped: The answers of candidates that left a race, to the questions before they left.
+        dropped: The answers of candidates that left a race, to the questions before they left, and of copies.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
         race: The level of the race; None without a race.
-        tried: The sets that a search decoded on the dev questions, the greedy one first; None without a search.
+        prediction: ``prediction`` of ``result.json``; None where no two candidates can decode together.
         verified: The set on held-out questions; None if it was not run there.
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
@@ -76,7 +76,7 @@ class Outcome:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
     race: float | None = None
-    tried: tuple[SearchedSet, ...] | None = None
+    prediction: Mapping[str, Any] | None = None
     verified: Verified | None = None
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
@@ -120,7 +120,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "race": None if outcome.race is None else _race(outcome.race, profiles.values()),
         "candidates": candidates + [_failed(model, reason) for model, reason in outcome.failures.items()],
         "selected": list(outcome.selection.selected),
-        "search": None if outcome.tried is None else [one.as_dict(outcome.selection) for one in outcome.tried],
+        "prediction": outcome.prediction,
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
@@ -293,7 +293,8 @@ def _failed(model: str, reason: str) -> dict[str, Any]:
 
 def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
     comparison = verified.comparison
-    together = next((each for each in outcome.strategies if each.strategy.name == verified.method), None)
+    strategy = Strategy(verified.method, verified.models)
+    together = next((each for each in outcome.strategies if each.strategy == strategy), None)
     return {
         "method": verified.method,
         "k": verified.k,
@@ -371,11 +372,14 @@ def _group(gain: GroupGain) -> dict[str, Any]:
 def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
     """The estimate of a gain, and the questions that it comes from."""
     if result is None:
-        return dict.fromkeys(("gain", "gain_ci", "questions", "answered"))
+        return dict.fromkeys(_GAIN)
     gain = result.gain
     return {
         "gain": gain.points,
         "gain_ci": list(gain.interval(level)),
+        "expected_gain": result.expected.points,
+        "predicted_gain": None if result.predicted is None else result.predicted.points,
+        "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(level)),
         "questions": gain.questions,
         "answered": gain.answered,
     }

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import signed
-from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
+from reports.text import chance, counted, duration, p_value, price, shown, strategy, visible
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -47,9 +47,10 @@ def print_tables(result: Mapping[str, Any]) -> None:
         )
     if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
         console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
-    if result["search"]:
+    # A table with the set of the rules alone would say nothing new.
+    if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
-        console.print(searched(result))
+        console.print(predicted(prediction))
     if result["ensemble"]:
         console.print()
         console.print(held_out(result["ensemble"]))
@@ -143,41 +144,45 @@ def strategies(result: Mapping[str, Any]) -> Table:
     )
     table = _table(title, "strategy", interval=False)
     table.caption_justify = "left"
-    for heading in ("gain", interval_name(result["advice"]["level"]), "shown", "calls"):
+    for heading in ("expected", "measured", "shown", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
         if recommendation and _is_same(row, recommendation):
             name.stylize("bold green")
             name.append(" *")
-            table.caption = "* recommended"
+            table.caption = "* recommended; gains in points"
         is_single = row["strategy"] == "single"
         table.add_row(
             name,
             _number(row["accuracy"], ".1f"),
+            "–" if row["expected_gain"] is None else signed(row["expected_gain"]),
             signed(row["gain"]),
-            "–" if is_single else " to ".join(map(signed, row["gain_ci"])),
             "–" if is_single else shown(row["shown"]),
             _number(row["calls_per_question"], ".1f"),
         )
     return table
 
 
-def searched(result: Mapping[str, Any]) -> Table:
-    """The sets that a search decoded on the dev questions, with their predicted accuracy."""
-    task = result["task"]
-    table = Table(title=_plain(f"Sets on {task['n']} {task['split']} questions"), title_justify="left", box=box.SIMPLE)
+def predicted(prediction: Mapping[str, Any]) -> Table:
+    """The sets that were decoded, that of the rules, and the most promising one, with their predicted gains."""
+    table = Table(title="Predicted gains", title_justify="left", box=box.SIMPLE)
     table.add_column("set", overflow="fold")
-    for column in ("points", "predicted"):
+    for column in ("predicted", "90%", "dev points", "gain"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
-    notes = {"greedy": "chosen by the rules", "put_forward": "[green]chosen", "error": "[red]failed"}
-    for attempt in result["search"]:
+    for n, each in enumerate(prediction["sets"]):
+        if n and not (each["rules"] or each["decoded"] or each["error"]):
+            continue
         table.add_row(
-            _plain(", ".join(attempt["models"])),
-            _number(attempt["dev_accuracy"], ".1f"),
-            _number(attempt["predicted"], ".1f"),
-            ", ".join(text for key, text in notes.items() if attempt[key]),
+            _plain(", ".join(each["models"])),
+            signed(each["predicted_gain"]),
+            _interval(each["predicted_gain_ci"]),
+            "–" if each["dev_accuracy"] is None else _number(each["dev_accuracy"], ".1f"),
+            "–" if each["gain"] is None else signed(each["gain"]),
+            ", ".join(
+                text for key, text in {"rules": "chosen by the rules", "error": "[red]failed"}.items() if each[key]
+            ),
         )
     return table
 
@@ -258,11 +263,13 @@ def _shown(result: Mapping[str, Any]) -> str:
         if len(result["strategies"]) == 1:
             return "nothing was tested, because this is the only strategy"
         return "the test compares the other strategies with this model"
-    p = next((row["p_adjusted"] for row in result["strategies"] if _is_same(row, recommendation)), None)
     tests = sum(row["strategy"] != "single" for row in result["strategies"])
     corrected = " after correction for several strategies" if tests > 1 else ""
     answer = shown(recommendation["shown"])
-    return answer if p is None else f"{answer} (p {p_value(p)}{corrected})"
+    row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
+    if row is None or row["p_adjusted"] is None:
+        return answer
+    return f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
 
 
 def _cost(recommendation: Mapping[str, Any]) -> str:

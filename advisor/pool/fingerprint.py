@@ -16,6 +16,9 @@ from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
 from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
 
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+"""How the names of files with weights end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -38,6 +41,14 @@ class Fingerprint:
     chat_template: str
     sides: Sides | None = None
     gguf_file: str | None = None
+
+    @property
+    def weights(self) -> tuple[object, ...]:
+        """What identifies the weights, and how prompts reach them; equal for copies of a model, in any numeric type."""
+        hashes = sorted(digest for name, digest in self.files if name.endswith(WEIGHTS))
+        # Without a known name of weights, the model is compared by all its files.
+        files = tuple(hashes) if hashes else self.files
+        return self.hub_id, self.revision, self.gguf_file, files, self.chat_template, self.sides
 
     def key(self) -> dict[str, Any]:
         """The model's part of the cache key of a response."""

@@ -25,11 +25,11 @@ from advisor.output.result_json import read_result
 from advisor.pool.checks import check_models
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.answers import AnswerReader
-from advisor.production.plan import ALONE, VOTES, DevScores, StrategyPlan, is_score
+from advisor.production.plan import ALONE, DevScores, StrategyPlan, is_score
 from advisor.production.strategy_file import read_folder
 from advisor.production.strategy_json import find_strategy, label, read_strategy
 from advisor.servers.address import ServerAddress
-from advisor.verify.strategies import ASKING, Strategy
+from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.models.spec import EnsembleSpec, ModelSpec

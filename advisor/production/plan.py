@@ -9,8 +9,6 @@ from advisor.production.answers import AnswerReader
 from advisor.verify.strategies import Strategy
 from ensemble.models.spec import ModelSpec
 
-VOTES = ("vote", "weighted_vote", "cascade", "self_consistency")
-"""The strategies that read answers."""
 ALONE = "average"
 """The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
 DevScores = tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]

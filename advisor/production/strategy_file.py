@@ -26,9 +26,10 @@ from typing import Any
 from advisor.output.result_json import is_text
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.answers import AnswerReader
-from advisor.production.plan import VOTES, DevScores, StrategyPlan, is_score
+from advisor.production.plan import DevScores, StrategyPlan, is_score
 from advisor.production.strategy_json import read_strategy
 from advisor.servers.address import ServerAddress
+from advisor.verify.strategies import VOTES
 from ensemble.errors import InputError
 from ensemble.models.spec import CHAT_TEMPLATES, ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json

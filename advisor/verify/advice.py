@@ -250,7 +250,7 @@ def _margin(
 def _figures(together: StrategyResult, level: float) -> str:
     gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
     p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
-    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for the sets that were tried"
+    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
     tested = f", tested at the level {level:g}" if level != LEVEL else ""
     alone = together.best_single_accuracy
     notes = few_questions(n)
@@ -260,7 +260,7 @@ def _figures(together: StrategyResult, level: float) -> str:
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the expected gain is {describe_gain(gain, level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, gain.interval(level), level)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )
@@ -270,8 +270,13 @@ def _more(needed: tuple[int, int | None] | None) -> str:
     if needed is None:
         return "No gain is expected, so no number of questions can be estimated that would show one."
     least, most = needed
-    questions = f"at least {least:,}" if most is None else f"{least:,} to {most:,}"
-    return f"To show the gain, {questions} held-out questions in all are needed."
+    # A number alone would sound as if it were enough.
+    questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+    open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
+    return (
+        f"A gain that fits these answers needs {questions} held-out questions in all to be shown with a probability of "
+        f"80%{open_end}."
+    )
 
 
 def _nothing_fits(selection: Selection) -> str:

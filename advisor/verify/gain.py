@@ -36,7 +36,7 @@ class Gain:
     Attributes:
         points: The expected gain, corrected for hindsight: the best accuracy of a sample overstates the best true one.
             If models are tied, a bootstrap finds about half of that; the rest makes the gain look smaller.
-        observed: The same without this correction. The test uses it, so that the test is valid if models are tied.
+        observed: The same without this correction. The test of no gain uses it, so that it is valid if models are tied.
         error: The standard error of both.
         freedom: Degrees of freedom of Student's t distribution, at least 1.
         questions: Questions that the single models answered.
@@ -64,7 +64,12 @@ class Gain:
     @property
     def p_worse(self) -> float:
         """One-sided p-value of no loss."""
-        return float(special.stdtr(self.freedom, self.points / self.error))
+        return float(special.stdtr(self.freedom, self._at_most / self.error))
+
+    @property
+    def _at_most(self) -> float:
+        """The gain with half of the correction once more, as a bootstrap finds too little: for the test of no loss."""
+        return self.points + (self.points - self.observed) / 2
 
     def interval(self, level: float = LEVEL) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
@@ -76,7 +81,7 @@ class Gain:
             level: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
         half = float(special.stdtrit(self.freedom, 1 - level)) * self.error * self.stretch
-        return max(-100.0, self.observed - half), min(100.0, self.points + half)
+        return max(-100.0, self.observed - half), min(100.0, self._at_most + half)
 
 
 def estimate_gain(
@@ -97,7 +102,8 @@ def estimate_gain(
         members: How many of the single models the strategy has; all without.
         passed_over: Scores of the candidates that could have been members but were less accurate on dev, models by dev
             questions, which are the first ones of `singles`. Without them the members count as fixed before: where
-            they were chosen by luck, their dev answers then overstate the gain.
+            they were chosen by luck, their dev answers then overstate the gain. A limit of the gap passes over one
+            candidate more: the most accurate model's scores minus the limit.
     """
     n = singles.shape[1]
     best = int(singles.mean(axis=1).round(9).argmax())
@@ -115,7 +121,7 @@ def estimate_gain(
         own, every = max(len(np.unique(numbers[answered])), 2), max(len(sums), 2)
         share = within / max(within + spread / n, 1e-12)
         ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12)
-        design = max(ratio / (1 - share / own - (1 - share) / every), 1.0)
+        design = max(ratio * own / (own - 1), 1.0)
         # Satterthwaite's; the clusters of both are the same in part, so it may not exceed theirs.
         freedom = min(1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1)), every - 1.0)
     between = design * spread / n

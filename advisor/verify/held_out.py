@@ -1,41 +1,52 @@
 """Chooses the set, and runs it on the held-out questions.
 
-The rules choose; a search may decode other sets on dev and replace it. Only the chosen set is run on held-out
-questions, so that its figures there do not depend on the choice.
+``--choose`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
+*predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
+one is not expected to improve the best by :data:`advisor.choose.predict.WORTH` points; the advice corrects for their
+number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+
+from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
 from advisor.choose.race import ProfiledPool, without_failed
-from advisor.choose.search import SearchedSet, best_of, promising_sets, put_forward, sentence
+from advisor.choose.search import By, best_of, put_forward, sentence
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Profile, Rules, Selection
-from advisor.statistics import Comparison, Interval, accuracy_interval, compare
+from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
 from advisor.tasks.task import Task
+from advisor.verify.gain import estimate_gain
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import fitting_voters
 from ensemble.errors import MemberError
 
+_MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The chosen set on held-out questions.
+    """A set that decoded together on held-out questions.
 
     Attributes:
         task: The held-out questions.
         ensemble: The set's answers.
         members: Each member's answers alone, in the set's order.
-        single: The answers of the best single model, which may be outside of a set that a search found.
+        single: The answers of the best single model, which may be outside of the set.
         comparison: The set against the best single model.
         intervals: The interval of each member's accuracy, in points.
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
+        expected: The gain that is expected in use; see :func:`expected_gain`.
     """
 
     task: Task
@@ -46,7 +57,13 @@ class Verified:
     intervals: tuple[Interval, ...]
     method: str
     k: int
+    expected: Prediction
     dev: Profile | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the members, the primary first."""
+        return tuple(member.model for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +73,46 @@ class ChosenSet:
     Attributes:
         pool: The candidates that it was chosen from.
         selection: The set.
-        verified: The set on the held-out questions; None if it was not run there.
-        alone: The answers of single models to the held-out questions, by name: the set's members, and other models that
-            the set is compared with.
+        verified: The sets that were run on the held-out questions, one family of tests. The verdict is about the first
+            one: the selected set, or if the rules left fewer than two models, the one that the prediction chose.
+        alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
+            the sets are compared with.
         voters: The models of votes, cascades and routers; empty if they were not asked the held-out questions.
-        trouble: Why the set could not be run on the held-out questions.
-        tried: The sets that a search decoded on dev; None without a search.
-        searched: What the search found, for the advice; None if it decoded nothing.
+        trouble: Why a set could not be run on the held-out questions.
+        sets: All sets that could be decoded, the most promising first.
+        tried: Those that a search decoded on dev.
+        note: What a search found, or that the prediction would choose another set, for the advice.
     """
 
     pool: ProfiledPool
     selection: Selection
-    verified: Verified | None = None
+    verified: tuple[Verified, ...] = ()
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
     trouble: str | None = None
-    tried: tuple[SearchedSet, ...] | None = None
-    searched: str | None = None
+    sets: tuple[PredictedSet, ...] = ()
+    tried: tuple[PredictedSet, ...] = ()
+    note: str | None = None
+
+    def as_dict(self, choose: str) -> dict[str, Any] | None:
+        """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
+
+        Args:
+            choose: The value of ``--choose``.
+        """
+        if not self.sets:
+            return None
+        outcomes = {each.models: each for each in self.verified}
+        tried = {each.models: each for each in self.tried}
+        sets = [
+            tried.get(each.models, each).as_dict(
+                decoded=each.models in outcomes or each.models in tried,
+                gain=outcomes[each.models].comparison.delta if each.models in outcomes else None,
+            )
+            for n, each in enumerate(self.sets)
+            if n < _MOST_LISTED or each.rules or each.models in outcomes or each.models in tried
+        ]
+        return {"choose": choose, "sets": sets, "provenance": provenance()}
 
 
 def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
@@ -88,32 +128,67 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         models = chosen.selection.selected
         if config.held_out is None:
             return chosen
+        queue = _to_verify(chosen, config)
         voters = _voters(pool, config.held_out, config.rules, models)
+        members = [model for each in queue for model in each.models]
         # A single model has no other to be compared with.
-        if len({*models, *voters}) < 2:
+        if len({*models, *voters, *members}) < 2:
             return chosen
-        # The set has to be better than the best candidate, even if a search found a set without it, or a server runs
-        # it.
-        compared = tuple(dict.fromkeys([*models, pool.select(config.rules).selected[0], pool.best, *voters]))
+        # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
+        best = (pool.select(config.rules).selected[0], pool.best)
+        compared = tuple(dict.fromkeys([*models, *members, *best, *voters]))
         alone = profiler.alone(compared, config.held_out)
         if len(alone) == len(compared):
             break
         # Another primary may follow from it, and so another set.
         pool = without_failed(pool, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters)
-    if len(models) < 2 or pool.remote.intersection(models):
+    verified: list[Verified] = []
+    for predicted in queue:
+        # The largest expected gain so far; the best single model gains 0.
+        best_gain = max([0.0, *(each.expected.points for each in verified)])
+        if verified and predicted.prediction.improvement(best_gain) < WORTH:
+            break
+        try:
+            # The members' own answers were stored before: if memory ends here, no work is lost.
+            together = profiler.together(predicted.models, config.held_out)
+            on_dev = profiler.together(predicted.models, config.dev) if config.verify_on == "dev+held_out" else None
+        except MemberError as error:
+            progress.say(str(error))
+            chosen = replace(chosen, trouble=str(error))
+            continue
+        verified.append(_verify(predicted, together, on_dev, chosen, config.held_out, config))
+    # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
+    chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
+    if config.choose != "predicted" or not verified:
         return chosen
-    try:
-        # The members' own answers were stored before: if memory ends here, no work is lost.
-        together = profiler.together(models, config.held_out)
-        on_dev = profiler.together(models, config.dev) if config.verify_on == "dev+held_out" else None
-    except MemberError as error:
-        progress.say(str(error))
-        return replace(chosen, trouble=str(error))
+    return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
+
+
+def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
+    """The sets to run on held-out questions, in this order."""
+    models = chosen.selection.selected
+    if config.choose == "predicted" and chosen.sets:
+        return chosen.sets[: config.tries]
+    # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
+    if len(models) < 2:
+        return tuple(each for each in chosen.sets[:1] if each.prediction.points > 0)
+    return tuple(each for each in chosen.sets if each.models == models)
+
+
+def _verify(
+    predicted: PredictedSet,
+    together: Profile,
+    on_dev: Profile | None,
+    chosen: ChosenSet,
+    held_out: Task,
+    config: RunConfig,
+) -> Verified:
+    models, alone = predicted.models, chosen.alone
     members = tuple(alone[model] for model in models)
     comparison = compare(together, list(alone.values()), config.seed)
-    verified = Verified(
-        task=config.held_out,
+    return Verified(
+        task=held_out,
         ensemble=together,
         members=members,
         single=alone[comparison.best_single],
@@ -121,9 +196,32 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,
+        expected=expected_gain(models, together, chosen.pool.complete, alone),
         dev=on_dev,
     )
-    return replace(chosen, verified=verified)
+
+
+def expected_gain(
+    models: Sequence[str],
+    answers: Profile,
+    dev: Mapping[str, Profile],
+    held_out: Mapping[str, Profile],
+    coefficients: Mapping[str, Any] | None = None,
+) -> Prediction:
+    """The gain to expect of a set in use: the prediction from all answers of single models, updated by what was seen.
+
+    Args:
+        models: The members.
+        answers: The set's answers to the held-out questions.
+        dev: The answers of single models to the dev questions, by name.
+        held_out: Those to the held-out questions; the members are in both.
+        coefficients: Those of the prediction; None for those of the package.
+    """
+    names = [*models, *(name for name in held_out if name in dev and name not in models)]
+    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in names]
+    singles, values = np.stack([scores(profile) for profile in both]), scores(answers)
+    gain = estimate_gain(singles, values, np.arange(singles.shape[1]) >= singles.shape[1] - len(values))
+    return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
 
 
 def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
@@ -135,30 +233,40 @@ def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
-    """The set that the rules choose, or the best one on dev of those that a search decodes there."""
-    greedy = pool.select(config.rules)
+    """The set that the rules choose, or the one that ``--choose`` takes instead."""
+    chosen = ChosenSet(pool, pool.select(config.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
-    if config.search is None or not profiles:
-        return ChosenSet(pool, greedy)
-    promising = promising_sets(profiles, config.rules, config.search)
-    tried = tuple(_decode_on_dev(searched, config, profiler, progress) for searched in promising)
-    best = best_of(tried)
-    if best is None:
-        return ChosenSet(pool, greedy, tried=tried)
-    standings = [profile.standing for profile in profiles]
-    single = next(standing for standing in standings if standing.model == greedy.selected[0])
-    return ChosenSet(
-        pool,
-        put_forward(greedy, best, standings, config.rules),
-        tried=tried,
-        searched=sentence(tried, best, single, len(config.dev.examples)),
-    )
+    if len(profiles) < 2:
+        return chosen
+    chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
+    if not chosen.sets:
+        return chosen
+    if config.choose == "rules":
+        return replace(chosen, note=otherwise(chosen.sets))
+    if config.choose == "predicted":
+        # Before held-out questions are asked, or without them, the prediction alone chooses.
+        return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
+    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
+    tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
+    if (best := best_of(tried)) is None:
+        return replace(chosen, tried=tried)
+    single = pool.complete[chosen.selection.selected[0]].standing
+    note = sentence(tried, best, single, len(config.dev.examples))
+    return replace(chosen, selection=_select(chosen, best.models, config), tried=tried, note=note)
 
 
-def _decode_on_dev(searched: SearchedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> SearchedSet:
+def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Selection:
+    """The selection with another set than that of the rules."""
+    pool = chosen.pool
+    standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
+    by: By = "search" if config.choose == "search" else "predicted"
+    return put_forward(pool.select(config.rules), models, standings, config.rules, by)
+
+
+def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> PredictedSet:
     try:
-        together = profiler.together(searched.models, config.dev)
+        together = profiler.together(predicted.models, config.dev)
     except MemberError as error:
         progress.say(str(error))
-        return replace(searched, error=str(error))
-    return replace(searched, accuracy=together.accuracy, seconds=together.cost.seconds)
+        return replace(predicted, error=str(error))
+    return replace(predicted, accuracy=together.accuracy, seconds=together.cost.seconds)

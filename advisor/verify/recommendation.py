@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
-from advisor.verify.gain import Gain
-from advisor.verify.strategies import Strategy, StrategyResult
+from advisor.verify.strategies import ASKING, Strategy, StrategyResult
 from reports.text import counted
 
 _FEW_QUESTIONS = 30
@@ -20,8 +19,9 @@ _FEW_QUESTIONS = 30
 
 
 SWITCH = 1.0
-"""Points that another strategy must gain more than the cascade of all voters. The best of several estimates is partly
-luck, and on real pools this cascade is the best choice most often (docs/pools.md)."""
+"""Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
+voters. The best of several estimates is partly luck, and on real pools this cascade is the best choice most often
+(docs/pools.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Recommendation:
 
     Attributes:
         strategy: What to run.
-        expected_gain: Points over the best single model; 0 for this model itself.
-        expected_gain_ci: Its interval, in points; each end is a one-sided limit at the run's level.
+        expected_gain: Points over the best single model; 0 for this model itself. It combines the gain on these
+            questions with the predicted one.
+        expected_gain_ci: Its interval, in points; each end is exceeded with the run's level.
         calls_per_question: Responses that a question takes, on average.
         seconds_per_question: Seconds that a question takes, if models run one after the other; None if not known.
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
@@ -62,17 +63,19 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
     if not results:
         return None
     worth = {each.strategy: _worth(each, min_gain) for each in results}
+    cascades = [each for each in results if each.strategy.name == "cascade"]
+    usual = max(cascades, key=lambda each: len(each.strategy.members), default=None)
+    if usual is not None and worth[usual.strategy] > 0:
+        for each in results:
+            if each.strategy.name in ASKING[1:] and each.strategy != usual.strategy:
+                worth[each.strategy] -= SWITCH
     # The results are in order, and `max` takes the first of several largest values.
     best = max(results, key=lambda each: round(worth[each.strategy], 9))
-    cascades = [each for each in results if each.strategy.name == "cascade"]
-    usual = max(cascades, key=lambda each: len(each.strategy.members), default=best)
-    if worth[usual.strategy] > max(0.0, worth[best.strategy] - SWITCH):
-        best = usual
     is_baseline = best.strategy.members == (best.best_single,) and best.strategy.name == "single"
     return Recommendation(
         strategy=best.strategy,
-        expected_gain=0.0 if is_baseline else best.gain.points,
-        expected_gain_ci=(0.0, 0.0) if is_baseline else best.gain.interval(level),
+        expected_gain=0.0 if is_baseline else best.expected.points,
+        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected.interval(level),
         calls_per_question=best.calls,
         seconds_per_question=best.seconds,
         price_per_1000=best.price,
@@ -84,7 +87,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
 
 def _worth(result: StrategyResult, min_gain: float) -> float:
     """The expected gain minus the price of more than one call."""
-    return result.gain.points - (min_gain if result.calls > 1 + TOLERANCE else 0.0)
+    return result.expected.points - (min_gain if result.calls > 1 + TOLERANCE else 0.0)
 
 
 def describe(strategy: Strategy) -> str:
@@ -104,10 +107,9 @@ def describe(strategy: Strategy) -> str:
     return sentences.get(strategy.name, f"Decode {names} together, in this order ({strategy.name})")
 
 
-def describe_gain(gain: Gain, level: float) -> str:
-    """The expected gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
-    interval = " to ".join(map(signed, gain.interval(level)))
-    return f"{signed(gain.points)} points ({100 * (1 - 2 * level):g}% interval {interval})"
+def describe_gain(points: float, interval: Interval, level: float) -> str:
+    """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
+    return f"{signed(points)} points ({100 * (1 - 2 * level):g}% interval {' to '.join(map(signed, interval))})"
 
 
 def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float, min_gain: float) -> str:
@@ -122,10 +124,11 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
                 f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
-    # Whether the test shows it, and what it costs, are other fields, which have their own lines.
+    # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
+    expected = describe_gain(best.expected.points, best.expected.interval(level), level)
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
-        f"{describe_gain(best.gain, level)}.{few}"
+        f"{expected}.{few}"
     )
 
 

@@ -7,7 +7,7 @@ come from the joint distribution of the looks, by numerical integration (Armitag
 the Royal Statistical Society A 132(2)). The same limits hold for "better" and for "worse", each with the whole level.
 
 A set of held-out questions that another set was tested on before is not fresh any more: the run folder records all
-looks, and later tests are corrected (Bonferroni).
+looks, and later tests are corrected; see :func:`tests_factor`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Look:
             p_value: One-sided, 0 to 1: of this set, or of any strategy that was compared on these questions.
         """
         plan = self.plan[: self.plan.index(self.n) + 1]
-        return min(1.0, self.test * _level_of(p_value, plan, self.plan[-1]))
+        return min(1.0, tests_factor(self.test) * _level_of(p_value, plan, self.plan[-1]))
 
     def stretch(self, level: float, freedom: float) -> float:
         """How much wider intervals at this look are than without other looks and tests.
@@ -111,7 +111,7 @@ class Look:
             level: The probability that the truth is beyond one end at any look, in (0, 0.5).
             freedom: Degrees of freedom of Student's t distribution.
         """
-        limit = limits_of(self.plan, level / self.test)[self.plan.index(self.n)]
+        limit = limits_of(self.plan, level / tests_factor(self.test))[self.plan.index(self.n)]
         return float(stats.t.isf(limit, freedom) / stats.t.isf(level, freedom))
 
     @property
@@ -122,8 +122,20 @@ class Look:
         before = counted(self.test - 1, "time")
         return (
             f"These held-out questions were looked at {before} before, with another set or another number of "
-            f"questions, so the p-value is multiplied by {self.test}."
+            f"questions, so the p-value is multiplied by {tests_factor(self.test)}."
         )
+
+
+def tests_factor(test: int) -> int:
+    """The factor of the p-values of a test that follows others on the same questions.
+
+    The first test has the whole level, as it is not known then whether others follow. The k-th one has the level
+    divided by k (k + 1): so all later ones together spend half of it, however many follow.
+
+    Args:
+        test: The number of the test, from 1.
+    """
+    return 1 if test == 1 else test * (test + 1)
 
 
 def questions_id(task: Task) -> str:
@@ -236,7 +248,7 @@ def look_until_sure(
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)
-            limits = limits_of(blank.plan, level / test)
+            limits = limits_of(blank.plan, level / tests_factor(test))
         looks.append(replace(look, limit=limits[place], test=test))
         if looks[-1].is_sure:
             break

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from advisor.choose.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
 from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
@@ -35,6 +37,8 @@ _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
+VOTES = ("vote", "weighted_vote", "cascade", "self_consistency")
+"""The strategies that count answers."""
 ASKING = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
 """The strategies that ask models one by one, from the simplest to the most complex: of equally good ones the first is
 recommended. All others decode together."""
@@ -94,6 +98,7 @@ class StrategyResult:
             ``self_consistency``; empty for a set that decodes together.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
+        predicted: What its gain was predicted to be before it answered any question; None without a prediction.
         best_single: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
@@ -113,6 +118,7 @@ class StrategyResult:
     takes: tuple[int, ...]
     accuracy_ci: Interval
     gain: Gain
+    predicted: Prediction | None
     best_single: str
     best_single_accuracy: float
     gained: int
@@ -125,13 +131,20 @@ class StrategyResult:
     seconds: float | None
     price: float | None
 
+    @property
+    def expected(self) -> Prediction:
+        """The gain to expect in use: the prediction, updated by the estimate from these questions."""
+        if self.predicted is None:
+            return Prediction(self.gain.points, self.gain.error)
+        return self.predicted.updated(self.gain.points, self.gain.error)
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """All strategies on the held-out questions.
 
     Attributes:
-        results: The strategies, the largest expected gain first; of equal ones the simplest first.
+        results: The strategies, the largest gain first; of equal ones the simplest first.
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
     """
@@ -162,6 +175,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     *,
     can_vote: bool,
     draws: Mapping[str, Sequence[Profile]] | None = None,
+    predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
     tries: int = 1,
     look: Look | None = None,
     level: float = LEVEL,
@@ -179,6 +193,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         voters: The models of votes, cascades and routers, the most accurate on dev first.
         can_vote: Whether the extracted answers can be counted.
         draws: Several responses of a model to each held-out question, by name.
+        predictions: Predicted gains of some strategies, in place of those that are made here.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
@@ -220,7 +235,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if p_better is not None and p_worse is not None:
             shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
         groups = evidence.groups(each, level)
-        results.append(_result(each, gain, p_better, shown, groups, held_out, evidence.best, seed))
+        predicted = predictions.get(each.strategy) or evidence.predict(each.strategy)
+        results.append(_result(each, (gain, predicted), p_better, shown, groups, held_out, evidence.best, seed))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.gain.points, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
@@ -261,6 +277,10 @@ class _Evidence:
         self._learned = dev.profiles
         if self.moved is not None:
             learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
+            splits = splits[1:]
+        self._predictor = Predictor(
+            [Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)]
+        )
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
         self._dev = learned.shape[1]
         self._clusters = clusters_of(*self._tasks)
@@ -293,6 +313,16 @@ class _Evidence:
             None if self._clusters is None else [self._clusters[place] for place in places],
             level,
         )
+
+    def predict(self, strategy: Strategy) -> Prediction | None:
+        """The gain that the answers of single models predict; None for strategies without a prediction."""
+        members = strategy.members
+        if strategy.name not in ASKING:
+            return self._predictor.decoded(members)
+        if strategy.name not in VOTES or not FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
+            return None
+        # By the gaps alone: the estimate has the vote's own answers.
+        return self._predictor.vote_before(members)
 
     @property
     def _baseline(self) -> Floats:
@@ -357,7 +387,7 @@ def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float]) -> list[f
 
 def _result(
     answered: _Answered,
-    gain: Gain,
+    gains: tuple[Gain, Prediction | None],
     p_adjusted: float | None,
     shown: Shown,
     groups: tuple[GroupGain, ...],
@@ -380,7 +410,8 @@ def _result(
         profile=profile,
         takes=takes,
         accuracy_ci=accuracy_interval(profile, seed=seed),
-        gain=gain,
+        gain=gains[0],
+        predicted=gains[1],
         best_single=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),

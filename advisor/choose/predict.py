@@ -1,0 +1,313 @@
+"""The gain that a set promises before it answers any question, from the answers that its members gave alone.
+
+Two kinds of sets have two models, each with few coefficients (prediction.json; ``python -m benchmarks.prediction`` fits
+them, on real pools and on the zoo of small models):
+
+    decode   The set decodes together. Its accuracy lies between that of a vote among its members and that of an oracle,
+             which always takes the best answer of any member. The gain is linear in the mean of the two.
+    vote     Its members vote. The gain is linear in the gaps of the other members to the best one. The vote's gain on
+             the stored questions, which is known without another response, then updates it by Bayes' rule: the more
+             questions, the more it counts.
+
+A vote of three, question by question; of several answers with the most votes, each has the same probability:
+
+    question    a        b        c        vote   oracle
+    1           right    right    "12"     1      1
+    2           right    "12"     "15"     1/3    1
+    3           right    "12"     "12"     0      1
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from advisor.choose.rules import rank, select
+from advisor.records import LEVEL, Profile, Rules, join, signed
+from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
+from ensemble.errors import UniteError
+
+WORTH = 0.25
+"""Points: a set is decoded only if it is expected to improve the best result so far by this much."""
+MOST_MEMBERS = 5
+"""Members of the largest sets that are predicted."""
+_MOST_SETS = 4000  # of the best candidates: all pairs and triples of 24, predicted within a second
+COEFFICIENTS = Path(__file__).with_name("prediction.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An expected gain over the best single model, in points, as a normal distribution.
+
+    Attributes:
+        points: The mean.
+        deviation: The standard deviation, above 0.
+    """
+
+    points: float
+    deviation: float
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
+        half = float(stats.norm.isf(level)) * self.deviation
+        return self.points - half, self.points + half
+
+    def updated(self, points: float, error: float) -> Prediction:
+        """The expected gain after a gain was measured, by Bayes' rule.
+
+        Args:
+            points: The measured gain.
+            error: Its standard error, at least 0.
+        """
+        own, measured = self.deviation**-2, max(error, 1e-9) ** -2
+        return Prediction((own * self.points + measured * points) / (own + measured), (own + measured) ** -0.5)
+
+    def improvement(self, best: float) -> float:
+        """How much a set with this gain is expected to improve a best gain so far; 0 or more points."""
+        z = (self.points - best) / self.deviation
+        return self.deviation * float(stats.norm.pdf(z) + z * stats.norm.cdf(z))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSet:
+    """A set that can decode together: what it promises, and what it did on dev if it was decoded there.
+
+    Attributes:
+        models: In order of accuracy, the primary first.
+        prediction: The gain over the best candidate.
+        vote: The accuracy of a vote among its members, in points.
+        oracle: The accuracy if the best of its members' answers is always taken, in points.
+        rules: Whether it is the set that the rules choose.
+        accuracy: Its accuracy on the dev questions when decoded, in points; None if it was not decoded there.
+        seconds: The time of these responses.
+        error: Why it could not be decoded.
+    """
+
+    models: tuple[str, ...]
+    prediction: Prediction
+    vote: float
+    oracle: float
+    rules: bool
+    accuracy: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+    def as_dict(self, *, decoded: bool, gain: float | None) -> dict[str, Any]:
+        """The set for JSON.
+
+        Args:
+            decoded: Whether it was decoded, on dev or on held-out questions.
+            gain: What came out on the held-out questions, in points; None if it was not decoded there.
+        """
+        return {
+            "models": list(self.models),
+            "predicted_gain": self.prediction.points,
+            "predicted_gain_ci": list(self.prediction.interval()),
+            "vote": self.vote,
+            "oracle": self.oracle,
+            "rules": self.rules,
+            "decoded": decoded,
+            "gain": gain,
+            "dev_accuracy": self.accuracy,
+            "seconds": self.seconds,
+            "error": self.error,
+        }
+
+
+class Predictor:
+    """Predicts the gains of sets of some models over the best of all these models.
+
+    Args:
+        profiles: The models' answers to the same questions, at least one model and one question.
+        coefficients: The form of prediction.json; None for this file.
+
+    Raises:
+        UniteError: Two models answered different questions.
+    """
+
+    def __init__(self, profiles: Sequence[Profile], coefficients: Mapping[str, Any] | None = None) -> None:
+        for profile in profiles[1:]:
+            check_same_questions(profiles[0], profile)
+        self._coefficients = read_coefficients() if coefficients is None else coefficients
+        self._rows = {profile.model: row for row, profile in enumerate(profiles)}
+        self._right, self._codes, self._missing = _coded(profiles)
+        self._means = self._right.mean(axis=1)
+        self._best = int(self._means.round(9).argmax())
+
+    def decoded(self, models: Sequence[str]) -> Prediction:
+        """The gain of a set that decodes together."""
+        rows = self._ordered(models)
+        fitted = self._coefficients["decode"]
+        right, slope = self._right[rows], fitted["slope"]
+        promise = (self._vote(rows) + right.max(axis=0)) / 2
+        # Also what the set's own best member is behind the best of all models.
+        values = slope * (promise - right[0]) + right[0] - self._right[self._best]
+        mean, error = _mean(values)
+        return Prediction(fitted["intercept"] + mean, math.hypot(fitted["deviation"], error))
+
+    def vote_before(self, models: Sequence[str]) -> Prediction:
+        """The gain of a vote among 3 to 5 models by their gaps alone, before anything is known of their agreement."""
+        rows = self._ordered(models)
+        fitted = self._coefficients["vote"]
+        points = fitted["intercept"] + float(np.dot(gaps_of(100 * self._means[rows]), fitted["slopes"]))
+        behind, error = _mean(self._right[rows[0]] - self._right[self._best])
+        return Prediction(points + behind, math.hypot(fitted["deviation"], error))
+
+    def vote(self, models: Sequence[str]) -> Prediction:
+        """The gain of a vote among 3 to 5 models; the most accurate one's answer wins ties."""
+        rows = self._ordered(models)
+        votes = self._votes(rows)
+        votes[self._missing[rows]] = 0
+        taken = np.take_along_axis(self._right[rows], votes.argmax(axis=0)[None], axis=0)[0]
+        return self.vote_before(models).updated(*_mean(taken - self._right[self._best], 1))
+
+    def shares(self, models: Sequence[str]) -> tuple[float, float]:
+        """The accuracy of a vote that shares ties, and that of an oracle, in points."""
+        rows = self._ordered(models)
+        return 100 * float(self._vote(rows).mean()), 100 * float(self._right[rows].max(axis=0).mean())
+
+    def _ordered(self, models: Sequence[str]) -> list[int]:
+        """The rows of models, the most accurate first; of equal ones in the order of `models`."""
+        return sorted((self._rows[model] for model in models), key=lambda row: -round(float(self._means[row]), 9))
+
+    def _votes(self, rows: Sequence[int]) -> NDArray[np.int64]:
+        codes = self._codes[rows]
+        # All questions at once: a Python loop over them would be slow for thousands of sets.
+        votes: NDArray[np.int64] = (codes[:, None, :] == codes[None, :, :]).sum(axis=1)
+        return votes
+
+    def _vote(self, rows: Sequence[int]) -> Floats:
+        votes = self._votes(rows)
+        winning = votes == votes.max(axis=0)
+        shared: Floats = (winning * self._right[rows]).sum(axis=0) / winning.sum(axis=0)
+        return shared
+
+
+def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[PredictedSet, ...]:
+    """The sets that could decode together, the most promising first.
+
+    The members' lengths fit by the rules; the gap has no limit here, because the prediction takes it into account. With
+    many candidates only the best are combined. The set of the rules is always among them.
+
+    Args:
+        profiles: The candidates' answers to the same questions, at least one, in any order.
+        rules: The limits.
+
+    Raises:
+        UniteError: Two candidates answered different questions.
+    """
+    predictor = Predictor(profiles)
+    standings = {profile.model: profile.standing for profile in sorted(profiles, key=rank)}
+    greedy = select(list(standings.values()), rules).selected
+    lengths = Rules(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
+
+    def fits(models: tuple[str, ...]) -> bool:
+        return len(select([standings[model] for model in models], lengths).selected) == len(models)
+
+    found = [models for models in _sets(list(standings), rules.max_models) if models != greedy and fits(models)]
+    if len(greedy) > 1:
+        found.insert(0, greedy)
+    predicted = [
+        PredictedSet(models, predictor.decoded(models), *predictor.shares(models), rules=models == greedy)
+        for models in found
+    ]
+    # The sort is stable: of equal predictions the set of the rules comes first, then pairs, then better models.
+    return tuple(sorted(predicted, key=lambda each: -round(each.prediction.points, 9)))
+
+
+def otherwise(sets: Sequence[PredictedSet]) -> str | None:
+    """A sentence that the prediction would choose another set than the rules; None if it would not.
+
+    Args:
+        sets: All sets, the most promising first, that of the rules among them.
+    """
+    own = next((each for each in sets if each.rules), None)
+    if own is None or sets[0].prediction.points - own.prediction.points < WORTH:
+        return None
+    best, more = sets[0], sets[0].prediction.points - own.prediction.points
+    return (
+        f"The prediction would choose {join(best.models)} instead: expected gain {signed(best.prediction.points)} "
+        f"points, {more:.1f} more than that of the rules' set; --choose predicted verifies it."
+    )
+
+
+def gaps_of(accuracies: Sequence[float] | Floats) -> tuple[float, float]:
+    """What predicts a vote: the gap of the second member to the first, and the mean gap of the others, in points.
+
+    Args:
+        accuracies: In points, the best first, at least three.
+    """
+    gaps = accuracies[0] - np.asarray(accuracies, dtype=np.float64)
+    return float(gaps[1]), float(gaps[2:].mean())
+
+
+@cache
+def read_coefficients() -> dict[str, Any]:
+    """The coefficients that are part of the package.
+
+    Raises:
+        UniteError: The file is missing or damaged.
+    """
+    try:
+        coefficients: dict[str, Any] = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UniteError(f"{COEFFICIENTS}: cannot be read ({error}); install the package again") from None
+    return coefficients
+
+
+def provenance() -> dict[str, str]:
+    """What the coefficients were fitted on, and by which command."""
+    coefficients = read_coefficients()
+    return {
+        "command": coefficients["command"],
+        "commit": coefficients["commit"],
+        **{kind: coefficients[kind]["fitted_on"] for kind in ("decode", "vote")},
+    }
+
+
+def _sets(ranked: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
+    """All sets of the best candidates, pairs first; `ranked` is in order of accuracy."""
+    sizes = range(2, min(most, MOST_MEMBERS) + 1)
+    count = len(ranked)
+    while sum(math.comb(count, size) for size in sizes) > _MOST_SETS:
+        count -= 1
+    for size in sizes:
+        yield from combinations(ranked[:count], size)
+
+
+def _mean(values: Floats, extra: int = 0) -> tuple[float, float]:
+    """The mean of differences of scores, and its standard error, in points.
+
+    `extra` questions more on each side keep the error above 0 if no answer differs.
+    """
+    n = len(values)
+    return 100 * float(values.mean()), 100 * math.sqrt(float(values.var()) * n + 2 * extra) / n
+
+
+def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+    """Scores, a number for each answer, which is the same for equal answers, and what is missing; models by questions.
+
+    Graded scores have no equal answers, and a vote is the members' mean.
+    """
+    graded = np.stack([scores(profile) for profile in profiles])
+    coded = np.arange(graded.size).reshape(graded.shape)
+    missing = np.array([[each.extracted is None and each.score < 1 for each in own.answers] for own in profiles])
+    if is_binary(graded):
+        known: dict[tuple[int, str | None], int] = {}
+        for row, profile in enumerate(profiles):
+            for question, answer in enumerate(profile.answers):
+                # All right answers count as the same one, however they are spelled. A missing answer equals no other.
+                if not missing[row, question]:
+                    text = None if answer.score == 1 else answer.extracted
+                    coded[row, question] = known.setdefault((question, text), int(coded[row, question]))
+    return graded, coded, missing

@@ -1,0 +1,243 @@
+"""The prediction of gains: ``python -m benchmarks.prediction --save``, a minute; it needs ../shared/pools.
+
+It fits the coefficients of `advisor.choose.predict` and says how well they predict sets that they were not fitted on:
+votes of 3 to 5 open models in the pool that was left out (300 dev questions; other questions tell the gain), and sets
+that decode together in the zoo (results/zoo.json), from sets that share no model with them. A gain is over the best
+member in hindsight. With --save the coefficients replace advisor/choose/prediction.json, with what they were fitted on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from advisor.choose.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
+from advisor.records import Profile, Rules, length_ratio, within
+from advisor.statistics import scores
+from advisor.verify.votes import vote
+from benchmarks._measure import Figure, arguments, commit, progress, tell
+from benchmarks._outcomes import Outcomes, read
+from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split
+
+SETS = {3: 400, 4: 150, 5: 150}
+"""Random sets of each size, for each split of a pool."""
+SPLITS = 2
+SPREAD = 30.0
+"""Points between the best and the worst member of a set, at most."""
+TRUTH = 2000
+"""Questions that tell the gain of a vote, at most."""
+TRUST = 30
+"""How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
+LEVEL = 0.05
+_CASES = 10
+"""Splits of the zoo's questions into 300 dev questions and others."""
+
+
+class Case(NamedTuple):
+    """A vote: its size, the gaps on dev, the dev profiles of its members, and the true gain with its error."""
+
+    size: int
+    gaps: tuple[float, float]
+    members: Sequence[Profile]
+    gain: float
+    error: float
+
+
+class Quality(NamedTuple):
+    """Predictions and what came out, with the error of the latter, all in points."""
+
+    predictions: Sequence[Prediction]
+    gains: Sequence[float]
+    errors: Sequence[float]
+
+    @property
+    def rmse(self) -> float:
+        """The root of the mean squared difference."""
+        differences = [one.points - gain for one, gain in zip(self.predictions, self.gains, strict=True)]
+        return float(np.sqrt(np.mean(np.square(differences))))
+
+    @property
+    def coverage(self) -> float:
+        """The share of the gains in the 90% interval of a prediction, whose error includes that of the gain."""
+        known = zip(self.predictions, self.gains, self.errors, strict=True)
+        wide = [(Prediction(one.points, float(np.hypot(one.deviation, error))), gain) for one, gain, error in known]
+        return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(LEVEL)]]))
+
+    @property
+    def ranks(self) -> float:
+        """Spearman's rank correlation."""
+        return float(stats.spearmanr([one.points for one in self.predictions], self.gains).statistic)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Fit, measure, print, and keep where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
+    options = parser.parse_args(given)
+    if not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
+        progress(f"benchmarks.prediction: no pools in {options.pools}; without them nothing can be fitted")
+        return 0
+    names = NAMES[:2] if options.quick else NAMES
+    progress(f"benchmarks.prediction: sets of {', '.join(names)}, and of the zoo")
+    cases = {name: list(vote_cases(read_pool(name, options.pools), options.quick)) for name in names}
+    outcomes = read()
+    figures = [*vote_figures(cases), *zoo_figures(outcomes, 1 if options.quick else _CASES)]
+    tell("prediction", figures, options)
+    if options.save and not options.quick:
+        count, sets = sum(map(len, cases.values())), promises_and_gains(outcomes)
+        zoo = f"{len(sets)} sets of {len(outcomes.models)} small models (the zoo) on {outcomes.questions} questions"
+        kept = {
+            "command": "python -m benchmarks.prediction --save",
+            "commit": commit(),
+            "decode": {**fit_decode(sets), "fitted_on": zoo},
+            "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},
+        }
+        COEFFICIENTS.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def vote_cases(pool: RealPool, quick: bool = False) -> Iterator[Case]:
+    """Random votes of a pool's open models on random splits of its questions."""
+    chance = np.random.default_rng(0)
+    accuracies = 100 * pool.right.mean(axis=1)
+    for _ in range(1 if quick else SPLITS):
+        dev, rest = split(pool, chance)
+        judge = rest[:TRUTH]
+        profiles = [pool.profile(model, dev) for model in pool.models]
+        for size, count in SETS.items():
+            close = [
+                rows for rows in combinations(range(len(pool.models)), size) if np.ptp(accuracies[list(rows)]) <= SPREAD
+            ]
+            for place in chance.permutation(len(close))[: 10 if quick else count]:
+                members = sorted((profiles[row] for row in close[place]), key=lambda each: -round(each.accuracy, 9))
+                rows = pool.rows([member.model for member in members])
+                right = pool.right[rows][:, judge]
+                taken = np.take_along_axis(right, vote(pool.codes[rows][:, judge])[None], axis=0)[0]
+                differences = taken - right[right.mean(axis=1).argmax()]
+                error = 100 * float(differences.std()) / len(judge) ** 0.5
+                gaps = gaps_of([member.accuracy for member in members])
+                yield Case(size, gaps, members, 100 * float(differences.mean()), error)
+
+
+def fit_vote(cases: dict[str, list[Case]]) -> dict[str, Any]:
+    """The coefficients of votes; the deviation is that of pools which were left out, without the gains' own error.
+
+    Args:
+        cases: At least two pools by name.
+    """
+    intercept, *slopes = _least_squares([case for own in cases.values() for case in own])
+    squares = []
+    for left, own in cases.items():
+        # With one pool alone left to fit on, the deviation is wide, as it should be.
+        others = _least_squares([case for name, rest in cases.items() if name != left for case in rest])
+        residuals = [case.gain - float(np.dot(others, (1, *case.gaps))) for case in own]
+        squares.append(np.mean(np.square(residuals)) - np.mean([case.error**2 for case in own]))
+    return {"intercept": intercept, "slopes": slopes, "deviation": float(np.sqrt(max(np.mean(squares), 0.25)))}
+
+
+def _least_squares(cases: Sequence[Case]) -> list[float]:
+    matrix = np.array([(1, *case.gaps) for case in cases])
+    fitted: list[float] = np.linalg.lstsq(matrix, [case.gain for case in cases], rcond=None)[0].tolist()
+    return fitted
+
+
+def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
+    """How well the votes of each pool are predicted by what is fitted on the others."""
+    found = {}
+    for left, own in cases.items():
+        others = {name: rest for name, rest in cases.items() if name != left}
+        fitted = fit_vote(others if len(others) > 1 else cases)
+        for size in SETS:
+            some = [case for case in own if case.size == size]
+            predicted = [
+                Predictor(case.members, {"vote": fitted}).vote([member.model for member in case.members])
+                for case in some
+            ]
+            found[left, size] = Quality(predicted, [case.gain for case in some], [case.error for case in some])
+    worst = max(found[left, 3].rmse for left in cases)
+    yield Figure("prediction_rmse", worst, limit="at most 1.7", note="points; triples of the worst pool left out")
+    for left in cases:
+        key = left.replace("-", "_")
+        for size in SETS:
+            quality, end = found[left, size], "" if size == 3 else f"_{size}"
+            note = f"{len(quality.gains)} votes of {size}, fitted on the other pools"
+            yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
+            yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
+            yield Figure(f"prediction_ranks_{key}{end}", quality.ranks, note=f"rank correlation; {note}")
+
+
+def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Collection[str] = ()) -> dict[str, Any]:
+    """The coefficients of sets that decode together.
+
+    Args:
+        sets: What each set promises and gains, in points; see :func:`promises_and_gains`.
+        without: Models whose sets take no part; at least two others have to be left.
+    """
+    known = {models: pair for models, pair in sets.items() if not set(models) & set(without)}
+    intercept, slope = _line(list(known.values()))
+    residuals = []
+    for models, (promise, gain) in known.items():
+        others = [pair for rest, pair in known.items() if not set(rest) & set(models)]
+        if len(others) > 1:
+            line = _line(others)
+            residuals.append(gain - line[0] - line[1] * promise)
+    # Without enough sets for a cross-validation: about what the whole zoo gives.
+    deviation = float(np.sqrt(np.mean(np.square(residuals)))) if len(residuals) > 2 else 2.5
+    return {"intercept": intercept, "slope": slope, "deviation": deviation}
+
+
+def promises_and_gains(outcomes: Outcomes) -> dict[tuple[str, ...], tuple[float, float]]:
+    """The mean of vote and oracle, and the gain, over the best member, of each set whose lengths fit by the rules."""
+    lengths = {name: profile.mean_length for name, profile in outcomes.profiles.items()}
+    limit = Rules().max_length_ratio
+    found = {}
+    for models, right in outcomes.sets.items():
+        ratios = [length_ratio(lengths[one], lengths[other]) for one, other in combinations(models, 2)]
+        if all(ratio is None or within(ratio, limit) for ratio in ratios):
+            profiles = [outcomes.profiles[model] for model in models]
+            best = max(profile.accuracy for profile in profiles)
+            promise = sum(Predictor(profiles, {}).shares(models)) / 2
+            found[models] = promise - best, 100 * float(right.mean()) - best
+    return found
+
+
+def _line(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Intercept and slope, pulled towards the slope 1."""
+    promises, gains = np.array(known).T
+    off = promises - promises.mean()
+    slope = 1 + float(off @ (gains - promises)) / max(float(off @ off) * (1 + TRUST / len(known)), 1e-9)
+    return float(gains.mean() - slope * promises.mean()), slope
+
+
+def zoo_figures(outcomes: Outcomes, splits: int) -> Iterator[Figure]:
+    """How well sets of the zoo are predicted from sets that share no model with them."""
+    chance = np.random.default_rng(0)
+    sets = promises_and_gains(outcomes)
+    fitted = {models: {"decode": fit_decode(sets, without=models)} for models in sets}
+    predictions, gains, errors = [], [], []
+    for _ in range(splits):
+        order = chance.permutation(outcomes.questions).tolist()
+        dev, rest = order[: len(order) * 3 // 5], order[len(order) * 3 // 5 :]
+        for models in sets:
+            profiles = [outcomes.profiles[model] for model in models]
+            best = max((profile.part(rest) for profile in profiles), key=lambda each: each.accuracy)
+            differences = scores(outcomes.together(models).part(rest)) - scores(best)
+            predictions.append(Predictor([profile.part(dev) for profile in profiles], fitted[models]).decoded(models))
+            gains.append(100 * float(differences.mean()))
+            errors.append(100 * float(differences.std()) / len(rest) ** 0.5)
+    quality = Quality(predictions, gains, errors)
+    note = f"{len(sets)} sets of the zoo, each from those that share no model with it, {splits} splits"
+    yield Figure("prediction_rmse_zoo", quality.rmse, note=f"points; {note}")
+    yield Figure("prediction_coverage_zoo", quality.coverage, note=f"of 90% intervals; {note}")
+    yield Figure("prediction_ranks_zoo", quality.ranks, note=f"rank correlation; {note}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""The predicted gain of a set: its features, its error, which sets are predicted, and what is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from advisor.choose.predict import PredictedSet, Prediction, Predictor, gaps_of, otherwise, predicted_sets
+from advisor.records import Answer, Profile, Rules
+from ensemble.errors import UniteError
+
+RULES = Rules(max_gap=100)
+PLAIN = {
+    "decode": {"intercept": 0.0, "slope": 1.0, "deviation": 2.0},
+    "vote": {"intercept": 3.0, "slopes": [-0.1, -0.2], "deviation": 2.0},
+}
+
+
+def profile(model: str, answers: str, length: int = 1) -> Profile:
+    """A letter a question: R is right, any other a wrong answer, a space one in which nothing was found."""
+    return Profile(
+        model,
+        tuple(
+            Answer(f"q{n}", "x" * length, letter.strip() or None, float(letter == "R"), "eos")
+            for n, letter in enumerate(answers)
+        ),
+    )
+
+
+def graded(model: str, scores: Sequence[float]) -> Profile:
+    return Profile(model, tuple(Answer(f"q{n}", "x", "x", score, "eos") for n, score in enumerate(scores)))
+
+
+def foreseen(models: str, points: float, rules: bool = False) -> PredictedSet:
+    return PredictedSet(tuple(models), Prediction(points, 2.0), 50.0, 60.0, rules)
+
+
+@pytest.mark.parametrize(
+    ("answers", "vote"),
+    [
+        (("R", "R", "a"), 1),
+        (("R", "a", "b"), 1 / 3),
+        (("R", "a", "a"), 0),
+        (("R", " ", " "), 1 / 3),  # a missing answer equals no other
+        (("R", "R", "R"), 1),
+    ],
+)
+def test_a_vote_shares_ties_and_the_oracle_takes_the_best(answers: Sequence[str], vote: float) -> None:
+    profiles = [profile(model, answer) for model, answer in zip("abc", answers, strict=True)]
+    assert Predictor(profiles, PLAIN).shares("abc") == pytest.approx((100 * vote, 100))
+
+
+def test_right_answers_are_the_same_however_they_are_spelt() -> None:
+    spelt = [Profile(m, (Answer("q", m, m, 1.0, "eos"), Answer("r", "x", "x", 0.0, "eos"))) for m in "abc"]
+    assert Predictor(spelt, PLAIN).shares("abc") == (50, 50)
+
+
+def test_the_same_wrong_answer_to_another_question_is_no_agreement() -> None:
+    profiles = [profile("a", "Ra"), profile("b", "aR"), profile("c", "bb")]
+    assert Predictor(profiles, PLAIN).shares("abc")[0] == pytest.approx(100 / 3)
+
+
+def test_graded_scores_vote_by_their_mean() -> None:
+    predictor = Predictor([graded("a", [0.5, 1.0]), graded("b", [0.3, 0.2])], PLAIN)
+    assert predictor.shares("ab") == (pytest.approx(50), pytest.approx(75))
+
+
+def test_a_set_is_predicted_at_the_mean_of_vote_and_oracle_against_the_best_of_all_models() -> None:
+    profiles = [profile("best", "RRRRRx"), profile("b", "RRRxxx"), profile("c", "xxRRRx")]
+    vote, oracle = Predictor(profiles, PLAIN).shares("bc")
+    predicted = Predictor(profiles, PLAIN).decoded("bc")
+    assert predicted.points == pytest.approx((vote + oracle) / 2 - 100 * 5 / 6)
+    assert predicted.deviation > 2
+
+
+def test_fewer_dev_questions_make_a_wider_interval() -> None:
+    few, many = (Predictor([profile("a", "RRxR" * n), profile("b", "RxRx" * n)], PLAIN).decoded("ab") for n in (5, 50))
+    assert few.points == pytest.approx(many.points)
+    assert few.deviation > many.deviation > 2
+
+
+def test_a_vote_is_predicted_by_the_gaps_until_its_answers_count() -> None:
+    profiles = [profile("a", "RRRRx"), profile("b", "RRRxx"), profile("c", "RRxxx")]
+    before = Predictor(profiles, PLAIN).vote_before("abc")
+    assert before.points == pytest.approx(3 - 0.1 * 20 - 0.2 * 40)
+    # On the stored questions the vote has the answers of b: a gain of -20.
+    answers = ["".join("R" if answer.score else "x" for answer in each.answers) for each in profiles]
+    points = [
+        Predictor([profile(model, own * n) for model, own in zip("abc", answers, strict=True)], PLAIN)
+        .vote("abc")
+        .points
+        for n in (4, 400)
+    ]
+    assert -20 < points[1] < points[0] < before.points
+    assert points[1] == pytest.approx(-20, abs=3)
+
+
+def test_the_most_accurate_voter_wins_ties_and_a_missing_answer_never() -> None:
+    no_gaps = {**PLAIN, "vote": {"intercept": 0.0, "slopes": [0.0, 0.0], "deviation": 1e6}}
+    tied = [profile("a", "R" * 50 + "x" * 50), profile("b", "y" * 60 + "R" * 40), profile("c", "z" * 70 + "R" * 30)]
+    # a's answer wins the first 60 questions, and b and c agree on the last 30.
+    assert Predictor(tied, no_gaps).vote("abc").points == pytest.approx(30, abs=0.01)
+    silent = [profile("a", "R" * 60 + " " * 40), profile("b", " " * 60 + "R" * 40), profile("c", " " * 100)]
+    assert Predictor(silent, no_gaps).vote("abc").points == pytest.approx(40, abs=0.01)
+
+
+def test_measuring_moves_an_expectation_by_the_precisions() -> None:
+    after = Prediction(4.0, 2.0).updated(0.0, 2.0)
+    assert (after.points, after.deviation) == (pytest.approx(2.0), pytest.approx(2**0.5))
+    assert Prediction(4.0, 2.0).updated(1.0, 0.0).points == pytest.approx(1.0)
+
+
+def test_the_expected_improvement_is_the_mean_of_what_exceeds_the_best() -> None:
+    draws = np.random.default_rng(0).normal(1.0, 2.0, 400_000)
+    for best in (-1.0, 0.0, 3.0):
+        expected = float(np.maximum(draws - best, 0).mean())
+        assert Prediction(1.0, 2.0).improvement(best) == pytest.approx(expected, abs=0.02)
+
+
+def test_an_interval_leaves_the_level_on_each_side() -> None:
+    assert Prediction(1.0, 2.0).interval(0.05) == pytest.approx((1 - 3.29, 1 + 3.29), abs=0.01)
+
+
+def test_gaps_are_those_of_the_second_and_of_the_mean_of_the_others() -> None:
+    assert gaps_of([80.0, 75.0, 70.0, 60.0]) == (5.0, 15.0)
+
+
+# --- Which sets ---
+
+
+def test_every_set_of_fitting_lengths_is_predicted_once_the_best_first() -> None:
+    # c's responses are half as long as a's, and d's twice as long: each fits a, and the two do not fit each other.
+    profiles = [
+        profile("a", "RRRRR", 20),
+        profile("b", "RRRRx", 20),
+        profile("c", "RRRxx", 10),
+        profile("d", "RRxxx", 40),
+        profile("far", "RxxxR", 200),
+    ]
+    found = predicted_sets(profiles, Rules())
+    assert {one.models for one in found} == {
+        tuple(s) for s in ("ab", "ac", "ad", "bc", "bd", "abc", "abd", "acd", "bcd")
+    }
+    assert len(found) == 9
+    assert [one.prediction.points for one in found] == sorted((one.prediction.points for one in found), reverse=True)
+
+
+def test_a_gap_over_the_limit_of_the_rules_excludes_no_set() -> None:
+    found = predicted_sets([profile("a", "RRRR"), profile("b", "xxxR")], Rules())
+    assert [(one.models, one.rules) for one in found] == [(("a", "b"), False)]
+
+
+def test_the_set_of_the_rules_is_marked_whatever_its_size() -> None:
+    profiles = [profile(model, "RRRR") for model in "abcdefg"]
+    for most in (2, 3, 6):
+        found = predicted_sets(profiles, dataclasses.replace(RULES, max_models=most))
+        assert [one.models for one in found if one.rules] == [tuple("abcdefg")[:most]]
+
+
+def test_one_candidate_has_no_set() -> None:
+    assert predicted_sets([profile("a", "RRRR")], Rules()) == ()
+
+
+def test_candidates_that_answered_different_questions_are_refused() -> None:
+    with pytest.raises(UniteError, match="a and b answered different questions"):
+        predicted_sets([profile("a", "RRRR"), profile("b", "RRR")], RULES)
+
+
+def test_with_many_candidates_only_the_best_are_combined() -> None:
+    answers = ["R" * (60 - n) + "x" * n for n in range(40)]
+    profiles = [profile(f"m{n:02}", text) for n, text in enumerate(answers)]
+    found = predicted_sets(profiles, dataclasses.replace(RULES, max_models=5))
+    assert len(found) < 5000
+    assert max(model for one in found for model in one.models) < "m20"
+
+
+# --- What is said ---
+
+
+def test_the_advice_says_that_the_prediction_would_choose_otherwise_and_by_how_much() -> None:
+    text = otherwise([foreseen("bc", 5.0), foreseen("ab", 2.5, rules=True)])
+    assert text is not None
+    assert "would choose b and c instead: expected gain +5.0 points, 2.5 more than that of the rules' set" in text
+
+
+def test_nothing_is_said_where_the_rules_choose_as_well() -> None:
+    assert otherwise([foreseen("ab", 5.0, rules=True), foreseen("bc", 2.5)]) is None
+    assert otherwise([foreseen("bc", 5.0), foreseen("ab", 4.9, rules=True)]) is None
