@@ -26,15 +26,17 @@ from functools import partial
 from itertools import combinations, pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from advisor.choose.predict import Prediction, Predictor
 from advisor.choose.rules import select
 from advisor.records import Profile, Rules, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
 from advisor.verify.recommendation import recommend
-from advisor.verify.strategies import FEWEST_VOTERS, Strategy, compare_strategies, fitting_voters
-from advisor.verify.votes import NONE, Codes, cascade_calls, vote
+from advisor.verify.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies, fitting_voters
+from advisor.verify.votes import NONE, Codes, cascade_calls, vote, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,
@@ -53,6 +55,7 @@ from benchmarks._pools import (
     voter_sets,
 )
 from benchmarks._pools_page import draw, tables
+from benchmarks.prediction import fit_vote, vote_cases
 
 SUB_POOLS = 300
 SPLITS = 5
@@ -109,9 +112,12 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
         found = {name: measure(name) for name in NAMES[:2]}
         return [figure for figures in found.values() for figure in figures] + list(_over_pools(found))
     progress(f"benchmarks.pools: {SUB_POOLS} sub-pools of each pool")
+    cases = {name: list(vote_cases(read_pool(name, folder))) for name in NAMES}
+    # No prediction may come from the pool that judges it.
+    others = [{"vote": fit_vote({each: own for each, own in cases.items() if each != name})} for name in NAMES[::-1]]
     with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
         # The largest pool first, so that the others fill the time beside it.
-        found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1]), strict=True))
+        found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1], others), strict=True))
     return [figure for name in NAMES for figure in found[name]] + list(_over_pools(found))
 
 
@@ -126,7 +132,7 @@ def _over_pools(found: Mapping[str, Sequence[Figure]]) -> Iterator[Figure]:
             yield Figure(f"regret_{way}_{kind}", float(np.mean(own)), min(own), max(own), limit, note)
 
 
-def _one_pool(name: str, folder: Path, quick: bool) -> list[Figure]:
+def _one_pool(name: str, coefficients: Mapping[str, Any] | None = None, *, folder: Path, quick: bool) -> list[Figure]:
     pool, count = read_pool(name, folder), 3 if quick else SUB_POOLS
     key = name.replace("-", "_")
     figures = [
@@ -139,9 +145,12 @@ def _one_pool(name: str, folder: Path, quick: bool) -> list[Figure]:
     large = _votes(list(sub_pools(pool, count, LARGE_SIZES, seed=1)))
     told = {row: own for row, own in large.items() if row.partition("_")[2] in _LARGE}
     parts = {
-        "": (_votes(drawn) | _regrets(drawn), "sub-pools"),
+        "": (_votes(drawn) | _regrets(drawn, coefficients), "sub-pools"),
         "large_": (told, "sub-pools of 10 to 14 models"),
-        "wide_": (_regrets(list(sub_pools(pool, count, spread=_WIDE, seed=2))), "sub-pools without a limit of the gap"),
+        "wide_": (
+            _regrets(list(sub_pools(pool, count, spread=_WIDE, seed=2)), coefficients),
+            "sub-pools without a limit of the gap",
+        ),
     }
     for part, (values, what) in parts.items():
         figures += [_mean(f"{key}_{part}{row}", own, what) for row, own in values.items()]
@@ -169,7 +178,7 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
     return values
 
 
-def _regrets(drawn: Sequence[SubPool]) -> Values:
+def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -> Values:
     """What each way to decide loses against the best strategy in hindsight, judged on questions that decided nothing.
 
     ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
@@ -182,7 +191,9 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         profiles = list(dev.profiles.values())
         voters = fitting_voters(profiles, Rules())
-        tested, judged = (compare_strategies(dev, part, voters, can_vote=True).results for part in (held_out, judge))
+        predicted = _predictions(dev, held_out, voters, coefficients)
+        tested = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted).results
+        judged = compare_strategies(dev, judge, voters, can_vote=True).results
         points = {each.strategy: each.profile.accuracy for each in judged}
         points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
@@ -224,6 +235,23 @@ def _regrets(drawn: Sequence[SubPool]) -> Values:
                 accuracy = 100 * float(np.mean([answer.score for answers in routed for answer in answers]))
                 values[f"gain_{name}"].append(accuracy - sub.best(np.concatenate([sub.held_out, sub.judge])))
     return values
+
+
+def _predictions(
+    dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str], coefficients: Mapping[str, Any] | None
+) -> dict[Strategy, Prediction]:
+    """The predicted gains of all votes, by coefficients from other pools."""
+    if coefficients is None or len(voters) < FEWEST_VOTERS:
+        return {}
+    both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
+    predictor = Predictor(both, coefficients)
+    found = {}
+    # The largest vote last, which the weighted one equals.
+    for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
+        prediction = predictor.vote_before(members)
+        found |= {Strategy(name, members): prediction for name in ("vote", "cascade")}
+    weights = vote_weights([dev.profiles[name] for name in voters])
+    return found | {Strategy("weighted_vote", tuple(voters), weights): prediction}
 
 
 def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:

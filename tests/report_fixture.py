@@ -388,7 +388,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {
         **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,
-        "expected_gain": gain,
+        "expected_gain": best["expected_gain"],
         "expected_gain_ci": best["gain_ci"],
         "min_gain": 0.0,
         "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
@@ -471,6 +471,7 @@ def _strategy(
         "shown": "yes" if p_adjusted is not None and p_adjusted <= 0.05 else "not_yet",
         "questions": n,
         "answered": n,
+        "expected_gain": round(80 * mean, 2),
         "predicted_gain": 3.5 if name == "vote" else None,
         "predicted_gain_ci": [0.5, 6.5] if name == "vote" else None,
         "groups": _groups(100 * mean) if name == "cascade" else None,

@@ -205,7 +205,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
-    strategy |= {"accuracy": 50.0, "gain": 1.0, "gain_ci": [0.0, 2.0], "p_adjusted": 0.5, "shown": "yes"}
+    strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_adjusted": 0.5, "shown": "yes"}
     strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
@@ -279,7 +279,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "best_single_model": "a",
                 "accuracy": 50.0 + gain,
             }
-            | {"gain": gain, "gain_ci": [gain - 2, gain + 2], "p_adjusted": p, "calls_per_question": calls}
+            | {"gain": gain, "expected_gain": gain - 1, "p_adjusted": p, "calls_per_question": calls}
             | {"shown": "not_yet"}
             for name, members, gain, p, calls in (
                 ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
@@ -310,7 +310,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     lines = concluded(printed(3), tmp_path, capsys)
     assert lines[:5] == [
         "Recommended: Ask a, b and c.",
-        "Shown by the test: not yet (p < 0.001 after correction for several strategies)",
+        "Shown by the test: not yet (measured +4.0 points, p < 0.001 after correction for several strategies)",
         "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
         "Warning: the models guess.",
         "The set was not run.",
@@ -345,12 +345,12 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     print_tables(printed(3))
     table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
-    assert rows[0] == "strategy points gain 90% interval shown calls"
+    assert rows[0] == "strategy points expected measured shown calls"
     assert rows[2:] == [
-        "Cascade, 3 models * 54.0 +4.0 +2.0 to +6.0 not yet 2.2",
-        "a alone 50.0 0.0 – – 1.0",
-        "Router, 2 models 47.0 -3.0 -5.0 to -1.0 not yet 1.0",
-        "* recommended",
+        "Cascade, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
+        "a alone 50.0 -1.0 0.0 – 1.0",
+        "Router, 2 models 47.0 -4.0 -3.0 not yet 1.0",
+        "* recommended; gains in points",
     ]
 
 

@@ -164,7 +164,7 @@ def test_an_interval_that_disagrees_with_the_test_is_explained(
     changed = recommending(result, "cascade")
     changed["advice"]["recommendation"] |= {"expected_gain_ci": [low, 9.0], "shown": "not_yet"}
     text = text_of(written(tmp_path, changed))
-    assert ("The interval is that of this strategy alone" in text) is explained
+    assert ("The interval also uses the prediction" in text) is explained
 
 
 @pytest.mark.parametrize(("shown", "words"), [("yes", "yes"), ("not_yet", "not yet"), ("no", "no")])

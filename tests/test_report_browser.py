@@ -442,7 +442,15 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
                   .map((cell) => [getComputedStyle(cell, '::before').content, cell.getBoundingClientRect().right])"""
     shown = window.execute_script(script, rows[0])
     labels = {label.strip('"') for label, _ in shown}
-    assert {"Accuracy", "Gain", "Shown", "Calls a question", "Tokens a question", "Price of 1,000 questions"} <= labels
+    assert {
+        "Accuracy",
+        "Expected gain",
+        "Measured gain",
+        "Shown",
+        "Calls a question",
+        "Tokens a question",
+        "Price of 1,000 questions",
+    } <= labels
     assert max(right for _, right in shown) <= 390
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import signed
-from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
+from reports.text import chance, counted, duration, p_value, price, shown, strategy, visible
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -144,20 +144,20 @@ def strategies(result: Mapping[str, Any]) -> Table:
     )
     table = _table(title, "strategy", interval=False)
     table.caption_justify = "left"
-    for heading in ("gain", interval_name(result["advice"]["level"]), "shown", "calls"):
+    for heading in ("expected", "measured", "shown", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
         if recommendation and _is_same(row, recommendation):
             name.stylize("bold green")
             name.append(" *")
-            table.caption = "* recommended"
+            table.caption = "* recommended; gains in points"
         is_single = row["strategy"] == "single"
         table.add_row(
             name,
             _number(row["accuracy"], ".1f"),
+            "–" if row["expected_gain"] is None else signed(row["expected_gain"]),
             signed(row["gain"]),
-            "–" if is_single else " to ".join(map(signed, row["gain_ci"])),
             "–" if is_single else shown(row["shown"]),
             _number(row["calls_per_question"], ".1f"),
         )
@@ -263,11 +263,13 @@ def _shown(result: Mapping[str, Any]) -> str:
         if len(result["strategies"]) == 1:
             return "nothing was tested, because this is the only strategy"
         return "the test compares the other strategies with this model"
-    p = next((row["p_adjusted"] for row in result["strategies"] if _is_same(row, recommendation)), None)
     tests = sum(row["strategy"] != "single" for row in result["strategies"])
     corrected = " after correction for several strategies" if tests > 1 else ""
     answer = shown(recommendation["shown"])
-    return answer if p is None else f"{answer} (p {p_value(p)}{corrected})"
+    row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
+    if row is None or row["p_adjusted"] is None:
+        return answer
+    return f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
 
 
 def _cost(recommendation: Mapping[str, Any]) -> str:

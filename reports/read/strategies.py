@@ -37,7 +37,7 @@ class GroupRow:
 class StrategyRow(Measurements):
     """A way to answer questions, compared on the held-out questions.
 
-    ``delta`` is its expected gain over the best single model, and ``p_value`` is one-sided and corrected for the number
+    ``delta`` is its measured gain over the best single model, and ``p_value`` is one-sided and corrected for the number
     of strategies; None for one model.
 
     Attributes:
@@ -49,7 +49,8 @@ class StrategyRow(Measurements):
         shown: Whether the test shows the gain; None for one model.
         calls: Responses that a question takes, on average, as ``tokens`` and ``seconds_each``.
         price: Of 1,000 questions, in dollars.
-        predicted: The gain that was predicted before a held-out question was answered, with ``predicted_ci``.
+        predicted: The gain that was predicted from single models' answers, with ``predicted_ci``.
+        expected: The gain to expect in use: the measured one and the predicted one together.
         groups: The gain in each group of the questions, if there are several.
     """
 
@@ -66,6 +67,7 @@ class StrategyRow(Measurements):
     price: float | None
     predicted: float | None
     predicted_ci: Interval | None
+    expected: float | None
     groups: tuple[GroupRow, ...]
 
     @property
@@ -159,6 +161,7 @@ def _row(fields: Fields) -> StrategyRow:
         price=fields.number("price_per_1000"),
         predicted=fields.number("predicted_gain"),
         predicted_ci=fields.interval("predicted_gain_ci"),
+        expected=fields.number("expected_gain"),
         groups=tuple(map(_group, fields.parts("groups")[:_MOST_GROUPS])),
     )
 

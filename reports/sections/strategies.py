@@ -12,6 +12,7 @@ from reports.read.strategies import StrategyRow
 
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40
+_OPTIONAL = ("expected", "tokens", "seconds_each", "price")
 _MOST_NAMES = 12
 
 
@@ -27,7 +28,9 @@ def values(result: Result) -> dict[str, Any] | None:
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {
-            name for name in ("tokens", "seconds_each", "price") if any(getattr(row, name) is not None for row in rows)
+            name
+            for name in ("expected", "tokens", "seconds_each", "price")
+            if any(getattr(row, name) is not None for row in rows)
         },
         "interval": text.interval_name(result.level),
         "figure": both_widths(lambda width: _draw(result, width)),
@@ -47,8 +50,8 @@ def groups(result: Result) -> dict[str, Any] | None:
         for each in rows
         if each.gain is not None
     ]
-    if recommended is not None and recommended.gain is not None:
-        pooled = Mark(recommended.gain, recommended.gain_ci, shape_of(recommended.gain), "gain")
+    if recommended is not None and (gain := recommended.row.delta) is not None:
+        pooled = Mark(gain, recommended.row.delta_ci, shape_of(gain), "gain")
         drawn.insert(0, ("all questions", [pooled], False))
     label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
     return {

@@ -31,6 +31,7 @@ def values(result: Result) -> dict[str, Any]:
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
         "notes": strategy_certainty(result, recommended) if recommended else "",
+        "told": _evidence(recommended) if recommended else [],
         "together": _together(result),
         "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
@@ -81,7 +82,7 @@ def strategy_certainty(result: Result, recommended: Recommended) -> str:
     ends = recommended.gain_ci
     # The interval has no correction, so it and the test may seem to contradict each other.
     seems_shown = ends is not None and recommended.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
-    alone = "The interval is that of this strategy alone, without the correction." if seems_shown else ""
+    alone = "The interval also uses the prediction, and has no correction." if seems_shown else ""
     return _joined((_changes("The strategy", row.gained, row.lost), alone, _other_best(result)))
 
 
@@ -115,6 +116,18 @@ def _measured(result: Result) -> tuple[float | None, Interval | None, float | No
     if run.gain is not None:
         return run.gain, run.gain_ci, run.gain_p
     return run.delta, run.delta_ci, run.p_value
+
+
+def _evidence(recommended: Recommended) -> list[tuple[str, str]]:
+    """What the test shows about the recommended strategy, and what the expected gain comes from: names and values."""
+    row = recommended.row
+    if row.is_single:
+        return []
+    gains = (("Measured", row.delta), ("Predicted", row.predicted))
+    return [
+        ("Shown by the test", text.shown(recommended.shown)),
+        *((name, f"{text.difference(gain)} points") for name, gain in gains if gain is not None),
+    ]
 
 
 def _together(result: Result) -> list[tuple[str, str]]:
