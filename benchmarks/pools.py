@@ -245,7 +245,7 @@ def _predictions(
         return {}
     both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
     predictor = Predictor(both, coefficients)
-    found = {}
+    found: dict[Strategy, Prediction] = {}
     # The largest vote last, which the weighted one equals.
     for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
         prediction = predictor.vote_before(members)
