@@ -215,7 +215,13 @@ def _advise(
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.tried and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
-    parts = (advice.text, looks_in_words(looks), away, chosen.note, only, trouble)
+    unfit = None
+    if chosen.verified and len(chosen.selection.selected) < 2:
+        unfit = (
+            f"By the rules no other candidate fits {chosen.selection.selected[0]}; this set was run because a gain is "
+            "predicted."
+        )
+    parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
     notes = (looks[-1].note if looks else None, warning)
     return _with_recommendation(replace(advice, text=text), compared, notes, config)

@@ -144,7 +144,8 @@ def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     assert advice.verdict == "single"
     assert advice.text == (
         "By the rules no set can decode together: the other candidate does not fit a. "
-        "The next best, b: its gap to the primary is 20.00 points, over the limit of 10."
+        "The next best, b: its gap to the primary is 20.00 points, over the limit of 10. No set was run, so this is "
+        "not tested."
     )
 
 

@@ -289,7 +289,7 @@ def _nothing_fits(selection: Selection) -> str:
     others = "the other candidate does not fit" if len(rejected) == 1 else f"none of the other {len(rejected)} fits"
     return (
         f"By the rules no set can decode together: {others} {primary}. The next best, {rejected[0].model}: "
-        f"{rejected[0].reason}."
+        f"{rejected[0].reason}. No set was run, so this is not tested."
     )
 
 

@@ -172,7 +172,7 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
         return chosen.sets[: config.tries]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
-        return tuple(each for each in chosen.sets[:1] if each.prediction.points > 0)
+        return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
     return tuple(each for each in chosen.sets if each.models == models)
 
 
