@@ -39,7 +39,7 @@ from advisor.records import LEVEL, Profile, Rules, signed
 from advisor.servers.address import ServerAddress, why_not_decodable
 from advisor.session import open_session
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.tasks.task import Example, Task, sha256
+from advisor.tasks.task import Example, Task, clusters_of, sha256
 from advisor.verify.gain import Gain
 from advisor.verify.methods import TEMPERATURE
 from advisor.verify.responses import can_vote
@@ -248,7 +248,7 @@ def _from_models(
                 draws = range(strategy.draws)
                 responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
             answers = answers_of(strategy, responses, task.examples, learned)
-    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], None)
+    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
 
 
 def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
