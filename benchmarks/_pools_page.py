@@ -35,7 +35,7 @@ WAYS = {
     "never": "never vote: the best single model by dev",
     "rules": "always vote with the set of the paper's rules",
     "shown": "vote only if the test shows a gain",
-    "no_margin": "take the largest measured gain",
+    "no_margin": "take the largest expected gain",
     "recommended": "follow the recommendation",
     "always": "always vote within 15 points, at most 5",
 }

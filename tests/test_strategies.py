@@ -311,7 +311,7 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
 def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> None:
     results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
     assert [each.strategy.name for each in results] == ["single", "router", "cascade", "vote", "weighted_vote"]
-    gains = [each.gain.points for each in compared(RIGHTS, RIGHTS)]
+    gains = [each.expected.points for each in compared(RIGHTS, RIGHTS)]
     assert gains == sorted(gains, reverse=True)
 
 

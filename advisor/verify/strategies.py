@@ -144,7 +144,7 @@ class Compared:
     """All strategies on the held-out questions.
 
     Attributes:
-        results: The strategies, the largest gain first; of equal ones the simplest first.
+        results: The strategies, the largest expected gain first; of equal ones the simplest first.
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
     """
@@ -239,7 +239,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         predicted = predictions.get(each.strategy) or evidence.predict(each.strategy)
         results.append(_result(each, (gain, predicted), p_better, shown, groups, held_out, evidence.best, seed))
     # Rounded, so that a rounding error does not break a tie.
-    results.sort(key=lambda each: (-round(each.gain.points, 9), each.strategy.sort_key))
+    results.sort(key=lambda each: (-round(each.expected.points, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
 
 
