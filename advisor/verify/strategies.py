@@ -237,6 +237,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
         groups = evidence.groups(each, level)
         predicted = predictions.get(each.strategy) or evidence.predict(each.strategy)
+        if evidence.is_equal(each):
+            predicted = None
         results.append(_result(each, (gain, predicted), p_better, shown, groups, held_out, evidence.best, seed))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected.points, 9), each.strategy.sort_key))
@@ -294,15 +296,21 @@ class _Evidence:
         members = [name for name in answered.strategy.members if name in self.models]
         order = [self.models.index(name) for name in dict.fromkeys((*members, *self.models))]
         own, is_answered = self._answers(answered)
-        # Equal scores are no gain, whatever the estimate expects of patterns that are rare.
-        is_equal = np.array_equal(own, self._baseline[is_answered])
         found = estimate_gain(
             self._scores[order], own, is_answered, self._clusters, len(members), self._passed_over(answered.strategy)
         )
-        if is_equal:
+        if self.is_equal(answered):
             return replace(found, points=0.0, observed=0.0)
         # A single model has the same luck as the one that it is compared with.
         return replace(found, points=found.observed) if answered.strategy.name == "single" else found
+
+    def is_equal(self, answered: _Answered) -> bool:
+        """Whether a strategy has the scores of the best single model.
+
+        That is no gain, whatever the estimate expects of patterns that are rare, and the prediction of other sets.
+        """
+        own, is_answered = self._answers(answered)
+        return np.array_equal(own, self._baseline[is_answered])
 
     def groups(self, answered: _Answered, level: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
