@@ -178,9 +178,11 @@ def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Col
 
     Args:
         sets: What each set promises and gains, in points; see :func:`promises_and_gains`.
-        without: Models whose sets take no part; at least two others have to be left.
+        without: Models whose sets take no part, unless fewer than two sets are left, as in a quick try.
     """
     known = {models: pair for models, pair in sets.items() if not set(models) & set(without)}
+    if len(known) < 2:
+        known = dict(sets)
     intercept, slope = _line(list(known.values()))
     residuals = []
     for models, (promise, gain) in known.items():
