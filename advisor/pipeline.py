@@ -189,6 +189,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         AnsweredSplit(config.held_out, chosen.alone, held_out, prices),
         chosen.voters,
         can_vote=can_vote(config.held_out),
+        rules=config.rules,
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
@@ -264,7 +265,14 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     voters = fitting_voters(profiles, config.rules)
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
     compared = compare_strategies(
-        dev, held_out, voters, can_vote=logs.can_vote, draws=draws, level=config.level, seed=config.seed
+        dev,
+        held_out,
+        voters,
+        can_vote=logs.can_vote,
+        draws=draws,
+        rules=config.rules,
+        level=config.level,
+        seed=config.seed,
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.

@@ -263,13 +263,21 @@ def test_the_cascade_of_all_voters_is_tested_first_and_the_others_are_corrected(
     assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
 
 
+def test_a_loss_is_shown_although_the_cascade_gains() -> None:
+    answers = {"a": "112", "b": "121", "c": "211"}
+    # The single responses of the first model are good, and its draws are all wrong.
+    draws = {"a": [profile("a", task("held_out"), "2")] * 3}
+    found = by_name(compared(answers, answers, draws=draws))
+    assert (found["self_consistency a"].shown, found["cascade a+b+c"].shown) == ("no", "yes")
+
+
 def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search() -> None:
     dev, held_out = splits_of({"a": "112", "b": "121"}, {"a": "112", "b": "121"})
     sets = {Strategy("unite", names): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
     judged = dataclasses.replace(held_out, sets=sets)
     found = compare_strategies(dev, judged, ["a", "b"], can_vote=True).results
-    (raw,) = {each.gain.p_better for each in found if each.strategy in sets}
-    assert [each.p_adjusted for each in found if each.strategy in sets] == [2 * raw, 2 * raw]
+    own = [each for each in found if each.strategy in sets]
+    assert [each.p_adjusted for each in own] == holm([each.gain.p_better for each in own])
     one = dict([next(iter(sets.items()))])
     learned = {strategy: profile("unite", dev.task, "1112") for strategy in one}
     searched = compare_strategies(
@@ -363,8 +371,8 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation is not None
     assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
     assert recommendation.shown == "yes"
-    # What other pools gain is usually less, and counts as well.
-    assert 10 < recommendation.expected_gain < 33
+    # What other pools gain is less, but it does not fit here, so it counts little.
+    assert 25 < recommendation.expected_gain < 36
     low, high = recommendation.expected_gain_ci
     assert 0 < low < recommendation.expected_gain < high
 

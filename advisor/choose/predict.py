@@ -65,12 +65,17 @@ class Prediction:
     def updated(self, points: float, error: float) -> Prediction:
         """The expected gain after a gain was measured, by Bayes' rule.
 
+        If the two are more than two standard errors apart, the prediction does not fit this task. Its deviation is then
+        as large as the difference says, so that the measured gain counts more.
+
         Args:
             points: The measured gain.
             error: Its standard error, at least 0.
         """
-        own, measured = self.deviation**-2, max(error, 1e-9) ** -2
-        return Prediction((own * self.points + measured * points) / (own + measured), (own + measured) ** -0.5)
+        variance, noise = self.deviation**2, max(error, 1e-9) ** 2
+        variance = max(variance, ((points - self.points) / 2) ** 2 - noise)
+        weight = variance / (variance + noise)
+        return Prediction(weight * points + (1 - weight) * self.points, (weight * noise) ** 0.5)
 
     def improvement(self, best: float) -> float:
         """How much a set with this gain is expected to improve a best gain so far; 0 or more points."""

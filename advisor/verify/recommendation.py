@@ -124,7 +124,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
                 f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
-    # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
+    # Whether the test shows it, and what it costs, are other fields, which have their own lines.
     expected = describe_gain(best.expected.points, best.expected.interval(level), level)
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "

@@ -20,7 +20,7 @@ from scipy import stats
 from advisor.choose.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
-from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap
+from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.tasks.task import Task, clusters_of
 from advisor.verify.gain import Gain, estimate_gain
@@ -176,6 +176,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     can_vote: bool,
     draws: Mapping[str, Sequence[Profile]] | None = None,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
+    rules: Rules = Rules(),
     tries: int = 1,
     look: Look | None = None,
     level: float = LEVEL,
@@ -185,7 +186,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
 
     Two families of tests have the level each. *Sets that decode together*: Holm's correction. *All others*: the cascade
     of all voters is tested first, because it is the strategy that real pools advise (docs/pools.md); if it is shown, so
-    are the others that pass Holm's correction. Without a vote, all others have Holm's correction.
+    are the others that pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
 
     Args:
         dev: The questions to learn from.
@@ -194,6 +195,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         can_vote: Whether the extracted answers can be counted.
         draws: Several responses of a model to each held-out question, by name.
         predictions: Predicted gains of some strategies, in place of those that are made here.
+        rules: The limits of the gap by which members were chosen.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
@@ -207,7 +209,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     learned, alone = dev.profiles, held_out.profiles
     if not alone:
         return Compared()
-    evidence = _Evidence(dev, held_out)
+    evidence = _Evidence(dev, held_out, rules)
     first = min((learned[name] for name in evidence.models), key=rank).model
     # The first is what dev questions advise; gains are measured against the second.
     answers = [_single(name, dev, held_out) for name in dict.fromkeys((first, evidence.best))]
@@ -225,10 +227,9 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     corrected = float if look is None else look.corrected
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(level, gain.freedom)) for gain in gains]
-    better, worse = (
-        _adjusted(answers, [corrected(min(1.0, p_value * n)) for p_value, n in zip(p_values, uses_tries, strict=True)])
-        for p_values in ([gain.p_better for gain in gains], [gain.p_worse for gain in gains])
-    )
+    factors = list(zip(gains, uses_tries, strict=True))
+    better = _adjusted(answers, [corrected(min(1.0, gain.p_better * n)) for gain, n in factors], has_gate=True)
+    worse = _adjusted(answers, [corrected(min(1.0, gain.p_worse * n)) for gain, n in factors], has_gate=False)
     results = []
     for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
@@ -265,7 +266,8 @@ class _Evidence:
         moved: See :class:`Compared`.
     """
 
-    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit) -> None:
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Rules) -> None:
+        self._rules = rules
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
         for profiles in splits:
@@ -295,7 +297,7 @@ class _Evidence:
         # Equal scores are no gain, whatever the estimate expects of patterns that are rare.
         is_equal = np.array_equal(own, self._baseline[is_answered])
         found = estimate_gain(
-            self._scores[order], own, is_answered, self._clusters, len(members), self._passed_over(members)
+            self._scores[order], own, is_answered, self._clusters, len(members), self._passed_over(answered.strategy)
         )
         if is_equal:
             return replace(found, points=0.0, observed=0.0)
@@ -337,11 +339,22 @@ class _Evidence:
             return own, np.ones(self._scores.shape[1], dtype=bool)
         return scores(answered.profile), np.arange(self._scores.shape[1]) >= self._dev
 
-    def _passed_over(self, members: Sequence[str]) -> Floats | None:
-        """The dev scores of the models that would be members if they had been more accurate there."""
-        least = min((self._learned[name].accuracy for name in members if name in self._learned), default=0.0)
-        others = [each for name, each in self._learned.items() if name not in members and each.accuracy <= least]
-        return np.stack([scores(each) for each in others]) if others and len(members) > 1 else None
+    def _passed_over(self, strategy: Strategy) -> Floats | None:
+        """The dev scores below which the members would not have been chosen; None if nothing was passed over.
+
+        Those of the models that would be members if they had been more accurate, and those that just fit by the gap.
+        """
+        members = [self._learned[name] for name in strategy.members if name in self._learned]
+        if len(members) < 2:
+            return None
+        least = min(member.accuracy for member in members)
+        others = [scores(own) for name, own in self._learned.items() if name not in strategy.members]
+        rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
+        first = min(self._learned.values(), key=rank)
+        limit = self._rules.vote_gap if strategy.name in ASKING else self._rules.max_gap
+        if within(first.accuracy - least, limit):
+            rows.append(scores(first) - limit / 100)
+        return np.stack(rows) if rows else None
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -364,14 +377,17 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float]) -> list[float | None]:
-    """The p-values after correction; see :func:`compare_strategies`. None for single models."""
+def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_gate: bool) -> list[float | None]:
+    """The p-values after correction; see :func:`compare_strategies`. None for single models.
+
+    `has_gate` says whether the cascade of all voters is tested first.
+    """
     adjusted: list[float | None] = [None] * len(answers)
     sets = [n for n, each in enumerate(answers) if each.strategy.name not in ASKING]
     others = [n for n, each in enumerate(answers) if each.strategy.name in ASKING[1:]]
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
     voted = {n: len(answers[n].strategy.members) for n in others if answers[n].strategy.name in ("vote", "cascade")}
-    first = [n for n, size in voted.items() if size == max(voted.values())]
+    first = [n for n, size in voted.items() if has_gate and size == max(voted.values())]
     rest = [n for n in others if n not in first]
     distinct = {answers[n].takes: n for n in rest}
     family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
