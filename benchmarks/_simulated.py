@@ -66,11 +66,13 @@ class Drawn:
 
     Attributes:
         p_values: One-sided p-values of no gain where the true gain is 0.
+        p_worse: One-sided p-values of no loss, likewise.
         covered: Whether the 95% interval has the true gain, with a gain of 0 and of 5 points.
         covered_90: Whether the 90% interval has it.
     """
 
     p_values: Floats
+    p_worse: Floats
     covered: NDArray[np.bool_]
     covered_90: NDArray[np.bool_]
 
@@ -88,7 +90,7 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
     chance = np.random.default_rng(seed)
     answered = np.arange(2 * cell.n) >= cell.n
     clusters = np.arange(2 * cell.n) // cell.size if cell.size > 1 else None
-    p_values, covered, covered_90 = [], [], []
+    p_values, p_worse, covered, covered_90 = [], [], [], []
     for turn in range(count):
         best = chance.uniform(*_LEAST[cell.graded])
         means = best - np.array(KINDS[cell.kind][: 3 + turn % 2]) / 100
@@ -102,7 +104,8 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
             covered_90.append(_covers(found, gain, 0.05))
             if not gain:
                 p_values.append(found.p_better)
-    return Drawn(np.array(p_values), np.array(covered), np.array(covered_90))
+                p_worse.append(found.p_worse)
+    return Drawn(np.array(p_values), np.array(p_worse), np.array(covered), np.array(covered_90))
 
 
 def draw_power(count: int, seed: int) -> dict[str, Floats]:

@@ -206,6 +206,9 @@ def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list
     false = max(range(len(cells)), key=lambda n: drawn[n].false)
     what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
     yield _share("false_ensemble", (drawn[false].p_values <= LEVEL).tolist(), "at most 0.05", what)
+    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_worse <= LEVEL).mean()))
+    what = f"verdicts single where nothing is gained or lost, the worst setting: {cells[loss]}"
+    yield _share("false_single", (drawn[loss].p_worse <= LEVEL).tolist(), note=what)
     for suffix, confidence in (("", "95%"), ("_90", "90%")):
         held = [each.covered_90 if suffix else each.covered for each in drawn]
         bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"
