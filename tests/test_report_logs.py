@@ -60,6 +60,7 @@ def logs(place: Place) -> SimpleNamespace:
 def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
     assert sections(logs.page) == [
         "strategies",
+        "prediction",
         "set",
         "leaderboard",
         "map",
