@@ -137,6 +137,15 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
             for name, text in WAYS.items()
         ]
         yield _table([f"points behind the best, {what}", *heads, "votes", "name"], rows)
+    rows = []
+    for kind, what in {"narrow": "within 25 points", "wide": "any gap"}.items():
+        own = by.get(f"regret_recommended_{kind}"), by.get(f"regret_rules_{kind}")
+        if all(own):
+            cells = [f"{one.value:.2f}" for one in own if one is not None]
+            rows.append(
+                [what, *cells, own[0].limit if own[0] else "", f"`regret_recommended_{kind}`, `regret_rules_{kind}`"]
+            )
+    yield _table(["mean of all pools", "recommendation", "set of the paper's rules", "target", "name"], rows)
     rows = [
         ["votes, counted one by one", f"{_value(by, 'vote_cases'):,.0f}", "100,000", "`vote_cases`"],
         ["votes that differ from a plain count", f"{_value(by, 'vote_differences'):.0f}", "0", "`vote_differences`"],
