@@ -144,7 +144,7 @@ def test_a_check_takes_the_answers_that_the_comparison_took(place: Place) -> Non
     dev, held_out = split("dev"), split("held_out")
     prompts, scores = dev_scores(dev.task, list(dev.profiles.values()))
     learned = tuple(prompts), tuple(map(tuple, scores))
-    results = compare_strategies(dev, held_out, MODELS, can_vote=True)
+    results = compare_strategies(dev, held_out, MODELS, can_vote=True).results
     assert {"vote", "cascade", "weighted_vote", "router", "group_router"} <= {each.strategy.name for each in results}
     for each in results:
         members = [held_out.profiles[name] for name in each.strategy.members]
