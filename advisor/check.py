@@ -42,6 +42,7 @@ from advisor.statistics import Interval, accuracy_interval, cluster_interval, sc
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from advisor.verify.gain import Gain
 from advisor.verify.methods import TEMPERATURE
+from advisor.verify.recommendation import describe_gain
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError, MemberError
@@ -390,10 +391,9 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     if gain is None:
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
-        low, high = map(signed, gain.interval(level))
         figures = (
-            f"{scored}, {signed(gain.points)} ({100 - 200 * level:g}% interval {low} to {high}) against "
-            f"{promise.best_single} alone; the run expected {signed(promise.gain)}"
+            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
+            f"the run expected {signed(promise.gain)}"
         )
     parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
     if found.outcome == "no_longer":

@@ -47,7 +47,7 @@ COEFFICIENTS = Path(__file__).with_name("prediction.json")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An expected gain over the best single model, in points, as a normal distribution.
+    """A gain over the best single model that is predicted or expected, in points, as a normal distribution.
 
     Attributes:
         points: The mean.
@@ -241,7 +241,7 @@ def otherwise(sets: Sequence[PredictedSet]) -> str | None:
         return None
     best, more = sets[0], sets[0].prediction.points - own.prediction.points
     return (
-        f"The prediction would choose {join(best.models)} instead: expected gain {signed(best.prediction.points)} "
+        f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
         f"points, {more:.1f} more than that of the rules' set; --choose predicted verifies it."
     )
 

@@ -34,7 +34,7 @@ class Gain:
     """A strategy's gain over the best single model, in points.
 
     Attributes:
-        points: The expected gain, corrected for hindsight: the best accuracy of a sample overstates the best true one.
+        points: The estimate, corrected for hindsight: the best accuracy of a sample overstates the best true one.
             If models are tied, a bootstrap finds about half of that; the rest makes the gain look smaller.
         observed: The same without this correction. The test of no gain uses it, so that it is valid if models are tied.
         error: The standard error of both.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
 from advisor.verify.strategies import ASKING, Strategy, StrategyResult
-from reports.text import counted
+from reports.text import counted, interval_name
 
 _FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -109,7 +109,7 @@ def describe(strategy: Strategy) -> str:
 
 def describe_gain(points: float, interval: Interval, level: float) -> str:
     """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
-    return f"{signed(points)} points ({100 * (1 - 2 * level):g}% interval {' to '.join(map(signed, interval))})"
+    return f"{signed(points)} points ({interval_name(level)} {' to '.join(map(signed, interval))})"
 
 
 def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float, min_gain: float) -> str:
