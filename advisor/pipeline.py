@@ -109,7 +109,7 @@ def run(
         intervals=intervals,
         margins=margins,
         race=config.race,
-        prediction=chosen.as_dict(config.choose),
+        prediction=chosen.as_dict(config.choose, compared.results, config.level),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),

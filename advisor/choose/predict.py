@@ -107,17 +107,18 @@ class PredictedSet:
     seconds: float | None = None
     error: str | None = None
 
-    def as_dict(self, *, decoded: bool, gain: float | None) -> dict[str, Any]:
+    def as_dict(self, *, decoded: bool, gain: float | None, level: float) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
             decoded: Whether it was decoded, on dev or on held-out questions.
-            gain: What came out on the held-out questions, in points; None if it was not decoded there.
+            gain: The measured gain, in points; None if it was not decoded on held-out questions.
+            level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
         return {
             "models": list(self.models),
             "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval()),
+            "predicted_gain_ci": list(self.prediction.interval(level)),
             "vote": self.vote,
             "oracle": self.oracle,
             "rules": self.rules,
