@@ -115,20 +115,19 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
 
 
 def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
-    """A sentence on candidates behind a server that voted without being in the set; None if no candidate did.
+    """Sentences on candidates behind a server that vote without being in the set; None if no candidate does.
 
     Args:
         selection: The rules' outcome.
         remote: The names of all candidates behind a server.
-        voters: The candidates of the vote and the router.
+        voters: The models of votes, cascades and routers.
     """
     apart = [name for name in voters if name in remote]
     if not apart or remote_in(selection, remote):
         return None
     return (
-        f"By the rules {join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
-        f"token by token: the set was chosen among the others and is also compared with {join(apart)} alone; a vote "
-        f"and a router were tried among {join(voters)}."
+        f"As {join(apart)} {_are(apart)} behind a server and cannot be decoded token by token, the set was chosen "
+        f"among the others. It is also compared with {join(apart)} alone. Votes and routers use {join(voters)}."
     )
 
 
