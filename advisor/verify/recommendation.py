@@ -1,4 +1,4 @@
-"""The recommendation: the strategy with the largest expected gain, in words.
+"""The recommendation, in words: the strategy with the largest expected gain, or the usual cascade if it is close.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.verify.advice` says what is shown about the set that decodes together.
@@ -16,7 +16,6 @@ from reports.text import counted, interval_name
 
 _FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
-
 
 SWITCH = 1.0
 """Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
@@ -54,6 +53,9 @@ class Recommendation:
 
 def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain: float = 0.0) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
+
+    If the cascade of all voters gains something, another strategy that asks models one by one replaces it only if it
+    gains :data:`SWITCH` points more. A set that decodes together needs no such margin.
 
     Args:
         results: The strategies, as :func:`advisor.verify.strategies.compare_strategies` returns them.
