@@ -143,18 +143,15 @@ def _read_promise(run: Path, wanted: str | None) -> _Promise:
             f"{place}: it recommends nothing, for example because of --no-verify, so nothing can be checked; run "
             "`advisor select` again with held-out questions"
         )
-    recommended = read_strategy(found)
-    strategy = recommended if wanted is None else find_strategy(wanted, strategies, place)
+    strategy = read_strategy(found) if wanted is None else find_strategy(wanted, strategies, place)
     if strategy not in strategies:
         found.refuse("strategy", "one that `strategies` compares")
     own = compared[strategies.index(strategy)]
     own.check("best_single_model", "the name of a model", is_text, required=True)
-    is_recommended = strategy == recommended
-    gain, gain_ci = (found, "expected_gain") if is_recommended else (own, "gain")
     return _Promise(
         strategy,
-        _number(gain, gain_ci),
-        _interval(gain, f"{gain_ci}_ci"),
+        _number(own, "expected_gain"),
+        _interval(own, "expected_gain_ci"),
         _number(own, "accuracy"),
         _interval(own, "accuracy_ci"),
         own.values["best_single_model"],
