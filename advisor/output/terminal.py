@@ -77,7 +77,7 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
     """Print what to run, how sure it is, what it costs, the warnings and the verdict, on standard output."""
     console = Console(highlight=False)
     advice = result["advice"]
-    warnings = [f"Warning: {each.removeprefix('Beware: ')}" for each in advice["warnings"]]
+    warnings = [f"Warning: {each}" for each in advice["warnings"]]
     lines = [*_shortened(warnings), advice["text"]]
     if recommendation := advice["recommendation"]:
         recommended = f"Recommended: {recommendation['text']}"
