@@ -42,6 +42,7 @@ from advisor.statistics import Interval, accuracy_interval, cluster_interval, sc
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from advisor.verify.gain import Gain
 from advisor.verify.methods import TEMPERATURE
+from advisor.verify.recommendation import describe_gain
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError, MemberError
@@ -142,18 +143,15 @@ def _read_promise(run: Path, wanted: str | None) -> _Promise:
             f"{place}: it recommends nothing, for example because of --no-verify, so nothing can be checked; run "
             "`advisor select` again with held-out questions"
         )
-    recommended = read_strategy(found)
-    strategy = recommended if wanted is None else find_strategy(wanted, strategies, place)
+    strategy = read_strategy(found) if wanted is None else find_strategy(wanted, strategies, place)
     if strategy not in strategies:
         found.refuse("strategy", "one that `strategies` compares")
     own = compared[strategies.index(strategy)]
     own.check("best_single_model", "the name of a model", is_text, required=True)
-    is_recommended = strategy == recommended
-    gain, gain_ci = (found, "expected_gain") if is_recommended else (own, "gain")
     return _Promise(
         strategy,
-        _number(gain, gain_ci),
-        _interval(gain, f"{gain_ci}_ci"),
+        _number(own, "expected_gain"),
+        _interval(own, "expected_gain_ci"),
         _number(own, "accuracy"),
         _interval(own, "accuracy_ci"),
         own.values["best_single_model"],
@@ -390,10 +388,9 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     if gain is None:
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
-        low, high = map(signed, gain.interval(level))
         figures = (
-            f"{scored}, {signed(gain.points)} ({100 - 200 * level:g}% interval {low} to {high}) against "
-            f"{promise.best_single} alone; the run expected {signed(promise.gain)}"
+            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
+            f"the run expected {signed(promise.gain)}"
         )
     parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
     if found.outcome == "no_longer":

@@ -94,7 +94,7 @@ def run(
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
-    warning = misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev))
+    doubts = misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev))
     return Outcome(
         task_info=task_info(config.dev, config.inference.limit(config.dev)),
         rules=rules,
@@ -102,14 +102,14 @@ def run(
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
-        advice=_advise(config, chosen, compared, looks, warning),
+        advice=_advise(config, chosen, compared, looks, doubts),
         task=config.dev,
         profiles=tuple(profiles),
         dropped=tuple(pool.dropped.values()),
         intervals=intervals,
         margins=margins,
         race=config.race,
-        prediction=chosen.as_dict(config.choose),
+        prediction=chosen.as_dict(config.choose, compared.results, config.level),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
@@ -199,7 +199,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
 
 
 def _advise(
-    config: RunConfig, chosen: ChosenSet, compared: Compared, looks: Sequence[Look], warning: str | None
+    config: RunConfig, chosen: ChosenSet, compared: Compared, looks: Sequence[Look], doubts: Sequence[str]
 ) -> Advice:
     """The verdict on the chosen set, with the result of a search, and the recommendation."""
     remote = chosen.pool.remote
@@ -223,7 +223,7 @@ def _advise(
         )
     parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
-    notes = (looks[-1].note if looks else None, warning)
+    notes = (looks[-1].note if looks else None, *doubts)
     return _with_recommendation(replace(advice, text=text), compared, notes, config)
 
 
@@ -282,7 +282,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
-    warning = misfit(profiles, 100.0, None)
+    doubts = misfit(profiles, 100.0, None)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,
@@ -290,7 +290,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(advise(selection, on_logs=True), compared, (warning,), config),
+        advice=_with_recommendation(advise(selection, on_logs=True), compared, doubts, config),
         task=dev.task,
         profiles=tuple(profiles),
         dropped=dropped,

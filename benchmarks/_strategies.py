@@ -30,6 +30,7 @@ from advisor.verify.strategies import (
     Strategy,
     compare_strategies,
     fitting_voters,
+    take,
 )
 from advisor.verify.votes import codes_of, vote
 from benchmarks._outcomes import Outcomes
@@ -143,8 +144,7 @@ def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
 def cascade(profiles: Mapping[str, Profile], models: Sequence[str]) -> Profile:
     """The answers of a vote, and of a cascade, which gives the same."""
     members = [profiles[model] for model in models]
-    picks = vote(codes_of(members)).tolist()
-    return Profile("cascade", tuple(members[pick].answers[n] for n, pick in enumerate(picks)))
+    return take("cascade", members, vote(codes_of(members)).tolist())
 
 
 def best_single(ground: Ground) -> Way:

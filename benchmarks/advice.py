@@ -286,10 +286,6 @@ def _hopeless(number: int, like: Profile) -> Profile:
     return Profile(f"hopeless-{number}", tuple(replace(answer, score=float(one)) for answer, one in answers))
 
 
-def _covers(interval: tuple[float, float], truth: float) -> bool:
-    return interval[0] <= truth <= interval[1]
-
-
 def _share(name: str, outcomes: Sequence[bool], limit: str = "", note: str = "") -> Figure:
     """A share with its 95% interval (Wilson)."""
     if not outcomes:

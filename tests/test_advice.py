@@ -230,11 +230,16 @@ def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round(
 def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     good, bad, never = members(160, 50, 0)
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
-    assert misfit([good, bad], 75.0, 25.0) is None
-    assert misfit([good, bad], 75.0, None) is None
-    assert "not one response of c is right" in (misfit([good, never], 75.0, None) or "")
-    assert "over a fifth of the questions could not be answered by b" in (misfit([good, unread], 75.0, None) or "")
-    assert "better than guessing, which scores 25.0 points" in (misfit([bad], 20.0, 25.0) or "")
+    assert misfit([good, bad], 75.0, 25.0) == ()
+    assert misfit([good, bad], 75.0, None) == ()
+    assert "Not one response of c is right" in misfit([good, never], 75.0, None)[0]
+    assert "Over a fifth of the questions could not be answered by b" in misfit([good, unread], 75.0, None)[0]
+    assert "better than guessing, which scores 25.0 points" in misfit([bad], 20.0, 25.0)[0]
+
+
+def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
+    never = members(0)[0]
+    assert len(misfit([never], 0.0, 25.0)) == 2
 
 
 def test_splits_that_differ_are_warned_of() -> None:

@@ -220,6 +220,14 @@ def test_a_vote_whose_members_got_worse_together_ends_with_status_3(vote: Place)
     assert ran.out.startswith("The recommendation no longer holds.") and ran.out.count("\n") == 1
 
 
+def test_another_strategy_of_the_run_is_checked_against_its_own_expected_gain(vote: Place) -> None:
+    write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1100))
+    _, found = check(vote, "--logs", "new.jsonl", "--strategy", "weighted_vote")
+    [row] = [row for row in result_of(vote)["strategies"] if row["strategy"] == "weighted_vote"]
+    assert (found["expected_gain"], found["expected_gain_ci"]) == (row["expected_gain"], row["expected_gain_ci"])
+    assert found["expected_gain"] != row["gain"]
+
+
 def test_a_few_questions_are_unsure_and_name_how_many_would_tell(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1008))
     status, found = check(vote, "--logs", "new.jsonl")
@@ -295,7 +303,7 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
     [
         (lambda result: result["advice"].update(recommendation=None), "it recommends nothing"),
         (
-            lambda result: result["advice"]["recommendation"].update(expected_gain="much"),
+            lambda result: result["strategies"][0].update(expected_gain="much"),
             "expected_gain should be a number",
         ),
         (lambda result: result["strategies"].clear(), "strategy should be one that `strategies` compares"),

@@ -294,7 +294,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
             | {"price_per_1000": 1.2},
             "level": 0.05,
-            "warnings": ["Beware: the models guess."],
+            "warnings": ["The models guess."],
         },
     }
 
@@ -312,7 +312,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
         "Recommended: Ask a, b and c.",
         "Shown by the test: not yet (measured +4.0 points, p < 0.001 after correction for several strategies)",
         "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
-        "Warning: the models guess.",
+        "Warning: The models guess.",
         "The set was not run.",
     ]
     assert lines[5].startswith("Report: ") and len(lines) == 6

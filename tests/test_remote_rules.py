@@ -67,10 +67,8 @@ def test_the_voters_are_whom_the_rules_would_choose_wherever_they_are() -> None:
     assert found.voters(Rules()) == ("a", "far", "b")
     text = behind_server(found.select(Rules()), found.remote, found.voters(Rules()))
     assert text is not None
-    assert text.startswith(
-        "By the rules far would be in the set, but is behind a server and cannot be decoded token by"
-    )
-    assert text.endswith("a vote and a router were tried among a, far and b.")
+    assert text.startswith("As far is behind a server and cannot be decoded token by token, the set was chosen among")
+    assert text.endswith("Votes and routers use a, far and b.")
 
 
 def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_is_advised() -> None:

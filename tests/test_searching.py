@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_pipeline import LENIENT, plan_of, run, spoil_loading, statuses
+from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, statuses
 
 from advisor.choose.predict import PredictedSet, Prediction
 from advisor.choose.rules import select
@@ -167,6 +167,25 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     assert 1 <= len(decoded) <= 2 and decoded == sets[: len(decoded)]
     assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
     assert result_of(outcome)["selected"] in [one["models"] for one in decoded]
+
+
+def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
+    place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    result = result_of(run(plan_of_pool(place)))
+    [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
+    [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
+    assert found["gain"] == own["gain"] != result["ensemble"]["delta"]
+
+
+def test_the_interval_of_a_prediction_has_the_level_of_the_run(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise = PredictedSet(("alpha", "beta"), Prediction(1.0, 2.0), 50.0, 60.0, rules=True)
+    monkeypatch.setattr("advisor.verify.held_out.predicted_sets", lambda *_: (promise,))
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), level=0.3)
+    [found] = result_of(run(plan))["prediction"]["sets"]
+    assert found["predicted_gain_ci"] == list(Prediction(1.0, 2.0).interval(0.3))
 
 
 @pytest.mark.parametrize("gain", [1.0, -1.0])

@@ -18,6 +18,7 @@ from advisor.verify.sequential import (
     boundaries,
     limits_of,
     look_until_sure,
+    looks_in_words,
     planned_looks,
     questions_range,
     read_looks,
@@ -128,6 +129,12 @@ def test_all_questions_are_asked_if_nothing_shows() -> None:
     looks = look_until_sure(verify_with({}), BLANK)
     assert tuple(look.n for look in looks) == BLANK.plan
     assert not looks[-1].is_sure
+
+
+def test_a_test_whose_set_fails_does_not_claim_all_questions() -> None:
+    looks = look_until_sure(lambda n: None if n > 150 else verify_with({})(n), BLANK)
+    assert [look.n for look in looks] == [100, 150]
+    assert "ended after 150 of at most 800, because what it tested failed" in (looks_in_words(looks) or "")
 
 
 def test_another_set_on_the_same_questions_is_corrected() -> None:

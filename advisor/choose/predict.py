@@ -47,7 +47,7 @@ COEFFICIENTS = Path(__file__).with_name("prediction.json")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An expected gain over the best single model, in points, as a normal distribution.
+    """A gain over the best single model that is predicted or expected, in points, as a normal distribution.
 
     Attributes:
         points: The mean.
@@ -107,17 +107,18 @@ class PredictedSet:
     seconds: float | None = None
     error: str | None = None
 
-    def as_dict(self, *, decoded: bool, gain: float | None) -> dict[str, Any]:
+    def as_dict(self, *, decoded: bool, gain: float | None, level: float) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
             decoded: Whether it was decoded, on dev or on held-out questions.
-            gain: What came out on the held-out questions, in points; None if it was not decoded there.
+            gain: The measured gain, in points; None if it was not decoded on held-out questions.
+            level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
         return {
             "models": list(self.models),
             "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval()),
+            "predicted_gain_ci": list(self.prediction.interval(level)),
             "vote": self.vote,
             "oracle": self.oracle,
             "rules": self.rules,
@@ -241,7 +242,7 @@ def otherwise(sets: Sequence[PredictedSet]) -> str | None:
         return None
     best, more = sets[0], sets[0].prediction.points - own.prediction.points
     return (
-        f"The prediction would choose {join(best.models)} instead: expected gain {signed(best.prediction.points)} "
+        f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
         f"points, {more:.1f} more than that of the rules' set; --choose predicted verifies it."
     )
 

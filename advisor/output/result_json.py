@@ -30,7 +30,10 @@ from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
-_GAIN = ("gain", "gain_ci", "expected_gain", "predicted_gain", "predicted_gain_ci", "questions", "answered")
+_GAIN = (
+    *("gain", "gain_ci", "expected_gain", "expected_gain_ci", "predicted_gain", "predicted_gain_ci"),
+    *("questions", "answered"),
+)
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
 
 
@@ -378,6 +381,7 @@ def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
         "gain": gain.points,
         "gain_ci": list(gain.interval(level)),
         "expected_gain": result.expected.points,
+        "expected_gain_ci": list(result.expected.interval(level)),
         "predicted_gain": None if result.predicted is None else result.predicted.points,
         "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(level)),
         "questions": gain.questions,

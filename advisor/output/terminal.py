@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import signed
-from reports.text import chance, counted, duration, p_value, price, shown, strategy, visible
+from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -50,7 +50,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
     # A table with the set of the rules alone would say nothing new.
     if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
-        console.print(predicted(prediction))
+        console.print(predicted(prediction, result["advice"]["level"]))
     if result["ensemble"]:
         console.print()
         console.print(held_out(result["ensemble"]))
@@ -77,7 +77,7 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
     """Print what to run, how sure it is, what it costs, the warnings and the verdict, on standard output."""
     console = Console(highlight=False)
     advice = result["advice"]
-    warnings = [f"Warning: {each.removeprefix('Beware: ')}" for each in advice["warnings"]]
+    warnings = [f"Warning: {each}" for each in advice["warnings"]]
     lines = [*_shortened(warnings), advice["text"]]
     if recommendation := advice["recommendation"]:
         recommended = f"Recommended: {recommendation['text']}"
@@ -164,11 +164,14 @@ def strategies(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def predicted(prediction: Mapping[str, Any]) -> Table:
-    """The sets that were decoded, that of the rules, and the most promising one, with their predicted gains."""
+def predicted(prediction: Mapping[str, Any], level: float) -> Table:
+    """The sets that were decoded, that of the rules, and the most promising one, with their predicted gains.
+
+    `level` is that of the run: the probability that the true gain is beyond one end of an interval.
+    """
     table = Table(title="Predicted gains", title_justify="left", box=box.SIMPLE)
     table.add_column("set", overflow="fold")
-    for column in ("predicted", "90%", "dev points", "gain"):
+    for column in ("predicted", interval_name(level), "dev points", "measured"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for n, each in enumerate(prediction["sets"]):

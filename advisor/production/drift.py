@@ -29,7 +29,7 @@ from advisor.records import LEVEL, Profile
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.tasks.task import Example
 from advisor.verify.gain import Gain
-from advisor.verify.strategies import Strategy
+from advisor.verify.strategies import Strategy, take
 from advisor.verify.votes import codes_of, vote
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
@@ -89,7 +89,7 @@ def answers_of(
         case _:
             # A cascade stops only when the rest cannot change the vote, so it takes the vote's answers.
             picks = vote(codes_of(responses), strategy.weights or None).tolist()
-    return Profile(strategy.name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
+    return take(strategy.name, responses, picks)
 
 
 def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:

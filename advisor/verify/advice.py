@@ -115,20 +115,19 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
 
 
 def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
-    """A sentence on candidates behind a server that voted without being in the set; None if no candidate did.
+    """Sentences on candidates behind a server that vote without being in the set; None if no candidate does.
 
     Args:
         selection: The rules' outcome.
         remote: The names of all candidates behind a server.
-        voters: The candidates of the vote and the router.
+        voters: The models of votes, cascades and routers.
     """
     apart = [name for name in voters if name in remote]
     if not apart or remote_in(selection, remote):
         return None
     return (
-        f"By the rules {join(apart)} would be in the set, but {_are(apart)} behind a server and cannot be decoded "
-        f"token by token: the set was chosen among the others and is also compared with {join(apart)} alone; a vote "
-        f"and a router were tried among {join(voters)}."
+        f"As {join(apart)} {_are(apart)} behind a server and cannot be decoded token by token, the set was chosen "
+        f"among the others. It is also compared with {join(apart)} alone. Votes and routers use {join(voters)}."
     )
 
 
@@ -137,8 +136,8 @@ def remote_in(selection: Selection, remote: Collection[str]) -> bool:
     return any(name in remote for name in selection.selected)
 
 
-def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> str | None:
-    """A warning if the models guess, are never right, or cannot read the questions; None if all is well.
+def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
+    """Warnings if the models guess, are never right, or cannot read the questions; empty if all is well.
 
     Args:
         profiles: The candidates' answers, the best first.
@@ -149,18 +148,18 @@ def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> 
     parts = []
     if chance is not None and lowest <= chance:
         parts.append(
-            f"Beware: no candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
+            f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
             "of the candidates means little."
         )
     if never := [profile.model for profile in profiles if profile.accuracy == 0 and profile.model not in unread]:
         parts.append(
-            f"Beware: not one response of {join(never)} is right; read some of them to see whether the prompt and the "
+            f"Not one response of {join(never)} is right; read some of them to see whether the prompt and the "
             "metric fit."
         )
     if unread:
         models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
-        parts.append(f"Beware: over a fifth of the questions could not be answered by {models}; the notes say why.")
-    return " ".join(parts) or None
+        parts.append(f"Over a fifth of the questions could not be answered by {models}; the notes say why.")
+    return tuple(parts)
 
 
 def moved_warning(moved: float | None) -> str | None:
@@ -172,7 +171,7 @@ def moved_warning(moved: float | None) -> str | None:
     if moved is None:
         return None
     return (
-        f"Beware: the models are {abs(moved):.1f} points {'better' if moved > 0 else 'worse'} on the held-out "
+        f"The models are {abs(moved):.1f} points {'better' if moved > 0 else 'worse'} on the held-out "
         "questions than on dev, by more than chance. So the gains come from the held-out questions alone."
     )
 

@@ -43,7 +43,7 @@ class GroupGain:
         n: Its questions that the strategy answered.
         observed: The mean difference on these questions.
         error: The standard error of this mean.
-        points: The expected gain: the observed one, pulled to the gain of all groups.
+        points: The estimated gain: the observed one, pulled to the gain of all groups.
         interval: Its interval. Each end is a one-sided limit at the level.
         shown: Whether the group's own questions show a gain (``yes``) or a loss (``no``). Holm's correction makes the
             level hold for all groups together, once for gains and once for losses.

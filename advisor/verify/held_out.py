@@ -26,7 +26,7 @@ from advisor.statistics import Comparison, Interval, accuracy_interval, compare,
 from advisor.tasks.task import Task
 from advisor.verify.gain import estimate_gain
 from advisor.verify.responses import can_vote
-from advisor.verify.strategies import fitting_voters
+from advisor.verify.strategies import ASKING, StrategyResult, fitting_voters
 from ensemble.errors import MemberError
 
 _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
@@ -94,23 +94,26 @@ class ChosenSet:
     tried: tuple[PredictedSet, ...] = ()
     note: str | None = None
 
-    def as_dict(self, choose: str) -> dict[str, Any] | None:
+    def as_dict(self, choose: str, results: Sequence[StrategyResult], level: float) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
             choose: The value of ``--choose``.
+            results: The strategies on the held-out questions.
+            level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
         if not self.sets:
             return None
-        outcomes = {each.models: each for each in self.verified}
+        gains = {each.strategy.members: each.gain.points for each in results if each.strategy.name not in ASKING}
         tried = {each.models: each for each in self.tried}
         sets = [
             tried.get(each.models, each).as_dict(
-                decoded=each.models in outcomes or each.models in tried,
-                gain=outcomes[each.models].comparison.delta if each.models in outcomes else None,
+                decoded=each.models in gains or each.models in tried,
+                gain=gains.get(each.models),
+                level=level,
             )
             for n, each in enumerate(self.sets)
-            if n < _MOST_LISTED or each.rules or each.models in outcomes or each.models in tried
+            if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
         ]
         return {"choose": choose, "sets": sets, "provenance": provenance()}
 

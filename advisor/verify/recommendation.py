@@ -1,4 +1,4 @@
-"""The recommendation: the strategy with the largest expected gain, in words.
+"""The recommendation, in words: the strategy with the largest expected gain, or the usual cascade if it is close.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.verify.advice` says what is shown about the set that decodes together.
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
 from advisor.verify.strategies import ASKING, Strategy, StrategyResult
-from reports.text import counted
+from reports.text import counted, interval_name
 
 _FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
-
 
 SWITCH = 1.0
 """Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
@@ -54,6 +53,9 @@ class Recommendation:
 
 def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain: float = 0.0) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
+
+    If the cascade of all voters gains something, another strategy that asks models one by one replaces it only if it
+    gains :data:`SWITCH` points more. A set that decodes together needs no such margin.
 
     Args:
         results: The strategies, as :func:`advisor.verify.strategies.compare_strategies` returns them.
@@ -109,7 +111,7 @@ def describe(strategy: Strategy) -> str:
 
 def describe_gain(points: float, interval: Interval, level: float) -> str:
     """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
-    return f"{signed(points)} points ({100 * (1 - 2 * level):g}% interval {' to '.join(map(signed, interval))})"
+    return f"{signed(points)} points ({interval_name(level)} {' to '.join(map(signed, interval))})"
 
 
 def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float, min_gain: float) -> str:

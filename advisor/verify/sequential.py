@@ -318,6 +318,11 @@ def looks_in_words(looks: Sequence[Look]) -> str | None:
         return (
             f"The questions were asked in batches until the test was sure, after {last.n} of at most {last.plan[-1]}."
         )
+    if last.n < last.plan[-1]:
+        return (
+            f"The questions were asked in batches. The test ended after {last.n} of at most {last.plan[-1]}, because "
+            "what it tested failed."
+        )
     return f"The questions were asked in batches, and the test is not sure after all {last.n}."
 
 

@@ -472,7 +472,7 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
         on_dev = [learned[name] for name in names]
-        dev = _taken("vote", on_dev, vote(codes_of(on_dev)).tolist())
+        dev = take("vote", on_dev, vote(codes_of(on_dev)).tolist())
         yield _picked(Strategy("vote", names), members, winners, np.ones(size))._replace(dev=dev)
         yield _picked(Strategy("cascade", names), members, winners, shares)._replace(dev=dev)
     # The loop ended with all voters, so `members` are all of them.
@@ -527,9 +527,15 @@ def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any],
     """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
     takes = tuple(picks.tolist())
     asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, _taken(strategy.name, members, takes), takes, asked)
+    return _Answered(strategy, take(strategy.name, members, takes), takes, asked)
 
 
-def _taken(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
-    """The answers of the members that were picked, one for each question."""
+def take(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
+    """The answers of a strategy that takes one response to each question.
+
+    Args:
+        name: The name of the strategy.
+        members: The responses: those of its members, or of each draw.
+        picks: For each question, the place in `members` of the one whose response is taken.
+    """
     return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks)))

@@ -16,7 +16,7 @@ class PredictedRow:
     """A set that can decode together, and what was predicted before it answered a held-out question. In points.
 
     Attributes:
-        predicted: The expected gain over the best single model, with its interval ``predicted_ci``.
+        predicted: The predicted gain over the best single model, with its interval ``predicted_ci``.
         by_rules: Whether the rules choose this set.
         measured: The gain on the held-out questions; None if the set did not answer them.
     """

@@ -52,7 +52,7 @@ class EnsembleRun(Measurements):
 
     Attributes:
         best_single: Accuracy of the best member alone, in points.
-        gain: The expected gain over the best single model from all questions, in points, with its interval ``gain_ci``;
+        gain: The measured gain over the best single model from all questions, in points, with its interval ``gain_ci``;
             ``delta`` is the difference on these questions alone.
         gain_p: The one-sided p-value of no gain, which decides the verdict.
         gained: Questions that the ensemble answers right and the best single model wrong; ``lost`` the reverse.

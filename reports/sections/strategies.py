@@ -27,11 +27,7 @@ def values(result: Result) -> dict[str, Any] | None:
         "recommended": recommended.row if recommended else None,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
-        "columns": {
-            name
-            for name in ("expected", "tokens", "seconds_each", "price")
-            if any(getattr(row, name) is not None for row in rows)
-        },
+        "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
         "interval": text.interval_name(result.level),
         "figure": both_widths(lambda width: _draw(result, width)),
     }

@@ -91,21 +91,15 @@ def measured_gain(result: Result) -> str:
     gain, ends, p = _measured(result)
     if gain is None:
         return ""
-    details = [
-        f"{text.interval_name(result.level if _is_estimated(result) else 0.025)} {text.difference_interval(ends)}"
-    ]
+    details = [f"{_interval_of_set(result)} {text.difference_interval(ends)}"]
     details += [] if p is None else [f"p {text.p_value(p)}"]
     return f"{text.difference(gain)} points ({', '.join(details)})"
 
 
-def _is_estimated(result: Result) -> bool:
-    """Whether the gain of the set is the estimate from all questions; older versions have a plain difference."""
-    return result.ensemble is not None and result.ensemble.gain is not None
-
-
 def _interval_of_set(result: Result) -> str:
-    # The interval of a plain difference has a confidence of 95%.
-    return text.interval_name(result.level if _is_estimated(result) else 0.025)
+    is_estimated = result.ensemble is not None and result.ensemble.gain is not None
+    # Older versions have a plain difference, whose interval has a confidence of 95%.
+    return text.interval_name(result.level if is_estimated else 0.025)
 
 
 def _measured(result: Result) -> tuple[float | None, Interval | None, float | None]:
