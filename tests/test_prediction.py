@@ -183,7 +183,8 @@ def test_with_many_candidates_only_the_best_are_combined() -> None:
 def test_the_advice_says_that_the_prediction_would_choose_otherwise_and_by_how_much() -> None:
     text = otherwise([foreseen("bc", 5.0), foreseen("ab", 2.5, rules=True)])
     assert text is not None
-    assert "would choose b and c instead: predicted gain +5.0 points, 2.5 more than that of the rules' set" in text
+    assert "would choose b and c instead: predicted gain +5.0 points (90% interval +" in text
+    assert "2.5 more than that of the rules' set" in text
 
 
 def test_nothing_is_said_where_the_rules_choose_as_well() -> None:

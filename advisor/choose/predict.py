@@ -241,9 +241,11 @@ def otherwise(sets: Sequence[PredictedSet]) -> str | None:
     if own is None or sets[0].prediction.points - own.prediction.points < WORTH:
         return None
     best, more = sets[0], sets[0].prediction.points - own.prediction.points
+    low, high = map(signed, best.prediction.interval())
     return (
         f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
-        f"points, {more:.1f} more than that of the rules' set; --choose predicted verifies it."
+        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --choose predicted "
+        "verifies it."
     )
 
 

@@ -25,6 +25,7 @@ from advisor.records import Profile, Rules, Selection
 from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
 from advisor.tasks.task import Task
 from advisor.verify.gain import estimate_gain
+from advisor.verify.recommendation import FEW_QUESTIONS
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, StrategyResult, fitting_voters
 from ensemble.errors import MemberError
@@ -245,7 +246,8 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     if not chosen.sets:
         return chosen
     if config.choose == "rules":
-        return replace(chosen, note=otherwise(chosen.sets))
+        # From a few questions the prediction is wild.
+        return replace(chosen, note=otherwise(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
     if config.choose == "predicted":
         # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))

@@ -14,7 +14,7 @@ from advisor.statistics import Interval
 from advisor.verify.strategies import ASKING, Strategy, StrategyResult
 from reports.text import counted, interval_name
 
-_FEW_QUESTIONS = 30
+FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
 SWITCH = 1.0
@@ -136,6 +136,6 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
 
 def few_questions(n: int) -> str:
     """A sentence that a few questions tell little, with a space before it; empty for 30 or more."""
-    if n >= _FEW_QUESTIONS:
+    if n >= FEW_QUESTIONS:
         return ""
     return f" {counted(n, 'question')} {'tells' if n == 1 else 'tell'} little: one question is {100 / n:.1f} points."
