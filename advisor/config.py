@@ -382,8 +382,9 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "choose", "until_sure"):
-        if options.get(name):
+    for name in ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on"):
+        # --verify-on has a default, which asks for nothing.
+        if options.get(name) not in (None, False, "held_out"):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} runs models, but --{source} {what}; leave out one of them")
 

@@ -251,6 +251,8 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         # Also before an error: what was left out of a log often is its reason.
         for note in notes:
             progress.say(note)
+    if logs.no_vote_note is not None:
+        progress.say(logs.no_vote_note)
     numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
     dev, held_out = (
         AnsweredSplit(

@@ -176,7 +176,7 @@ class Rules:
         max_models: The most members in the set, with the primary, at least 1.
         vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
         max_calls: The most models in a vote or a cascade, at least 1.
-        min_gain: Points that a strategy must gain to be recommended if it takes more than one response, 0 to 100.
+        min_gain: Points that a strategy must gain to be recommended if it has more than one model or call, 0 to 100.
     """
 
     max_gap: float = 10.0

@@ -63,6 +63,8 @@ def test_a_gain_that_does_not_pay_fails_only_if_it_is_less_than_expected() -> No
     assert judge_gain(less, 20, (17, 23), min_gain=4).outcome == "no_longer"
     assert judge_gain(less, 20, (17, 23)).outcome == "holds"
     assert judge_gain(as_expected, 20, (17, 23), min_gain=4).outcome == "holds"
+    # Whatever was expected, a gain that is too small does not pay.
+    assert judge_gain(less, 6, (3, 9), min_gain=30).outcome == "no_longer"
 
 
 def test_the_expected_gain_is_shown_with_as_many_questions_as_the_check_names() -> None:

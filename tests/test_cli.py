@@ -350,7 +350,8 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
         "Cascade, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
         "a alone 50.0 -1.0 0.0 – 1.0",
         "Router, 2 models 47.0 -4.0 -3.0 not yet 1.0",
-        "* recommended; gains in points",
+        "* recommended; gains in points, estimated from dev and held-out",
+        "questions, so they are not just the differences of the points",
     ]
 
 

@@ -232,3 +232,4 @@ def test_answers_are_votes_if_most_are_short_and_there(tmp_path: Path) -> None:
     assert not joined(tmp_path, long).can_vote
     none = [{**row(n), "models": {"a": [None, 0, 5], "b": [None, 1, 5]}} for n in range(4)]
     assert not joined(tmp_path, none).can_vote
+    assert "no votes and cascades are compared" in (joined(tmp_path, none).no_vote_note or "")

@@ -346,7 +346,8 @@ ROUTER = Strategy("router", ("a", "b", "c"))
         (2.0, 2.9, 0.0, CASCADE),  # less than a point more
         (2.0, 3.1, 0.0, ROUTER),
         (-0.1, -2.0, 0.0, SINGLE),
-        (2.0, 1.0, 3.0, ROUTER),  # one call a question has no price
+        (2.0, 1.0, 3.0, SINGLE),
+        (2.0, 3.5, 3.0, ROUTER),
         (2.0, -1.0, 3.0, SINGLE),
         (5.0, -1.0, 3.0, CASCADE),
     ],

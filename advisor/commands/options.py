@@ -87,7 +87,7 @@ Models = Annotated[int, typer.Option("--max-models", help="The maximum number of
 Level = Annotated[float, typer.Option("--level", help="Accepted probability of a false alarm, below 0.5.")]
 MinGain = Annotated[
     float,
-    typer.Option("--min-gain", help="Points that a strategy with more than one call a question must gain."),
+    typer.Option("--min-gain", help="Points that a strategy with more than one model or call must gain."),
 ]
 VerifyOn = Annotated[
     str,

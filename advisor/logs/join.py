@@ -60,6 +60,16 @@ class JoinedLogs:
     scoring: Scoring | None = None
 
     @property
+    def no_vote_note(self) -> str | None:
+        """A note why no vote is compared; None if votes are possible."""
+        if self.can_vote:
+            return None
+        return (
+            "no votes and cascades are compared, because most answers have no short extracted answer; add --metric and "
+            "--extract, or name the column of a table with --column extracted=NAME"
+        )
+
+    @property
     def can_vote(self) -> bool:
         """Whether the extracted answers can be counted: most answers have one, and they are short."""
         answers = [answer.extracted for profile in self.profiles.values() for answer in profile.answers]

@@ -151,7 +151,10 @@ def strategies(result: Mapping[str, Any]) -> Table:
         if recommendation and _is_same(row, recommendation):
             name.stylize("bold green")
             name.append(" *")
-            table.caption = "* recommended; gains in points"
+            table.caption = (
+                "* recommended; gains in points, estimated from dev and held-out questions, so they are not just the "
+                "differences of the points"
+            )
         is_single = row["strategy"] == "single"
         table.add_row(
             name,

@@ -140,6 +140,8 @@ def judge_gain(
     interval = gain.interval(level)
     if gain.p_worse <= level:
         return Judgement("no_longer", "the test shows that it is worse than the single model")
+    if interval[1] < min_gain:
+        return Judgement("no_longer", f"the gain is shown to be less than {min_gain:g} points")
     is_less = change_interval(gain.points, interval, expected, expected_ci)[1] < 0
     if is_less and interval[0] <= min_gain:
         return Judgement(

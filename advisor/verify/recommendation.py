@@ -36,7 +36,7 @@ class Recommendation:
         seconds_per_question: Seconds that a question takes, if models run one after the other; None if not known.
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
         shown: Whether the test shows the gain.
-        min_gain: Points that a strategy with more than one call must gain.
+        min_gain: Points that a strategy with more than one model or call must gain.
         text: What to run and what it gains, in sentences.
     """
 
@@ -60,7 +60,8 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
     Args:
         results: The strategies, as :func:`advisor.verify.strategies.compare_strategies` returns them.
         level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
-        min_gain: Points that a strategy must gain if it takes more than one response for a question.
+        min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
+            question.
     """
     if not results:
         return None
@@ -88,8 +89,9 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
 
 
 def _worth(result: StrategyResult, min_gain: float) -> float:
-    """The expected gain minus the price of more than one call."""
-    return result.expected.points - (min_gain if result.calls > 1 + TOLERANCE else 0.0)
+    """The expected gain minus the price of more than one model or call."""
+    is_complex = len(result.strategy.members) > 1 or result.calls > 1 + TOLERANCE
+    return result.expected.points - (min_gain if is_complex else 0.0)
 
 
 def describe(strategy: Strategy) -> str:

@@ -122,7 +122,8 @@ class Look:
         before = counted(self.test - 1, "time")
         return (
             f"These held-out questions were looked at {before} before, with another set or another number of "
-            f"questions, so the p-value is multiplied by {tests_factor(self.test)}."
+            f"questions, so the p-value is multiplied by {tests_factor(self.test)} (test {self.test} in this run "
+            "folder)."
         )
 
 
