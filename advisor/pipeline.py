@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.choose.copies import find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
-from advisor.choose.rules import select
+from advisor.choose.rules import fitting_voters, select
 from advisor.compare.calibration import chance_of
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
@@ -52,7 +52,6 @@ from advisor.verify.strategies import (
     Strategy,
     StrategyResult,
     compare_strategies,
-    fitting_voters,
 )
 from advisor.verify.traces import trace_responses
 from reports.text import counted, p_value

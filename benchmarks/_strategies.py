@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
 from advisor.choose.race import Race
-from advisor.choose.rules import select
+from advisor.choose.rules import fitting_voters, select
 from advisor.records import TRIES, Profile, Rules, Shown, Verdict
 from advisor.statistics import Floats
 from advisor.tasks.task import Example, Signature, Task
@@ -29,7 +29,6 @@ from advisor.verify.strategies import (
     Compared,
     Strategy,
     compare_strategies,
-    fitting_voters,
     take,
 )
 from advisor.verify.votes import codes_of, vote

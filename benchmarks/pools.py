@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from advisor.choose.predict import Prediction, Predictor
-from advisor.choose.rules import select
+from advisor.choose.rules import fitting_voters, select
 from advisor.records import Profile, Rules, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
 from advisor.verify.recommendation import recommend
-from advisor.verify.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies, fitting_voters
+from advisor.verify.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies
 from advisor.verify.votes import NONE, Codes, cascade_calls, vote, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
@@ -55,7 +55,7 @@ from benchmarks._pools import (
     voter_sets,
 )
 from benchmarks._pools_page import draw, tables
-from benchmarks.prediction import fit_vote, vote_cases
+from benchmarks.prediction import fit_vote, vote_cases, vote_figures
 
 SUB_POOLS = 300
 SPLITS = 5
@@ -118,7 +118,9 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
     with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
         # The largest pool first, so that the others fill the time beside it.
         found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1], others), strict=True))
-    return [figure for name in NAMES for figure in found[name]] + list(_over_pools(found))
+    # How well votes are predicted comes from the same cases; benchmarks.prediction has it in detail.
+    worst = next(vote_figures(cases))
+    return [*(figure for name in NAMES for figure in found[name]), *_over_pools(found), worst]
 
 
 def _over_pools(found: Mapping[str, Sequence[Figure]]) -> Iterator[Figure]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from advisor.choose.rules import fitting_voters
 from advisor.records import Rules
-from advisor.verify.strategies import fitting_voters
 from advisor.verify.votes import cascade_calls, codes_of, vote
 from benchmarks import pools
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, sub_pools

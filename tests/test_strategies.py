@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
+from advisor.choose.predict import Prediction
+from advisor.choose.rules import fitting_voters
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Profile, Rules
 from advisor.statistics import holm
@@ -27,7 +29,6 @@ from advisor.verify.strategies import (
     Strategy,
     StrategyResult,
     compare_strategies,
-    fitting_voters,
 )
 from ensemble.errors import UniteError
 
@@ -331,7 +332,24 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     answers = profile(strategy.name, task("held_out"), "1")
     gain = Gain(points, points, 1.0, 100.0, 2 * N, N)
     return StrategyResult(
-        strategy, answers, (), (0.0, 100.0), gain, None, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None
+        strategy,
+        answers,
+        (),
+        (0.0, 100.0),
+        gain,
+        None,
+        Prediction(points, 1.0),
+        "a",
+        50.0,
+        1,
+        0,
+        0.5,
+        "not_yet",
+        (),
+        calls,
+        None,
+        None,
+        None,
     )
 
 

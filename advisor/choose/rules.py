@@ -58,6 +58,21 @@ def select(
     return Selection((*best_first, *dropped), tuple(selected))
 
 
+def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]:
+    """The models of votes and cascades: the most accurate one and those close to it. Lengths do not matter.
+
+    Args:
+        profiles: The candidates' answers to the dev questions.
+        rules: ``vote_gap`` is the limit of the gap, in points; ``max_calls`` that of the number of models.
+
+    Returns:
+        At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
+    """
+    ranked = sorted(profiles, key=rank)
+    close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
+    return tuple(profile.model for profile in close[: rules.max_calls])
+
+
 def rank(standing: Standing | Profile) -> tuple[float, float, str]:
     """The sort key of the rules' order: the most accurate first, then the shorter responses, then by name."""
     # Rounded, so that rounding errors do not decide the order. An unknown length comes after all known ones.

@@ -17,6 +17,7 @@ import numpy as np
 
 from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
 from advisor.choose.race import ProfiledPool, without_failed
+from advisor.choose.rules import fitting_voters
 from advisor.choose.search import By, best_of, put_forward, sentence
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
@@ -27,7 +28,7 @@ from advisor.tasks.task import Task
 from advisor.verify.gain import estimate_gain
 from advisor.verify.recommendation import FEW_QUESTIONS
 from advisor.verify.responses import can_vote
-from advisor.verify.strategies import ASKING, StrategyResult, fitting_voters
+from advisor.verify.strategies import ASKING, StrategyResult
 from ensemble.errors import MemberError
 
 _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands

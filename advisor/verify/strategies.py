@@ -20,7 +20,7 @@ from scipy import stats
 from advisor.choose.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
-from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, gap, within
+from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.tasks.task import Task, clusters_of
 from advisor.verify.gain import Gain, estimate_gain
@@ -98,7 +98,8 @@ class StrategyResult:
             ``self_consistency``; empty for a set that decodes together.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
-        predicted: What its gain was predicted to be before it answered any question; None without a prediction.
+        predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
+        expected: The gain to expect in use: the prediction from all answers of single models, updated by `gain`.
         best_single: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
@@ -119,6 +120,7 @@ class StrategyResult:
     accuracy_ci: Interval
     gain: Gain
     predicted: Prediction | None
+    expected: Prediction
     best_single: str
     best_single_accuracy: float
     gained: int
@@ -130,13 +132,6 @@ class StrategyResult:
     tokens: float | None
     seconds: float | None
     price: float | None
-
-    @property
-    def expected(self) -> Prediction:
-        """The gain to expect in use: the prediction, updated by the estimate from these questions."""
-        if self.predicted is None:
-            return Prediction(self.gain.points, self.gain.error)
-        return self.predicted.updated(self.gain.points, self.gain.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +146,6 @@ class Compared:
 
     results: tuple[StrategyResult, ...] = ()
     moved: float | None = None
-
-
-def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]:
-    """The models of votes and cascades: the most accurate one and those close to it. Lengths do not matter.
-
-    Args:
-        profiles: The candidates' answers to the dev questions.
-        rules: ``vote_gap`` is the limit of the gap, in points; ``max_calls`` that of the number of models.
-
-    Returns:
-        At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
-    """
-    ranked = sorted(profiles, key=rank)
-    close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
-    return tuple(profile.model for profile in close[: rules.max_calls])
 
 
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
@@ -194,7 +174,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         voters: The models of votes, cascades and routers, the most accurate on dev first.
         can_vote: Whether the extracted answers can be counted.
         draws: Several responses of a model to each held-out question, by name.
-        predictions: Predicted gains of some strategies, in place of those that are made here.
+        predictions: Gains that all answers of single models predict for some strategies, in place of those that are
+            made here.
         rules: The limits of the gap by which members were chosen.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
@@ -236,10 +217,13 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if p_better is not None and p_worse is not None:
             shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
         groups = evidence.groups(each, level)
-        predicted = predictions.get(each.strategy) or evidence.predict(each.strategy)
-        if evidence.is_equal(each):
-            predicted = None
-        results.append(_result(each, (gain, predicted), p_better, shown, groups, held_out, evidence.best, seed))
+        prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
+        expected = Prediction(gain.points, gain.error)
+        # Equal scores are no gain, whatever other sets gain.
+        if prior is not None and not evidence.is_equal(each):
+            expected = prior.updated(gain.points, gain.error)
+        result = _result(each, gain, p_better, shown, groups, held_out, evidence.best, seed)
+        results.append(replace(result, predicted=evidence.predict(each.strategy), expected=expected))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected.points, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
@@ -282,7 +266,8 @@ class _Evidence:
         if self.moved is not None:
             learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
             splits = splits[1:]
-        self._predictor = Predictor(
+        self._from_dev = Predictor([dev.profiles[name] for name in self.models])
+        self._from_all = Predictor(
             [Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)]
         )
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
@@ -325,14 +310,17 @@ class _Evidence:
         )
 
     def predict(self, strategy: Strategy) -> Prediction | None:
-        """The gain that the answers of single models predict; None for strategies without a prediction."""
-        members = strategy.members
+        """The gain that the dev answers of single models predict; None for strategies without a prediction."""
         if strategy.name not in ASKING:
-            return self._predictor.decoded(members)
-        if strategy.name not in VOTES or not FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
-            return None
+            return self._from_dev.decoded(strategy.members)
+        return self._from_dev.vote(strategy.members) if _is_predicted(strategy) else None
+
+    def prior(self, strategy: Strategy) -> Prediction | None:
+        """The gain that all answers of single models predict, for an estimate from the same questions."""
+        if strategy.name not in ASKING:
+            return self._from_all.decoded(strategy.members)
         # By the gaps alone: the estimate has the vote's own answers.
-        return self._predictor.vote_before(members)
+        return self._from_all.vote_before(strategy.members) if _is_predicted(strategy) else None
 
     @property
     def _baseline(self) -> Floats:
@@ -363,6 +351,11 @@ class _Evidence:
         if within(first.accuracy - least, limit):
             rows.append(scores(first) - limit / 100)
         return np.stack(rows) if rows else None
+
+
+def _is_predicted(strategy: Strategy) -> bool:
+    """Whether it is a vote of so many models as the prediction is fitted for."""
+    return strategy.name in VOTES and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -411,7 +404,7 @@ def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_ga
 
 def _result(
     answered: _Answered,
-    gains: tuple[Gain, Prediction | None],
+    gain: Gain,
     p_adjusted: float | None,
     shown: Shown,
     groups: tuple[GroupGain, ...],
@@ -434,8 +427,10 @@ def _result(
         profile=profile,
         takes=takes,
         accuracy_ci=accuracy_interval(profile, seed=seed),
-        gain=gains[0],
-        predicted=gains[1],
+        gain=gain,
+        # Replaced by the caller, who knows the predictions.
+        predicted=None,
+        expected=Prediction(gain.points, gain.error),
         best_single=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
