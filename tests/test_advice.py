@@ -149,6 +149,11 @@ def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     )
 
 
+def test_a_limit_of_one_model_is_named() -> None:
+    fits = select([Standing("a", 80.0, 20.0), Standing("b", 79.0, 20.0)], Rules(max_models=1))
+    assert advise(fits).text == "b fits a by the rules, but --max-models 1 leaves no set that could decode."
+
+
 def test_one_candidate_is_used_alone() -> None:
     only = select([Standing("a", 80.0, 20.0)], Rules())
     assert advise(only).text == "Use a alone: it is the only candidate."

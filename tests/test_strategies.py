@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
-from advisor.choose.predict import Prediction
 from advisor.choose.rules import fitting_voters
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Profile, Rules
@@ -312,7 +311,7 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
 def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> None:
     results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
     assert [each.strategy.name for each in results] == ["single", "router", "cascade", "vote", "weighted_vote"]
-    gains = [each.expected.points for each in compared(RIGHTS, RIGHTS)]
+    gains = [each.expected_gain for each in compared(RIGHTS, RIGHTS)]
     assert gains == sorted(gains, reverse=True)
 
 
@@ -338,7 +337,7 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
         (0.0, 100.0),
         gain,
         None,
-        Prediction(points, 1.0),
+        None,
         "a",
         50.0,
         1,
@@ -445,6 +444,15 @@ def test_voters_are_close_to_the_best_and_no_more_than_the_calls() -> None:
     ]
     assert fitting_voters(profiles, Rules(vote_gap=15)) == ("b", "e", "c")
     assert fitting_voters(profiles, Rules(vote_gap=100, max_calls=1)) == ("b",)
+
+
+def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
+    found = by_name(compared(RIGHTS, RIGHTS))
+    router, cascade = found["router a+b+c"], found["cascade a+b+c"]
+    assert router.updated is None
+    assert (router.expected_gain, router.expected_interval(0.05)) == (router.gain.points, router.gain.interval(0.05))
+    assert cascade.updated is not None
+    assert cascade.expected_gain != cascade.gain.points
 
 
 # --- In a run ---

@@ -380,8 +380,8 @@ def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
     return {
         "gain": gain.points,
         "gain_ci": list(gain.interval(level)),
-        "expected_gain": result.expected.points,
-        "expected_gain_ci": list(result.expected.interval(level)),
+        "expected_gain": result.expected_gain,
+        "expected_gain_ci": list(result.expected_interval(level)),
         "predicted_gain": None if result.predicted is None else result.predicted.points,
         "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(level)),
         "questions": gain.questions,

@@ -77,8 +77,8 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
     is_baseline = best.strategy.members == (best.best_single,) and best.strategy.name == "single"
     return Recommendation(
         strategy=best.strategy,
-        expected_gain=0.0 if is_baseline else best.expected.points,
-        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected.interval(level),
+        expected_gain=0.0 if is_baseline else best.expected_gain,
+        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected_interval(level),
         calls_per_question=best.calls,
         seconds_per_question=best.seconds,
         price_per_1000=best.price,
@@ -91,7 +91,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
 def _worth(result: StrategyResult, min_gain: float) -> float:
     """The expected gain minus the price of more than one model or call."""
     is_complex = len(result.strategy.members) > 1 or result.calls > 1 + TOLERANCE
-    return result.expected.points - (min_gain if is_complex else 0.0)
+    return result.expected_gain - (min_gain if is_complex else 0.0)
 
 
 def describe(strategy: Strategy) -> str:
@@ -129,7 +129,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
-    expected = describe_gain(best.expected.points, best.expected.interval(level), level)
+    expected = describe_gain(best.expected_gain, best.expected_interval(level), level)
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
         f"{expected}.{few}"

@@ -99,7 +99,7 @@ class StrategyResult:
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
         predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
-        expected: The gain to expect in use: the prediction from all answers of single models, updated by `gain`.
+        updated: The prediction from all answers of single models, updated by `gain`; None without a prediction.
         best_single: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
@@ -120,7 +120,7 @@ class StrategyResult:
     accuracy_ci: Interval
     gain: Gain
     predicted: Prediction | None
-    expected: Prediction
+    updated: Prediction | None
     best_single: str
     best_single_accuracy: float
     gained: int
@@ -132,6 +132,15 @@ class StrategyResult:
     tokens: float | None
     seconds: float | None
     price: float | None
+
+    @property
+    def expected_gain(self) -> float:
+        """The gain to expect in use, in points: the updated prediction, or without one the measured gain."""
+        return self.gain.points if self.updated is None else self.updated.points
+
+    def expected_interval(self, level: float) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
+        return (self.updated or self.gain).interval(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +227,14 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
         groups = evidence.groups(each, level)
         prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
-        expected = Prediction(gain.points, gain.error)
         # Equal scores are no gain, whatever other sets gain.
+        updated = None
         if prior is not None and not evidence.is_equal(each):
-            expected = prior.updated(gain.points, gain.error)
+            updated = prior.updated(gain.points, gain.error)
         result = _result(each, gain, p_better, shown, groups, held_out, evidence.best, seed)
-        results.append(replace(result, predicted=evidence.predict(each.strategy), expected=expected))
+        results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
     # Rounded, so that a rounding error does not break a tie.
-    results.sort(key=lambda each: (-round(each.expected.points, 9), each.strategy.sort_key))
+    results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
 
 
@@ -430,7 +439,7 @@ def _result(
         gain=gain,
         # Replaced by the caller, who knows the predictions.
         predicted=None,
-        expected=Prediction(gain.points, gain.error),
+        updated=None,
         best_single=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
