@@ -172,7 +172,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     assert result["ensemble"]["method"] == "unite"
     (far,) = [each for each in result["candidates"] if each["model"] == "far"]
     assert "behind a server" in far["reason"]
-    assert "cannot be decoded token by token: the set was chosen among the others" in result["advice"]["text"]
+    assert "cannot be decoded token by token, the set was chosen among the others" in result["advice"]["text"]
     voted = [one for one in result["strategies"] if one["strategy"] in ("vote", "cascade", "weighted_vote")]
     assert len(voted) == 3 and all(sorted(one["members"]) == ["far", "one", "two"] for one in voted)
     pairs = {(pair["a"], pair["b"]): pair for pair in result["pairs"]}
