@@ -287,13 +287,7 @@ def _from_logs(
     is_scored = any(options.get(name) is not None for name in ("metric", "extract", "task"))
     scoring = {} if is_scored else _scoring_of_run(run)
     config = LogsConfig.from_options({**options, **scoring}, command)
-    notes: list[str] = []
-    try:
-        logs = config.join(config.paths, promise.models, notes)
-    finally:
-        # Also before an error: what was left out of a log often is its reason.
-        for note in notes:
-            progress.say(note)
+    logs = config.join(config.paths, promise.models, progress.say)
     if strategy.name in VOTES and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "

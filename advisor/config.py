@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -264,17 +264,30 @@ class LogsConfig:
             command=command,
         )
 
-    def join(self, paths: Sequence[str], models: Sequence[str], notes: Notes | None = None) -> JoinedLogs:
-        """Read some of the logs as this configuration says, and join them; see :func:`advisor.logs.join.join_logs`."""
-        return join_logs(
-            paths,
-            self.options,
-            models=models,
-            only=self.log_format,
-            task=self.log_task,
-            scoring=self.scoring,
-            notes=notes,
-        )
+    def join(self, paths: Sequence[str], models: Sequence[str], say: Callable[[str], None] | None = None) -> JoinedLogs:
+        """Read some of the logs as this configuration says, and join them; see :func:`advisor.logs.join.join_logs`.
+
+        Args:
+            paths: The logs.
+            models: Globs of the models to take; empty for all.
+            say: Shows the notes; None to leave them to the caller.
+        """
+        notes: Notes = []
+        try:
+            return join_logs(
+                paths,
+                self.options,
+                models=models,
+                only=self.log_format,
+                task=self.log_task,
+                scoring=self.scoring,
+                notes=notes,
+            )
+        finally:
+            # Also before an error: what was left out of a log often is its reason.
+            if say is not None:
+                for note in notes:
+                    say(note)
 
 
 def read_scoring(options: Mapping[str, Any]) -> Scoring | None:

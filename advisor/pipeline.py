@@ -243,13 +243,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     Raises:
         InputError: The logs cannot be read or joined, or have too few questions.
     """
-    notes: list[str] = []
-    try:
-        logs = config.join(config.paths, config.models, notes)
-    finally:
-        # Also before an error: what was left out of a log often is its reason.
-        for note in notes:
-            progress.say(note)
+    logs = config.join(config.paths, config.models, progress.say)
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
     numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))

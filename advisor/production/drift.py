@@ -3,8 +3,8 @@
 A strategy that should gain something is compared with the best single model of the run, question by question. The
 limits are one-sided: each holds with the probability 1 - level.
 
-- ``no_longer``: the strategy is shown to be worse than the single model; or its gain is shown to be smaller than the
-  run expected, and the interval of the gain has values at or below the least gain that the user wants.
+- ``no_longer``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
+  gain is shown to be smaller than the run expected, and the interval has values at or below what the user wants.
 - ``holds``: the gain is shown to be above 0. If the run expected no gain, a loss of more than 10 points is ruled out.
 - ``unsure``: else. The interval has 0 in it, and the questions are too few to tell.
 
