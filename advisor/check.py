@@ -36,7 +36,6 @@ from advisor.production.strategy_json import find_strategy, read_strategy
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import LEVEL, Profile, Rules, signed
-from advisor.servers.address import ServerAddress, why_not_decodable
 from advisor.session import open_session
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.tasks.task import Example, Task, clusters_of, sha256
@@ -48,6 +47,7 @@ from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
+from ensemble.servers.address import ServerAddress, why_not_decodable
 from reports.read.fields import Fields
 from reports.text import counted
 from reports.text import strategy as words_of

@@ -13,12 +13,12 @@ from advisor.logs.scoring import Scoring
 from advisor.logs.streams import Notes
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
-from advisor.servers.address import ServerAddress
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
+from ensemble.servers.address import ServerAddress
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")

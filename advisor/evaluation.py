@@ -28,12 +28,12 @@ from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.servers.address import ServerAddress
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods, make_options
+from ensemble.servers.address import ServerAddress
 
 
 def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:

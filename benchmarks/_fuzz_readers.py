@@ -292,10 +292,10 @@ def read_reply(folder: Path, data: bytes) -> None:
     import httpx2
 
     from advisor.servers import identity
-    from advisor.servers.address import ServerAddress
-    from advisor.servers.client import ServerClient
     from advisor.servers.completions import generate, likeliest_choice
     from advisor.tasks.task import Example
+    from ensemble.servers.address import ServerAddress
+    from ensemble.servers.client import ServerClient
 
     address = ServerAddress("http://127.0.0.1:9/v1", "m")
     example = Example(id="1", prompt="a", question="a", reference="4", choices=(" 4",))

@@ -24,3 +24,9 @@ class PromptTooLongError(InputError):
 
 class MemberError(UniteError):
     """One model failed while it was loaded or run. A pool goes on without it; an ensemble cannot."""
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an error as one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -18,6 +18,7 @@ ORDER = {
         "errors",
         "files",
         "limits",
+        "servers",
         "vocabulary",
         "runtime",
         "models",

@@ -238,7 +238,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    from advisor.servers.client import ServerClient
+    from ensemble.servers.client import ServerClient
 
     post = ServerClient.post
 

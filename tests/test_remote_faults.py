@@ -15,9 +15,9 @@ from servers import Answer, Raw, as_json, completion, models, raw_server
 
 from advisor.pool.pool_file import read_pool
 from advisor.servers import transport
-from advisor.servers.address import ServerAddress
-from advisor.servers.client import ServerClient, key_variable
 from ensemble.errors import InputError
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, key_variable
 
 if TYPE_CHECKING:
     from pools import Place

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server, socket_server
 
-from advisor.servers.address import ServerAddress, is_allowed
-from advisor.servers.client import ServerClient, ServerError
 from ensemble.errors import InputError
+from ensemble.servers.address import ServerAddress, is_allowed
+from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
     from pools import Place

@@ -22,7 +22,6 @@ from advisor.production.answers import AnswerReader
 from advisor.production.members import Reply, ServerModel
 from advisor.production.plan import StrategyPlan
 from advisor.response_cache import Response
-from advisor.servers.address import ServerAddress
 from advisor.serving import starting
 from advisor.serving.engine import ServingEngine
 from advisor.serving.metrics import Metrics
@@ -34,6 +33,7 @@ from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 READER = AnswerReader("exact_match", None, "x")
 LIMITS = RequestLimits(new_tokens=400, default_tokens=24)

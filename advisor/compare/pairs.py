@@ -41,9 +41,9 @@ from advisor.progress import Progress
 from advisor.records import Profile, Standing, gap, length_ratio
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
-from ensemble.errors import UniteError
+from ensemble.errors import UniteError, first_line
 from ensemble.models.check import check
-from ensemble.models.spec import Checkpoint, Sourced, first_line
+from ensemble.models.spec import Checkpoint, Sourced
 
 if TYPE_CHECKING:
     from ensemble.vocabulary.token_bytes import Vocabulary

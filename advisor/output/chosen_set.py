@@ -11,7 +11,6 @@ from advisor.output.result_json import read_result
 from advisor.pool.checks import check_models
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.profile.loader import hush, load_ensemble
-from advisor.servers.address import PREFIX, ServerAddress, why_not_decodable
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -19,6 +18,7 @@ from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, check_distributed
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
 from ensemble.saved import folder as savedfolder
+from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 
 
 def check_source(options: Mapping[str, Any]) -> None:

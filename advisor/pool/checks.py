@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 
 from advisor.pool.pool_file import PoolEntry
-from advisor.servers.address import ServerAddress
 from advisor.servers.identity import identify_server
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import Checkpoint, ModelSpec, first_line
+from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 
 def check_pool(entries: Sequence[PoolEntry], device: str, chat_template: str, *, on_this_machine: bool) -> None:

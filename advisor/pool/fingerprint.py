@@ -8,13 +8,13 @@ from typing import Any
 
 from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import ResponseCache
-from advisor.servers.address import ServerAddress, why_not_decodable
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
 from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
+from ensemble.servers.address import ServerAddress, why_not_decodable
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 """How the names of files with weights end."""

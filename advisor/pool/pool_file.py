@@ -8,7 +8,7 @@
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
 
-The last model is on a server; see :mod:`advisor.servers.address`.
+The last model is on a server; see :mod:`ensemble.servers.address`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import cast
 from advisor.pool import prices, resources
 from advisor.pool.prices import Price, read_price
 from advisor.pool.resources import Resources, read_resources
-from advisor.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import CHAT_TEMPLATES, COMMIT, DTYPES, HUB_ID, READS, ChatTemplate, Checkpoint, Reads, Sides
+from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _OPTIONS = (

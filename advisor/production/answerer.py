@@ -17,9 +17,9 @@ from advisor.production.plan import StrategyPlan
 from advisor.response_cache import Response
 from advisor.verify.methods import TEMPERATURE
 from advisor.verify.votes import answer_codes, is_decided, vote
-from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import get_module, make_options
-from ensemble.models.spec import Sourced, first_line
+from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings

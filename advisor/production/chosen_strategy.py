@@ -28,12 +28,12 @@ from advisor.production.answers import AnswerReader
 from advisor.production.plan import ALONE, DevScores, StrategyPlan, is_score
 from advisor.production.strategy_file import read_folder
 from advisor.production.strategy_json import find_strategy, label, read_strategy
-from advisor.servers.address import ServerAddress
 from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
+from ensemble.servers.address import ServerAddress
 from reports.read.fields import Fields, read_lines
 
 _MOST_BYTES = 2**29

@@ -13,13 +13,13 @@ from advisor.production.plan import ALONE
 from advisor.profile.generate import free_memory
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
-from advisor.servers.address import ServerAddress
-from advisor.servers.client import ServerClient, ServerError
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.models.spec import EnsembleSpec, ModelSpec, Sourced
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble

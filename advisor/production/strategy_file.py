@@ -28,12 +28,12 @@ from advisor.pool.pool_file import PoolEntry
 from advisor.production.answers import AnswerReader
 from advisor.production.plan import DevScores, StrategyPlan, is_score
 from advisor.production.strategy_json import read_strategy
-from advisor.servers.address import ServerAddress
 from advisor.verify.strategies import VOTES
 from ensemble.errors import InputError
 from ensemble.models.spec import CHAT_TEMPLATES, ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
+from ensemble.servers.address import ServerAddress
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
-from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.models.spec import first_line
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble

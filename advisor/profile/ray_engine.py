@@ -22,9 +22,8 @@ from advisor.profile.engine import LocalEngine
 from advisor.profile.job import Job
 from advisor.profile.ray_worker import Reply, Worker, pack
 from advisor.response_cache import Response
-from advisor.servers.address import ServerAddress
-from ensemble.errors import InputError
-from ensemble.models.spec import first_line
+from ensemble.errors import InputError, first_line
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ray import ObjectRef, ObjectRefGenerator

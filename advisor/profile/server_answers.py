@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
-from advisor.servers.address import ServerAddress
-from advisor.servers.client import ServerClient, ServerError
 from advisor.servers.completions import CHAT, COMPLETIONS, NO_LOGPROBS, generate, likeliest_choice
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
-from advisor.servers.client import ServerClient, ServerError
 from advisor.tasks.task import Example
+from ensemble.servers.client import ServerClient, ServerError
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 NO_LOGPROBS = (

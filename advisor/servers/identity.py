@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from advisor.servers.address import ServerAddress
-from advisor.servers.client import ServerClient, ServerError
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.errors import InputError
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError
 
 # What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
 _MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")

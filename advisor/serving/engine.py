@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
 from ensemble.decode.stream import Pieces
-from ensemble.errors import InputError, MemberError, PromptTooLongError
-from ensemble.models.spec import Sourced, first_line
+from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
+from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble

@@ -24,8 +24,7 @@ from advisor.response_cache import Response
 from advisor.serving.engine import STOPPING, Event, Piece, RequestStream, ServingEngine, prompt_error
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
-from ensemble.errors import InputError, MemberError, PromptTooLongError
-from ensemble.models.spec import first_line
+from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings

@@ -18,10 +18,9 @@ from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Comparison, compare, holm
 from advisor.verify.responses import can_vote, chosen, dev_scores
-from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._response import ResponseMethod
-from ensemble.models.spec import first_line
 
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""

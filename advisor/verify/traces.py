@@ -19,9 +19,8 @@ from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks.task import Task
 from advisor.verify.held_out import Verified
-from ensemble.errors import UniteError
+from ensemble.errors import UniteError, first_line
 from ensemble.methods import list_methods
-from ensemble.models.spec import first_line
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble

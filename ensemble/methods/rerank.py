@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
 from ensemble.models.model_files import check_files, check_size, stored_weights
-from ensemble.models.spec import Checkpoint, first_line
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

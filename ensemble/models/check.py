@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble.errors import InputError
+from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
 from ensemble.models.model_files import check_files, file_of
-from ensemble.models.spec import Checkpoint, first_line
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

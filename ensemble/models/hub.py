@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models import gguf
-from ensemble.models.spec import Checkpoint, first_line
+from ensemble.models.spec import Checkpoint
 
 _TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError, MemberError, first_line
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.member import LocalMember
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
-from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, first_line
+from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner
 from ensemble.vocabulary.token_bytes import Vocabulary

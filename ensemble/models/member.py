@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ensemble.errors import InputError, PromptTooLongError
+from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.limits import limited_process
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced, first_line
+from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.model_runner import ModelRunner

@@ -15,10 +15,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError, MemberError, first_line
 from ensemble.limits import limited_process
 from ensemble.models import gguf
-from ensemble.models.spec import Checkpoint, first_line
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     import torch

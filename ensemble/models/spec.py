@@ -221,9 +221,3 @@ class EnsembleSpec:
 def absolute(path: Path) -> Path:
     """An absolute path. Links stay, because files in the hub's cache have their ``.gguf`` ending only in the link."""
     return Path(os.path.normpath(path.expanduser().absolute()))
-
-
-def first_line(error: BaseException) -> str:
-    """The message of an error as one line."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__

@@ -11,8 +11,8 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from advisor.servers.address import ServerAddress
 from ensemble.errors import MemberError
+from ensemble.servers.address import ServerAddress
 
 # Some thousand tokens with their log-probabilities have a tenth of this size.
 MAX_BYTES = 4 << 20

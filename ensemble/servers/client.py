@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from advisor.servers.address import ServerAddress
-from ensemble.errors import InputError, MemberError
-from ensemble.models.spec import first_line
+from ensemble.errors import InputError, MemberError, first_line
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     import httpx2
@@ -69,7 +68,7 @@ class ServerClient:
                 "a model behind a server needs the openai client, which is not installed; "
                 "pip install 'unite-advisor[openai]'"
             ) from None
-        from advisor.servers.transport import RestrictedClient
+        from ensemble.servers.transport import RestrictedClient
 
         # Their debug messages quote the headers of requests and answers, and so the key.
         for library in ("openai", "httpx2", "httpcore2"):
