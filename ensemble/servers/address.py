@@ -17,7 +17,7 @@ from ensemble.errors import InputError
 
 PREFIX = "openai:"
 OPTIONS = (
-    *("name", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute"),
+    *("name", "tokenizer", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute"),
     *("price_in", "price_out"),
 )
 _OPENAI = "api.openai.com"
@@ -35,6 +35,8 @@ class ServerAddress:
     Attributes:
         url: The server's URL without the endpoint: ``http://host:port/v1``.
         model: The model's name on the server.
+        tokenizer: The folder or hub id of the model's tokenizer, which a member of a token-level ensemble needs; None
+            for a model that gives whole texts only.
         key_env: The environment variable that holds the key; None for no key, or OpenAI's key for OpenAI's own host.
         revision: The user's own label for the version of the model; None where the version is not known.
         timeout: Longest time for a request, in seconds, above 0.
@@ -44,6 +46,7 @@ class ServerAddress:
 
     url: str
     model: str
+    tokenizer: str | None = None
     key_env: str | None = None
     revision: str | None = None
     timeout: float = 300.0
@@ -186,18 +189,21 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
         if key in options:
             raise InputError(f"{place}: an option is given twice")
         options[key] = value
-    key_env, revision = options.pop("key_env", None), options.pop("revision", None)
+    key_env, revision, tokenizer = (options.pop(name, None) for name in ("key_env", "revision", "tokenizer"))
     if key_env is not None and not _VARIABLE.fullmatch(key_env):
         raise InputError(
             f"{place}: key_env must be the name of the environment variable that holds the key, not the key"
         )
     if revision is not None and not revision.strip():
         raise InputError(f"{place}: revision= is empty; write a label for the version of the model, or leave it out")
+    if tokenizer is not None and not (tokenizer.strip() and tokenizer.isprintable()):
+        raise InputError(f"{place}: tokenizer= is empty or not printable; give the folder or hub id of a tokenizer")
     url, model = _address(words[0], place)
     per_minute = options.pop("requests_per_minute", None)
     address = ServerAddress(
         url,
         model,
+        tokenizer=tokenizer,
         key_env=key_env,
         revision=revision,
         timeout=_number("timeout", options.pop("timeout", "300"), place),
