@@ -103,7 +103,7 @@ def next_token(token: int, logprob: float, top: Logprobs, k: int) -> NextToken:
     if len(top) < k:
         raise InvalidAnswerError(f"has fewer than {k} log-probabilities of a token")
     top = {token: logprob, **top}
-    if not math.isfinite(top[token]):
+    if not (math.isfinite(logprob) and math.isfinite(top[token])):
         raise InvalidAnswerError("chooses a token whose probability is 0")
     # The tokens after another one would continue another text than the likeliest one.
     if top[token] < max(top.values()) - _TIE:

@@ -1,8 +1,9 @@
 """The adapter for llama.cpp's ``llama-server``: ``/completion`` with prompts as token ids.
 
 What version 0.5.0 does, found in its source and by trials: no BOS is added to ids; log-probabilities are the softmax of
-all logits before any sampler; minus infinity is the smallest number of float32. A token after which the text ends in the
-middle of a character is in ``tokens``, but its log-probabilities are left out. With speculative decoding they are too.
+all logits before any sampler; minus infinity is the smallest number of float32. A token after which the text ends in
+the middle of a character is in ``tokens``, but its log-probabilities are left out. With speculative decoding they are
+left out too.
 """
 
 from __future__ import annotations
@@ -113,10 +114,7 @@ class LlamaCppServer:
         if [place.token for place in places] == tokens and all(len(place.top) >= k for place in places):
             return places
         # One by one, because it is not clear which places are left out: two tokens in a row may be equal.
-        again = self._forced([[*context, *tokens[:n]] for n in range(len(tokens))], self._plain, k)
-        if None in again:
-            raise InvalidAnswerError("has no log-probabilities of each token")
-        tops = [place.top for place in again if place is not None]
+        tops = self._tops([[*context, *tokens[:n]] for n in range(len(tokens))], k)
         return [_Place(token, top.get(token, -math.inf), top) for token, top in zip(tokens, tops, strict=True)]
 
     def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[_Place | None]:
@@ -129,13 +127,20 @@ class LlamaCppServer:
             places.append(read[0] if read and read[0].token == index else None)
         return places
 
+    def _tops(self, contexts: Sequence[Ids], k: int) -> list[Logprobs]:
+        """The top log-probabilities after each context, whatever the likeliest token is."""
+        places = self._forced(contexts, self._plain, k)
+        if None in places:
+            raise InvalidAnswerError("has no log-probabilities of each token")
+        return [place.top for place in places if place is not None]
+
     def _logprobs(self, contexts: Sequence[Ids], index: int) -> list[float]:
         """The log-probability of an id after each context."""
         places = self._forced(contexts, index, 1) if contexts else []
         if None not in places:
             return [place.logprob for place in places if place is not None]
-        # The text of this id ends within a character, so the server leaves it out wherever it is forced.
-        tops = [place.top for place in self._forced(contexts, self._plain, self._limits.k) if place is not None]
+        # The text of this id ends in the middle of a character, so the server leaves it out where it is forced.
+        tops = self._tops(contexts, self._limits.k)
         if not all(index in top for top in tops):
             raise ServerError(
                 f"{self._client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
@@ -177,8 +182,12 @@ def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
     """Whether a forced token has the log-probability that it has among the top ones."""
     try:
         (place,) = server._forced([FIRST], index, 1)
-    except (InvalidAnswerError, ServerError):
+    except InvalidAnswerError:
         return False
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
     return place is not None and is_close(place.logprob, top[index])
 
 

@@ -2,8 +2,8 @@
 
 Written from the source of version 0.5.23, and not yet tried with a server. What it does: no BOS is added to ids;
 log-probabilities are the float32 log-softmax over all ids if the temperature is 0; values that are not finite are null
-in JSON; EOS is among the tokens. A request that would leave the context is refused, so it is cut here. There is no limit
-of ``top_logprobs_num``, but a number above the size of the vocabulary stops the server, so no large one is tried.
+in JSON; EOS is among the tokens. A request that would leave the context is refused, so it is cut here. The server does
+not limit ``top_logprobs_num``, but a number above the size of the vocabulary stops it, so no large one is tried.
 """
 
 from __future__ import annotations
