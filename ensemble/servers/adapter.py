@@ -12,15 +12,15 @@ FIRST, SECOND = tuple(range(10, 18)), tuple(range(20, 25))
 """Contexts of the probes; every vocabulary has these ids."""
 CAPS = (64, 20, 10, 5)
 """Numbers of top log-probabilities to try; vLLM's default limit is 20."""
+# Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1.
 _CLOSE = 0.5
-"""Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1."""
 _LARGEST_ID = 2**31 - 1
+# A log-probability in half precision may be this far above 0.
 _ROUNDING = 0.01
-"""A log-probability in half precision may be this far above 0."""
+# Some servers write minus infinity as the smallest number of float32, because JSON has no infinity.
 _IMPOSSIBLE = -1e30
-"""Some servers write minus infinity as the smallest number of float32, because JSON has no infinity."""
+# Largest difference of log-probabilities that a server may take for a tie.
 _TIE = 1e-3
-"""Largest difference of log-probabilities that a server may take for a tie."""
 
 
 class InvalidAnswerError(Exception):

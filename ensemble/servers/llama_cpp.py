@@ -33,15 +33,15 @@ _GREEDY = {
     **{"cache_prompt": True, "post_sampling_probs": False, "backend_sampling": False, "return_tokens": True},
     "response_fields": ["tokens", "tokens_evaluated", "stop_type", "completion_probabilities"],
 }
+# Contexts and chosen ids at a time. The server has no limits; it works through long lists.
 _CONTEXTS, _CHOSEN = 64, 128
-"""Contexts and chosen ids at a time. The server has no limits; it works through long lists."""
 _LARGEST_K = 10_000
+# Top log-probabilities in which chosen ids are looked up first.
 _USUAL_K = 500
-"""Top log-probabilities in which chosen ids are looked up first."""
+# Log-probabilities of one answer: each has 100 to 200 bytes, and the client reads up to 4 MiB.
 _VALUES = 20_000
-"""Log-probabilities of one answer: each has 100 to 200 bytes, and the client reads up to 4 MiB."""
+# Is added to a logit for sampling only: the log-probabilities are those of the logits without it.
 _FORCED = 1e9
-"""Is added to a logit for sampling only: the log-probabilities are those of the logits without it."""
 
 
 class _Place(NamedTuple):

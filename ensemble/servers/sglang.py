@@ -35,10 +35,10 @@ _GREEDY = {
     **{"temperature": 0, "top_p": 1, "min_p": 0, "min_new_tokens": 0, "ignore_eos": False},
     **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
 }
+# Contexts and chosen ids of a request; the server has no limits.
 _CONTEXTS, _CHOSEN = 256, 128
-"""Contexts and chosen ids of a request; the server has no limits."""
+# Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB.
 _VALUES = 50_000
-"""Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB."""
 
 
 class SglangServer:
