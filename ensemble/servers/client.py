@@ -31,8 +31,8 @@ _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
 
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
-"""All other questions would fail too; only this request failed; the server does not accept this question; or its answer
-is none that the API allows."""
+"""All other questions would fail too; only this request failed; the server does not accept this question; or the API
+does not allow its answer."""
 
 
 class ServerError(MemberError):
