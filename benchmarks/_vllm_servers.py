@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -144,21 +144,31 @@ def post(connection: HTTPConnection, body: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: The server refuses.
     """
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    content = answer.read()
+    content = json.dumps(body)
+    try:
+        answer = _send(connection, content)
+    except ConnectionError:
+        # Servers close connections that were idle for seconds; the next request opens another one.
+        connection.close()
+        answer = _send(connection, content)
+    content = answer.read().decode()
     if answer.status != 200:
-        raise RuntimeError(f"port {connection.port} answers {answer.status}: {content[:200]!r}")
+        raise RuntimeError(f"port {connection.port} answers {answer.status}: {content[:200]}")
     found: dict[str, Any] = json.loads(content)
     return found
 
 
-def post_all(requests: Sequence[tuple[VllmProcess, Mapping[str, Any]]], clients: int) -> int:
-    """Send requests by several clients at a time; each keeps a connection to each server.
+def _send(connection: HTTPConnection, content: str) -> HTTPResponse:
+    connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
+    return connection.getresponse()
+
+
+def post_all(requests: Mapping[VllmProcess, Sequence[Mapping[str, Any]]], clients: int) -> int:
+    """Send requests to all servers at once, by several clients that each have a connection.
 
     Args:
-        requests: The server and the body of each.
-        clients: How many.
+        requests: For each server the bodies.
+        clients: How many clients each server has.
 
     Returns:
         The tokens that were written.
@@ -166,30 +176,27 @@ def post_all(requests: Sequence[tuple[VllmProcess, Mapping[str, Any]]], clients:
     Raises:
         RuntimeError: A request failed.
     """
-    waiting: SimpleQueue[tuple[VllmProcess, Mapping[str, Any]]] = SimpleQueue()
-    for request in requests:
-        waiting.put(request)
     written: list[int] = []
 
-    def work() -> None:
-        with ExitStack() as stack:
-            connections: dict[int, HTTPConnection] = {}
+    def work(server: VllmProcess, waiting: SimpleQueue[Mapping[str, Any]]) -> None:
+        with server.connection() as connection, suppress(Empty):
             while True:
-                try:
-                    server, body = waiting.get_nowait()
-                except Empty:
-                    return
-                if server.port not in connections:
-                    connections[server.port] = stack.enter_context(server.connection())
-                written.append(int(post(connections[server.port], body)["usage"]["completion_tokens"]))
+                answer = post(connection, waiting.get_nowait())
+                written.append(int(answer["usage"]["completion_tokens"]))
 
-    threads = [threading.Thread(target=work) for _ in range(clients)]
+    threads = []
+    for server, bodies in requests.items():
+        waiting: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
+        for body in bodies:
+            waiting.put(body)
+        threads += [threading.Thread(target=work, args=(server, waiting)) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if len(written) != len(requests):
-        raise RuntimeError(f"{len(requests) - len(written)} of {len(requests)} requests failed")
+    lost = sum(map(len, requests.values())) - len(written)
+    if lost:
+        raise RuntimeError(f"{lost} requests of direct clients failed")
     return sum(written)
 
 
