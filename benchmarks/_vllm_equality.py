@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from benchmarks._decoding import BATCH, K
 from benchmarks._measure import Figure
@@ -13,6 +12,7 @@ from benchmarks._vllm_servers import MODELS, VllmProcess, serving
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.distributed.server_member import ServerMember
 
 THIRD, FOURTH = "terse-neox", "terse-olmo"
 TOKENS = 64
@@ -27,7 +27,7 @@ class Requests:
     """How many requests the members of an ensemble have sent since this was made."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self._counts: list[Any] = [counts for one in ensemble.members if (counts := getattr(one, "counts", None))]
+        self._counts = [member.counts for member in ensemble.members if isinstance(member, ServerMember)]
         self._all, self._second = self._now()
 
     @property

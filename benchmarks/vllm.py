@@ -29,7 +29,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
-from benchmarks._decoding import BATCH, Work, by_ensemble
+from benchmarks._decoding import BATCH
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import demo_prompts
 from benchmarks._plans import plain_plan
@@ -37,9 +37,9 @@ from benchmarks._proxies import delayed, recorded
 from benchmarks._vllm_environment import executable
 from benchmarks._vllm_equality import PLAIN, TOKENS, Requests, equality, generations, local, remote
 from benchmarks._vllm_servers import VllmProcess, post, post_all, serving
+from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import UniteError
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 PAIR = ("terse-llama", "terse-mistral")
 CLIENTS = 64
@@ -120,16 +120,16 @@ def equal(servers: Sequence[VllmProcess], size: Size, _timer: Timer) -> list[Fig
 
 def cost(servers: Sequence[VllmProcess], size: Size, timer: Timer) -> list[Figure]:
     """The time of a token against vLLM with the primary alone, and requests."""
-    ensemble, primary = remote(servers), servers[0]
-    work = Work(demo_prompts(max(BATCH, size.texts)), size.alone, TOKENS)
-    one, batch = (by_ensemble(ensemble, work, batch=texts, draft=MAX_DRAFT_TOKENS) for texts in (1, BATCH))
+    ensemble, primary, texts = remote(servers), servers[0], demo_prompts(size.texts)
+    few = texts[: size.alone]
+    one, batch = partial(_written, ensemble, few, Batch(1)), partial(_written, ensemble, texts, Batch(BATCH))
     times = timer(
         {
-            "alone 1": partial(_alone, primary, work.prompts[: work.alone], 1),
-            "plain 1": by_ensemble(ensemble, work, batch=1),
+            "alone 1": partial(_alone, primary, few, 1),
+            "plain 1": partial(_written, ensemble, few, PLAIN),
             "drafted 1": one,
-            f"alone {BATCH}": partial(_alone, primary, work.prompts, BATCH),
-            f"plain {BATCH}": by_ensemble(ensemble, work, batch=BATCH),
+            f"alone {BATCH}": partial(_alone, primary, texts, BATCH),
+            f"plain {BATCH}": partial(_written, ensemble, texts, Batch(BATCH, 0)),
             f"drafted {BATCH}": batch,
         }
     )
@@ -153,6 +153,11 @@ def cost(servers: Sequence[VllmProcess], size: Size, timer: Timer) -> list[Figur
     ]
 
 
+def _written(ensemble: Ensemble, prompts: Sequence[str], batch: Batch) -> int:
+    """Let an ensemble write; returns its tokens, EOS included."""
+    return sum(one.counts.steps for one in generations(ensemble, prompts, Settings(TOKENS), batch))
+
+
 def _alone(server: VllmProcess, prompts: Sequence[str], texts: int) -> int:
     """Let a server write, so many texts in a request; returns its tokens."""
     written = 0
@@ -166,12 +171,12 @@ def _alone(server: VllmProcess, prompts: Sequence[str], texts: int) -> int:
 
 def delay(servers: Sequence[VllmProcess], size: Size, timer: Timer) -> list[Figure]:
     """Drafts where the servers are far away."""
-    work = Work(demo_prompts(BATCH), min(size.alone, 8), TOKENS)
+    few = demo_prompts(size.alone)
     with ExitStack() as stack:
         ports = [stack.enter_context(delayed(server.port, ROUND_TRIP_S / 2)) for server in servers]
         ensemble = remote(servers, ports)
-        plain = by_ensemble(ensemble, work, batch=1)
-        times = timer({"plain": plain, "drafted": by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS)})
+        ways = {"plain": PLAIN, "drafted": Batch(1)}
+        times = timer({name: partial(_written, ensemble, few, batch) for name, batch in ways.items()})
     note = f"one text at a time, {1000 * ROUND_TRIP_S:.0f} ms added to each round trip"
     return [
         ratio("delayed_over_plain", times["drafted"], times["plain"], limit="at most 0.4", note=note),
