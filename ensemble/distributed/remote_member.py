@@ -102,6 +102,7 @@ class RemoteRunner:
 
     def admit(self, prompts: Sequence[Ids]) -> RemoteRows:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.admit`."""
+        # A new list: the logits of rows that were fed before refer to the old one until the server has answered.
         self._rows = [*self._rows, *map(list, prompts)]
         return self._after(prompts)
 
