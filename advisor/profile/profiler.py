@@ -181,7 +181,9 @@ class Profiler:
         key = self._key(members, decoding)
         if len(members) == 1 and isinstance(identity, ServerIdentity):
             answer, spec = ServerAnswerer(name, identity.address, chat=identity.chat).answer, None
+            server = identity.address.url
         else:
+            server = ""
             models = tuple(map(self.model, members))
             spec = replace(decoding or self._decoding(None, None), members=models)
             answer = partial(answers, name, partial(self._load, spec))
@@ -195,6 +197,7 @@ class Profiler:
             progress=self._progress,
             stage=f"{stage or name} on {task.split}",
             spec=spec,
+            server=server,
             resources=[self._candidates[member].resources for member in members],
         )
 

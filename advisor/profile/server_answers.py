@@ -1,14 +1,16 @@
 """A server's responses to the questions of a task, with several requests at a time.
 
-A question that fails is sent once more, after all others. After several failures in a row the server is given up.
+A question that fails is sent once more, after all others. After several failures in a row the server is given up. Where
+a provider answers that it accepts no more requests now, fewer are sent at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.config import InferenceConfig
@@ -21,6 +23,8 @@ from ensemble.servers.client import ServerClient, ServerError
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""
+_TOO_MANY = 429
+"""HTTP status of a server that accepts no more requests now."""
 
 Ask = Callable[[Example], Response]
 
@@ -41,7 +45,7 @@ class ServerAnswerer:
 
     def answer(
         self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
-    ) -> Iterator[tuple[int, Response]]:
+    ) -> Generator[tuple[int, Response], None, None]:
         """Answer questions; see :data:`advisor.profile.job.AnswerFunction`."""
         if task.metric == "choice" and self._chat:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
@@ -81,6 +85,8 @@ class ServerAnswerer:
                     # The time since the last response, not that of the request: several requests run at a time.
                     response, last = replace(result, seconds=now - last), now
                     answered, failures_in_a_row = answered + 1, 0
+                elif result.status == _TOO_MANY and workers.shrink(n):
+                    continue
                 else:
                     # A server that has answered other questions may refuse one that is too long for it.
                     failures_in_a_row += result.failure != "refused" or not answered
@@ -99,12 +105,13 @@ class ServerAnswerer:
 
 
 class _Workers:
-    """Threads that send the questions."""
+    """Threads that send the questions, each one after the other."""
 
     def __init__(self, questions: Mapping[int, Example], ask: Ask, threads: int) -> None:
         self._questions, self._ask, self._threads = questions, ask, threads
         self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[int, Response | Exception]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[int, float, Response | Exception]] = queue.SimpleQueue()
+        self._begun, self._shrunk = 0.0, 0.0
         for n in questions:
             self.add(n)
         # Daemon threads, not an executor: Python would wait for an executor's threads at its exit, and a request can
@@ -118,25 +125,41 @@ class _Workers:
 
     def next_result(self) -> tuple[int, Response | ServerError]:
         """Wait for the next question that is answered or failed."""
-        n, result = self._results.get()
+        n, self._begun, result = self._results.get()
         if isinstance(result, (Response, ServerError)):
             return n, result
         raise result
 
+    def shrink(self, n: int) -> bool:
+        """Send question n again, the last one that was returned, and half as many at a time; False if one is sent."""
+        # What was sent before the last change says nothing of the present number.
+        if self._begun >= self._shrunk:
+            if self._threads == 1:
+                return False
+            ended = self._threads // 2
+            self._threads, self._shrunk = self._threads - ended, time.monotonic()
+            self._end(ended)
+        self.add(n)
+        return True
+
     def stop(self) -> None:
         """Send no more questions."""
-        try:
+        self._end(self._threads)
+
+    def _end(self, threads: int) -> None:
+        """End some threads, before they take another question."""
+        # Each thread takes one end mark from the queue and ends. The marks go before the questions that wait.
+        waiting: list[int | None] = []
+        with contextlib.suppress(queue.Empty):
             while True:
-                self._waiting.get_nowait()
-        except queue.Empty:
-            pass
-        # One end mark for each thread, because each takes one from the queue and ends.
-        for _ in range(self._threads):
-            self._waiting.put(None)
+                waiting.append(self._waiting.get_nowait())
+        for n in (*[None] * threads, *waiting):
+            self._waiting.put(n)
 
     def _work(self) -> None:
         while (n := self._waiting.get()) is not None:
+            begun = time.monotonic()
             try:
-                self._results.put((n, self._ask(self._questions[n])))
+                self._results.put((n, begun, self._ask(self._questions[n])))
             except Exception as error:  # noqa: BLE001  # raised again by next_result, in the thread that waits for it
-                self._results.put((n, error))
+                self._results.put((n, begun, error))

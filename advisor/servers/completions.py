@@ -17,13 +17,15 @@ NO_LOGPROBS = (
 )
 # Some servers accept no more stop strings. Responses are cut at all of them here.
 _MAX_STOPS = 4
+# The defaults of some servers come from the model's generation_config.json. A member decodes without penalties.
+_NO_PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
 # Characters; the longest tokens in vocabularies are rows of some hundred spaces or dashes.
 _MAX_TOKEN_LENGTH = 1000
 
 
 def generate(
     server: ServerClient,
-    prompt: str | Sequence[Mapping[str, str]],
+    prompt: str | Sequence[Mapping[str, str]] | Sequence[int],
     stop: tuple[str, ...],
     max_new_tokens: int,
     *,
@@ -37,7 +39,7 @@ def generate(
     Args:
         server: The server.
         prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
-            the messages of a conversation.
+            the messages of a conversation. Token ids go to ``/completions`` as they are, and no penalties apply.
         stop: The response ends before the first of these.
         max_new_tokens: Longest response, in tokens.
         temperature: 0 for greedy decoding, else the temperature of the draws.
@@ -59,8 +61,10 @@ def generate(
         body["stop"] = list(stop[:_MAX_STOPS])
     if temperature:
         body |= {"seed": seed, "top_p": top_p}
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    body |= {"messages": messages} if chat else {"prompt": prompt}
+    if chat:
+        body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    else:
+        body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
     answer = server.post(path, body)
     choice = _first_choice(server, path, answer)
     message = choice.get("message") if chat else choice

@@ -37,6 +37,8 @@ class RestrictedClient(httpx2.Client):
             timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
             # A redirect would send the prompts and the key to a host that the user did not name.
             follow_redirects=False,
+            # By default only 20 connections are kept, so that with more requests at a time most would open a new one.
+            limits=httpx2.Limits(max_keepalive_connections=address.concurrency),
             event_hooks={"request": [self._on_request], "response": [self._on_response]},
         )
         self._address, self._key = address, key
