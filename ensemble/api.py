@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.sequences import Generation
@@ -16,14 +18,15 @@ from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import PromptDecoder, SpanMethod
-from ensemble.models.member import Member, Prompt
+from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.spec import ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.spec import CHAT_TEMPLATES, ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.scorer import ChoiceScore, Scorer
+from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.step.means import Weights, normalised, with_consistency
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import load_or_build
@@ -65,14 +68,14 @@ class Ensemble:
         self.options = with_consistency(weights, options)
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
-        ).to(members[0].device)
+        ).to(step_device(members))
         setup = Setup(self.members, self._joint, k, self.weights)
         self._made: TokenRule | SpanMethod = get_module(method).make(setup, settings)
 
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
         cls,
-        models: Sequence[str | Path | Checkpoint] | str | Path,
+        models: Sequence[str | Path | Checkpoint | ServerAddress] | str | Path,
         *,
         method: str | None = None,
         k: int | None = None,
@@ -85,9 +88,13 @@ class Ensemble:
         cache_dir: Path | None = None,
         trust_remote_code: bool = False,
         check_files: bool = True,
+        allow_servers: Sequence[str] = (),
         **options: object,
     ) -> Ensemble:
         """Load models from folders or the hub; see :class:`Ensemble` and :func:`ensemble.models.load.load_member`.
+
+        A model may also be behind a server: ``openai:http://127.0.0.1:8000/v1#NAME tokenizer=FOLDER_OR_ID``, with the
+        options of a pool file's line.
 
         Everything is checked before the first weights are read.
 
@@ -105,6 +112,7 @@ class Ensemble:
             cache_dir: See :class:`Ensemble`.
             trust_remote_code: For a saved ensemble: whether its members may run the code in their repositories.
             check_files: For a saved ensemble: whether to check that the files of local members are unchanged.
+            allow_servers: For a saved ensemble: the URLs of the servers that may be sent the prompts.
             options: The method's settings.
 
         Raises:
@@ -113,19 +121,18 @@ class Ensemble:
         """
         options = with_consistency(weights, options)
         if isinstance(models, str | Path):
-            spec = read_saved(models, trust_remote_code=trust_remote_code, check_files=check_files)
-        else:
-            checkpoints = [model if isinstance(model, Checkpoint) else Checkpoint(str(model)) for model in models]
-            spec = EnsembleSpec(
-                tuple(ModelSpec(each, each.name, dtype="float32", chat_template="never") for each in checkpoints)
+            spec = read_saved(
+                models, trust_remote_code=trust_remote_code, check_files=check_files, allow_servers=allow_servers
             )
+        else:
+            spec = EnsembleSpec(tuple(map(_spec_of, models)))
         spec = spec.with_loading(dtype=dtype, chat_template=chat_template, quantization=quantization).with_decoding(
             method=method, k=k, weights=None if isinstance(weights, str) else weights, options=options
         )
         _check_shape(len(spec.members), spec.method, spec.k)
         normalised(spec.weights, len(spec.members))
         make_options(spec.method, spec.options)
-        check_engine(engine, spec.method)
+        check_engine(engine, spec.method, spec.members)
         specs = _on_devices(spec.members, device)
         # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs, engine)
@@ -338,6 +345,19 @@ class Ensemble:
             draws[ids] += 1
             decoder.add(number, prompt, settings, draws[ids])
         return decoder
+
+
+def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
+    """A model as its user wrote it: a checkpoint, a path or id, or a server's address with its options."""
+    if isinstance(model, str) and model.startswith(PREFIX):
+        address, options = read_server_line(shlex.split(model), "models")
+        address.check_key_name((), "models")
+        template = options.get("chat_template", "never")
+        if template not in CHAT_TEMPLATES:
+            raise InputError(f"models: chat_template={template}: not one of {', '.join(CHAT_TEMPLATES)}")
+        return ModelSpec(address, options.get("name", address.name), chat_template=cast(ChatTemplate, template))
+    checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
+    return ModelSpec(checkpoint, checkpoint.name, dtype="float32", chat_template="never")
 
 
 def _check_shape(members: int, method: str, k: int) -> None:

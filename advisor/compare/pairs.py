@@ -237,7 +237,7 @@ class ModelMeasurer:
             if self._profiler.is_remote(name):
                 continue  # only its server has the tokenizer
             try:
-                checkpoint = self._profiler.model(name).checkpoint
+                checkpoint = self._profiler.model(name).weights
                 config = check(checkpoint)
                 rows = config.get_text_config().vocab_size
                 # transformers takes some tokenizers' parts from the model's type, whatever their files say.

@@ -204,8 +204,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         members = [
             {
                 "name": model.name,
-                "path_or_id": model.checkpoint.location,
-                "revision": model.checkpoint.revision,
+                "path_or_id": model.weights.location,
+                "revision": model.weights.revision,
                 "dtype": str(member.local.model.dtype).removeprefix("torch."),
                 "device": str(member.device),
             }

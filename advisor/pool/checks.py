@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from advisor.pool.pool_file import PoolEntry
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
-from ensemble.models.check import check
+from ensemble.models.check import check, check_tokenizer
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import Checkpoint, ModelSpec, tokenizer_of
 from ensemble.servers.address import ServerAddress
 
 
@@ -49,6 +49,9 @@ def check_models(models: Sequence[ModelSpec]) -> None:
         InputError: A model cannot be loaded.
     """
     for model in models:
+        if isinstance(model.checkpoint, ServerAddress):
+            check_tokenizer(tokenizer_of(model.checkpoint, model.name))
+            continue
         _check_device("--device", model.device)
         _check_checkpoint(model.checkpoint)
 

@@ -22,6 +22,7 @@ from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card
+from ensemble.servers.address import ServerAddress
 from reports.read import result as run_result
 from reports.read.fields import Fields
 from reports.sections.card import evidence
@@ -88,6 +89,8 @@ def _pinned(member: ModelSpec, source: Mapping[str, Any] | None) -> ModelSpec:
         member: The member.
         source: What the run knows of it; None for a model of a pool file.
     """
+    if isinstance(member.checkpoint, ServerAddress):
+        return member
     checkpoint = member.checkpoint
     if not checkpoint.is_local:
         # The run has the commit; a pool file may have a branch, which moves.

@@ -46,7 +46,7 @@ def load_ensemble(
 def _load(model: ModelSpec) -> Member:
     from ensemble.models.load import load_member
 
-    if model.checkpoint.gguf is not None:
+    if model.weights.gguf is not None:
         _hush_gguf()
     return load_member(model)
 

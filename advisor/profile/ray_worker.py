@@ -76,7 +76,7 @@ def pack(job: Job, needs: Sequence[Resources], questions: Mapping[int, Example],
     if job.spec is None:
         raise TypeError(f"{job.name}: a server answers this job, so no worker can run it")
     models = tuple(
-        replace(model, checkpoint=model.checkpoint.absolute, device=device)
+        replace(model, checkpoint=model.weights.absolute, device=device)
         for model, device in zip(job.spec.members, devices(needs), strict=True)
     )
     return job.name, replace(job.spec, members=models), bare, task, job.inference, cache_dir.absolute()

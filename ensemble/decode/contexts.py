@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 
 from ensemble.decode.sequences import Sequence, read_on
-from ensemble.models.member import Member
+from ensemble.models.member import Member, step_device
 from ensemble.runtime.draft import Drafter
 from ensemble.runtime.logits import Logits, concat
 from ensemble.vocabulary.retokenize import Continuation
@@ -23,14 +23,14 @@ class Contexts:
 
     Attributes:
         sequences: The sequences, in the order of the runners' rows.
-        logits: For each member that ran, the next-token logits [sequences, V_i]; after :meth:`draft`, those of the only
-            sequence at several places [places, V_i]. Tensors are on the primary's device.
+        logits: For each member that ran, the next-token logits [sequences, V_i]; after :meth:`draft`, those at several
+            places of each sequence [places, V_i], sequence by sequence. Tensors are on the device of the steps.
     """
 
     def __init__(self, members: abc.Sequence[Member], *, waiting: bool = False) -> None:
         self._members = members
         self._runners = [member.runner() for member in members]
-        self._device = members[0].device
+        self._device = step_device(members)
         # Only the first runners are fed at every step; the others wait for `run_waiting`.
         self._running = 1 if waiting else len(members)
         self.sequences: list[Sequence] = []
@@ -65,44 +65,64 @@ class Contexts:
         self.logits = [*self.logits, *(logits.to(self._device) for logits in new)]
         return self.logits
 
-    def draft(self, sequence: Sequence, drafter: Drafter, max_tokens: int) -> Draft:
-        """Run the only sequence (or begin it if no sequence runs yet): the primary drafts, the others read the draft.
+    def draft(self, new: abc.Sequence[Sequence], drafter: Drafter, max_tokens: abc.Sequence[int]) -> list[Draft]:
+        """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
 
-        The others' logits at a place of the draft are valid if ``C_i`` of the text up to there is a prefix of what
-        they read. The draft is cut before the first place where that does not hold.
+        A member that reads rows gives logits at a place of a draft if ``C_i`` of the text up to there is a prefix of
+        what it read. Each draft is cut before the first place where that does not hold.
 
         Args:
-            sequence: The sequence.
-            drafter: Chooses the tokens of the draft.
-            max_tokens: The largest number of drafted tokens.
+            new: The sequences to append.
+            drafter: Chooses the tokens of the drafts.
+            max_tokens: For each sequence, the new ones last, the largest number of drafted tokens.
 
         Returns:
-            The draft. ``logits`` are those after the text and after each drafted token.
+            The draft of each sequence. ``logits`` are those after its text and after each drafted token.
         """
-        if self.sequences:
-            keep, new = sequence.change(0, sequence.tokens)
-        else:
-            self.sequences = [sequence]
-            keep, new = 0, sequence.prompts[0]
+        running = len(self.sequences)
+        self.sequences += new
         primary, *others = self._members
+        changes = [self._change(0, n, sequence.tokens, running) for n, sequence in enumerate(self.sequences)]
         # A model with learned positions fails beyond its context, so a draft must end before it.
-        limit = primary.most_tokens(sequence.prompts[0])
-        room = max_tokens if limit is None else min(max_tokens, limit - keep - len(new))
-        drafted, own_logits = self._runners[0].draft(keep, new, drafter, room)
-        # The runner holds the whole draft, also the part that the ensemble rejects; the next step rolls that part back.
-        sequence.hold(0, sequence.tokens + drafted, len(drafted))
-        # The readers at each place: after the text, and after each drafted token.
+        rooms = [
+            most if (limit := primary.most_tokens(sequence.prompts[0])) is None else min(most, limit - keep - len(ids))
+            for sequence, most, (keep, ids) in zip(self.sequences, max_tokens, changes, strict=True)
+        ]
+        keeps, ids = zip(*changes, strict=True)
+        drafts, own_logits = self._runners[0].draft(keeps, ids, drafter, rooms)
+        # The runner holds the whole drafts, also what the ensemble rejects; the next step rolls that back.
+        for sequence, tokens in zip(self.sequences, drafts, strict=True):
+            sequence.hold(0, sequence.tokens + tokens, len(tokens))
+        readers = [self._read_on(sequence, tokens) for sequence, tokens in zip(self.sequences, drafts, strict=True)]
+        read = [
+            self._check(n, [[place[n - 1].ids for place in each] for each in readers], running)
+            for n in range(1, len(others) + 1)
+        ]
+        # A member that reads fewer places limits them all, since a step needs every member's logits.
+        places = [min(counts) for counts in zip(map(len, readers), *(counts for counts, _ in read), strict=True)]
+        all_logits = [(own_logits, [len(tokens) + 1 for tokens in drafts]), *((each, counts) for counts, each in read)]
+        self.logits = [_first_places(each, counts, places).to(self._device) for each, counts in all_logits]
+        return [
+            list(zip(tokens, each[1:count], strict=False))
+            for tokens, each, count in zip(drafts, readers, places, strict=True)
+        ]
+
+    def _read_on(self, sequence: Sequence, tokens: abc.Sequence[int]) -> list[list[Continuation]]:
+        """The other members' readers after a sequence's text, and after each drafted token that fits all contexts."""
         readers = [sequence.readers]
-        for token in drafted:
-            ahead = read_on(readers[-1], primary.vocabulary.token_bytes(token) or b"")
+        for token in tokens:
+            ahead = read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b"")
             if not sequence.fits(self._members, len(readers), ahead):
                 break
             readers.append(ahead)
-        other_logits = [self._check(n, [place[n - 1].ids for place in readers]) for n in range(1, len(others) + 1)]
-        # A member that reads fewer places limits them all, since a step needs every member's logits.
-        places = min([len(readers), *(len(logits) for logits in other_logits)])
-        self.logits = [logits[:places].to(self._device) for logits in (own_logits, *other_logits)]
-        return list(zip(drafted, readers[1:places], strict=False))
+        return readers
+
+    def _change(
+        self, member: int, n: int, ids: list[int], running: int, at_most: int | None = None
+    ) -> tuple[int, list[int]]:
+        """How a member's row of sequence ``n`` becomes its prompt and ``ids``: tokens to keep, and tokens to feed."""
+        sequence = self.sequences[n]
+        return sequence.change(member, ids, at_most) if n < running else (0, sequence.start(member, ids))
 
     def _feed(self, member: int, sequences: abc.Sequence[Sequence]) -> Logits:
         changes = [sequence.change(member, sequence.ids(member)) for sequence in sequences]
@@ -118,24 +138,38 @@ class Contexts:
             parts.append(runner.admit([sequence.start(member, sequence.ids(member)) for sequence in fresh]))
         return parts[0] if len(parts) == 1 else concat(*parts)
 
-    def _check(self, member: int, states: list[list[int]]) -> Logits:
-        """A member's logits [places, V] along a draft, as far as one row gives them.
+    def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
+        """A member's logits along the drafts, as far as its rows give them.
 
         Args:
             member: Its number.
-            states: The text in its ids, at each place of the draft.
+            states: For each sequence, the text in the member's ids, at each place of the draft.
+            running: Sequences that have a row already.
+
+        Returns:
+            The places read of each sequence, and the logits, sequence by sequence.
         """
-        (sequence,) = self.sequences
-        # The row to read is the state that begins with the most states before it.
-        final = max(range(len(states)), key=lambda n: _prefixes(states, n))
-        places = _prefixes(states, final)
-        prompt, runner = sequence.prompts[member], self._runners[member]
-        if runner.row_count:
+        runner = self._runners[member]
+        changes, contexts = [], []
+        for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
+            # The row to read is the state that begins with the most states before it.
+            final = (
+                max(range(len(own)), key=lambda n, own=own: _prefixes(own, n)) if runner.reads_rows else len(own) - 1
+            )
+            places = _prefixes(own, final) if runner.reads_rows else len(own)
+            contexts.append([[*sequence.prompts[member], *ids] for ids in own[:places]])
             # The text's last id is fed in any case: the logits after it are those of the first place.
-            keep, new = sequence.change(member, states[final], at_most=len(states[0]) - 1)
-        else:
-            keep, new = 0, sequence.start(member, states[final])
-        return runner.read(keep, new, [len(prompt) + len(ids) - 1 for ids in states[:places]])
+            changes.append(self._change(member, n, own[final], running, at_most=len(own[0]) - 1))
+        keeps, new = zip(*changes, strict=True)
+        return list(map(len, contexts)), runner.read(keeps, new, contexts)
+
+
+def _first_places(logits: Logits, counts: abc.Sequence[int], places: abc.Sequence[int]) -> Logits:
+    """The first ``places`` of each sequence's ``counts`` rows of logits."""
+    if list(counts) == list(places):
+        return logits
+    starts = [sum(counts[:n]) for n in range(len(counts))]
+    return logits[[start + place for start, count in zip(starts, places, strict=True) for place in range(count)]]
 
 
 def fill_gaps(kept: abc.Sequence[int]) -> list[int]:

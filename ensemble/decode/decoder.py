@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import abc, deque
 
 import torch
 
-from ensemble.decode.contexts import Contexts, fill_gaps
+from ensemble.decode.contexts import Contexts, Draft, fill_gaps
 from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError, PromptTooLongError
 from ensemble.models.member import Member
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafter, PacedDrafter
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
@@ -41,7 +42,9 @@ class Decoder:
         # With a gate on the primary's logits, the other members run only where it opens.
         self._others_wait = rule.needs_others is not None
         self._contexts = Contexts(members, waiting=self._others_wait)
-        self._drafter = Drafter(joint.members[0], self._batch.draft)
+        self._is_here = all(member.is_here for member in members)
+        kind = Drafter if self._is_here else PacedDrafter
+        self._drafter = kind(joint.members[0], self._batch.draft)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
         """Add a prompt; it waits for a place in the batch.
@@ -142,34 +145,65 @@ class Decoder:
 
     @property
     def _can_draft(self) -> bool:
-        """Whether to draft: a single greedy sequence, whose passes are far from filling the device."""
+        """Whether to draft: greedy sequences whose passes are far from filling the device."""
         # Where the others wait for a gate, the primary writes ahead anyway.
         if self._batch.draft == 0 or self._others_wait or len(self._members) == 1:
             return False
-        unfinished = [*self._contexts.sequences, *self._waiting]
-        # Several rows fill the device already, and their drafts would differ in length.
-        if len(unfinished) > 1 and self._batch.size > 1:
+        unfinished = [*self._contexts.sequences, *itertools.islice(self._waiting, self._batch.size)]
+        # Several rows fill a device already, and their drafts differ in length. But a request to another machine takes
+        # about the same time for one token and for several.
+        if self._is_here and len(unfinished) > 1 and self._batch.size > 1:
             return False
         # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
-        return unfinished[0].settings.temperature == 0
+        return all(sequence.settings.temperature == 0 for sequence in unfinished)
 
     def _draft_and_check(self) -> None:
-        """Emit tokens at the end of the text and along the primary's draft, until the ensemble chooses another one."""
-        sequence = self._contexts.sequences[0] if self._contexts.sequences else self._waiting.popleft()
+        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one."""
+        start = time.perf_counter()
+        running = len(self._contexts.sequences)
+        new = [self._waiting.popleft() for _ in range(self._room(running))]
+        sequences = [*self._contexts.sequences, *new]
         # The step emits one more token than it drafts.
-        room = sequence.settings.max_new_tokens - len(sequence.tokens) - 1
-        draft = self._contexts.draft(sequence, self._drafter, min(self._drafter.max_tokens, room))
-        # One draw serves all places: drafted texts are greedy, and greedy draws take no random number.
-        draws = [sequence.draw()] * (len(draft) + 1)
-        appends_only = self._appends_only([sequence.readers, *(readers for _, readers in draft)])
-        for place, token in enumerate(self._sample(self._contexts.logits, draws, appends_only)):
+        rooms = [sequence.settings.max_new_tokens - len(sequence.tokens) - 1 for sequence in sequences]
+        wanted = [min(self._drafter.max_tokens, room) for room in rooms]
+        drafts = self._contexts.draft(new, self._drafter, wanted)
+        # One draw serves all places of a text: drafted texts are greedy, and greedy draws take no random number.
+        draws = [
+            draw for each, draft in zip(sequences, drafts, strict=True) for draw in [each.draw()] * (len(draft) + 1)
+        ]
+        readers = [
+            readers
+            for sequence, draft in zip(sequences, drafts, strict=True)
+            for readers in (sequence.readers, *(ahead for _, ahead in draft))
+        ]
+        sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers))
+        row = 0
+        for sequence, draft, most in zip(sequences, drafts, wanted, strict=True):
+            accepted = self._accept(sequence, draft, sampled[row : row + len(draft) + 1], row)
+            row += len(draft) + 1
+            # The end of a text says nothing about how often the others agree.
+            if most and not sequence.finish_reason:
+                self._drafter.adapt(most, len(draft), accepted)
+        self._drafter.pace(time.perf_counter() - start)
+
+    def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
+        """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
+
+        Args:
+            sequence: The sequence.
+            draft: Its draft.
+            sampled: What was sampled after its text and after each drafted token.
+            row: The row of the logits of the first of these.
+
+        Returns:
+            How many tokens of the draft were emitted.
+        """
+        for place, token in enumerate(sampled):
             drafted, readers = draft[place] if place < len(draft) else (None, None)
-            self._emit(sequence, token, place, readers if token.token == drafted else None)
+            self._emit(sequence, token, row + place, readers if token.token == drafted else None)
             if sequence.finish_reason or token.token != drafted:
                 break
-        # The end of a text says nothing about how often the others agree.
-        if draft and not sequence.finish_reason:
-            self._drafter.adapt(len(draft), place)
+        return place
 
     def _finish(self) -> list[tuple[int, Generation | MemberError]]:
         """Remove the finished sequences from the batch."""

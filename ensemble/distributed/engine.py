@@ -1,4 +1,4 @@
-"""Where members run: in this process, or on the nodes of a Ray cluster."""
+"""Where members run: in this process, on the nodes of a Ray cluster, or behind servers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ from typing import Literal, get_args
 
 from ensemble.errors import InputError
 from ensemble.methods import check_distributed
-from ensemble.models.check import check
+from ensemble.models.check import check, check_tokenizer
 from ensemble.models.hub import check_on_hub
 from ensemble.models.load import load_member, parse_device
 from ensemble.models.member import Member
-from ensemble.models.spec import ModelSpec
+from ensemble.models.spec import ModelSpec, tokenizer_of
+from ensemble.servers.address import ServerAddress
 
 Engine = Literal["local", "ray"]
 """``local``: in this process. ``ray``: each member on a node of the Ray cluster that this process has joined."""
 
 
-def check_engine(engine: Engine, method: str) -> None:
+def check_engine(engine: Engine, method: str, specs: Sequence[ModelSpec] = ()) -> None:
     """Make sure that an engine exists and can run a method, before anything is loaded.
+
+    Args:
+        engine: Where the models run that are not behind servers.
+        method: The method.
+        specs: The models.
 
     Raises:
         InputError: The engine is unknown, or the method needs its members in this process.
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Engine))}")
-    if engine == "ray":
+    if engine == "ray" or any(isinstance(spec.checkpoint, ServerAddress) for spec in specs):
         check_distributed(method)
 
 
@@ -36,10 +42,15 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
         InputError: A device, a folder or an id cannot be used.
     """
     for spec in specs:
+        checkpoint = spec.checkpoint
+        if isinstance(checkpoint, ServerAddress):
+            checkpoint = tokenizer_of(checkpoint, spec.name)
+            check_tokenizer(checkpoint)
+            continue
         # Asked first: without network, transformers would retry for half a minute for each file.
-        if not spec.checkpoint.is_local:
-            check_on_hub(spec.checkpoint)
-        check(spec.checkpoint)
+        if not checkpoint.is_local:
+            check_on_hub(checkpoint)
+        check(checkpoint)
         # The devices of a cluster are on other machines.
         if engine == "local":
             parse_device(spec.device)
@@ -52,8 +63,18 @@ def load_members(specs: Sequence[ModelSpec], engine: Engine) -> Sequence[Member]
         InputError: A spec cannot be used, or this process has not joined a cluster.
         MemberError: A member failed while it was loaded.
     """
-    if engine == "local":
-        return [load_member(spec) for spec in specs]
-    from ensemble.distributed.ray_member import start_members
+    loaded: dict[int, Member] = {}
+    servers = {n: spec for n, spec in enumerate(specs) if isinstance(spec.checkpoint, ServerAddress)}
+    # First, because a server that is not there is found at once, and loading takes minutes.
+    for n, spec in servers.items():
+        from ensemble.distributed.server_member import load_server_member
 
-    return start_members(specs)
+        loaded[n] = load_server_member(spec)
+    others = {n: spec for n, spec in enumerate(specs) if n not in servers}
+    if engine == "local":
+        loaded |= {n: load_member(spec) for n, spec in others.items()}
+    elif others:
+        from ensemble.distributed.ray_member import start_members
+
+        loaded |= dict(zip(others, start_members(list(others.values())), strict=True))
+    return [loaded[n] for n in range(len(specs))]

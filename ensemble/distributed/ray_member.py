@@ -95,7 +95,7 @@ def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, res
         # "soft" lets Ray restart the worker on another node if this one dies.
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
     # A worker has another working directory, so relative paths would not be found.
-    spec = replace(spec, checkpoint=spec.checkpoint.absolute)
+    spec = replace(spec, checkpoint=spec.weights.absolute)
     return WorkerClient(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), restarts)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.runtime.logits import Logits, RemoteLogits, are_remote, whole
+from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.step import means as mixing
 from ensemble.step.distribution import Distribution, candidate_logits, is_certain
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
@@ -118,11 +117,12 @@ def union(
         winner: Whether only the likeliest entry is needed. Then logits on other nodes that cannot change it are not
             fetched, and the probabilities are approximate.
     """
-    local = None
-    if not are_remote(logits):
-        local = [candidate_logits(z, tables) for z, tables in zip(whole(logits), joint.members, strict=True)]
-    remote = cast("Sequence[RemoteLogits]", logits)
-    largest = [z.top(k) for z in remote] if local is None else top_k(local, k)
+    held = [
+        candidate_logits(z, tables) if isinstance(z, Tensor) else z
+        for z, tables in zip(logits, joint.members, strict=True)
+    ]
+    remote = are_remote(held)
+    largest = _tops(held, k) if remote else top_k(whole(held), k)
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
     wanted = torch.cat(tops, dim=1)
@@ -135,12 +135,12 @@ def union(
     places = [tables.place_of.take(entries) for tables in joint.members]
     penalty = torch.stack([tables.penalty_of.take(entries) for tables in joint.members])
     ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
-    if local is None:
+    if remote:
         # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
         counts = (penalty == 0) & ~absent
-        on_union = _fetch(remote, places, counts, ids != NONE, weights if winner else None)
+        on_union = _fetch(held, places, counts, ids != NONE, weights if winner else None)
     else:
-        on_union = torch.stack([z.gather(1, place) for z, place in zip(local, places, strict=True)])
+        on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(held), places, strict=True)])
     on_union.add_(penalty)
     if also is not None:
         # Scored entries can be so unlikely that their probability is 0 in float32.
@@ -151,10 +151,20 @@ def union(
     return Distribution(entries, ~absent, ids, members, mean, split)
 
 
+def _tops(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:
+    """:func:`top_k` where some members are elsewhere."""
+    return [top_k([z], k)[0] if isinstance(z, Tensor) else z.top(k) for z in logits]
+
+
+def _known(z: Logits, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """A member's logits [B, U] at some ids, and which of them are exact; the others are upper limits."""
+    return (z.gather(1, ids), torch.ones_like(ids, dtype=torch.bool)) if isinstance(z, Tensor) else z.known(ids)
+
+
 def _fetch(
-    logits: Sequence[RemoteLogits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
+    logits: Sequence[Logits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Logits [members, B, U] of members on other nodes, at given ids.
+    """Logits [members, B, U] at given ids, of members of which some are in other processes.
 
     Args:
         logits: Each member's.
@@ -162,19 +172,31 @@ def _fetch(
         counts: [members, B, U] which of them are needed.
         can_win: [B, U] the entries that the primary can express.
         weights: [members], to skip rows whose winner is certain without more logits; None to fetch all.
+
+    Raises:
+        MemberError: A member cannot give a logit that is needed.
     """
-    known = [z.known(place) for z, place in zip(logits, places, strict=True)]
-    values, exact = (torch.stack(part) for part in zip(*known, strict=True))
-    missing = counts & ~exact
-    if weights is not None:
-        # An unknown logit is at most the smallest one that its member sent.
-        highest = values.masked_fill(~counts, -torch.inf)
-        missing &= ~is_certain(highest, ~missing, weights, can_win)[:, None]
-    needed = missing.flatten(1).any(dim=1).tolist()
-    # All requests are sent before the first reply is awaited, so that the members answer at the same time.
-    replies = [
-        (n, z.request(place, missing[n])) for n, (z, place) in enumerate(zip(logits, places, strict=True)) if needed[n]
-    ]
-    for n, reply in replies:
-        values[n][missing[n]] = reply().to(values)
-    return values
+    fetched = False
+    while True:
+        known = [_known(z, place) for z, place in zip(logits, places, strict=True)]
+        # Members may compute in different types.
+        width = max((values.dtype for values, _ in known), key=lambda dtype: dtype.itemsize)
+        values = torch.stack([part.to(width) for part, _ in known])
+        missing = counts & ~torch.stack([exact for _, exact in known])
+        if weights is not None:
+            # An unknown logit is at most the smallest one that its member sent.
+            highest = values.masked_fill(~counts, -torch.inf)
+            missing &= ~is_certain(highest, ~missing, weights, can_win)[:, None]
+        needed = [
+            (z, place, wanted)
+            for z, place, wanted in zip(logits, places, missing, strict=True)
+            if not isinstance(z, Tensor) and bool(wanted.any())
+        ]
+        if not needed:
+            return values
+        if fetched:
+            raise needed[0][0].unknown()
+        # All requests are sent before the first reply is awaited, so that the members answer at the same time.
+        for wait in [z.fetch(place, wanted) for z, place, wanted in needed]:
+            wait()
+        fetched = True

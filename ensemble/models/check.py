@@ -59,6 +59,20 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     return config
 
 
+def check_tokenizer(checkpoint: Checkpoint) -> None:
+    """Make sure that the tokenizer of a checkpoint can be used, for a model whose weights are elsewhere.
+
+    Raises:
+        InputError: No such folder, no tokenizer in it, or files that are not safe to load.
+    """
+    folder = Path(checkpoint.location)
+    if checkpoint.is_local and not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give the folder or the hub id of the model's tokenizer")
+    if checkpoint.is_local and not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there")
+    check_files(checkpoint)
+
+
 def is_encoder_decoder(config: PreTrainedConfig) -> bool:
     """Whether a configuration is that of a text-to-text model of transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES

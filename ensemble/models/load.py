@@ -35,7 +35,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    checkpoint, name, dtype, quantization = spec.checkpoint, spec.name, spec.dtype, quantization_of(spec)
+    checkpoint, name, dtype, quantization = spec.weights, spec.name, spec.dtype, quantization_of(spec)
     config = check(checkpoint)
     auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
     device = parse_device(spec.device)

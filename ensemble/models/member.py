@@ -63,6 +63,11 @@ class Member(ABC):
         """Bytes of free memory at its place; None if that is not known."""
 
     @property
+    def is_here(self) -> bool:
+        """Whether its weights are in this process, and so its logits."""
+        return isinstance(self, LocalMember)
+
+    @property
     def local(self) -> LocalMember:
         """The same member, for code that needs its weights in this process.
 
@@ -70,7 +75,7 @@ class Member(ABC):
             InputError: Its weights are in another process.
         """
         if not isinstance(self, LocalMember):
-            raise InputError(f"{self.name}: its weights are on a cluster, and this needs them in its own process")
+            raise InputError(f"{self.name}: its weights are elsewhere, and this needs them in its own process")
         return self
 
     @property
@@ -222,3 +227,8 @@ class LocalMember(Member):
     def free_memory(self) -> int | None:
         """See :meth:`Member.free_memory`."""
         return free_memory(self.device)
+
+
+def step_device(members: Sequence[Member]) -> torch.device:
+    """The device of the steps: the primary's; the CPU, where logits arrive, if a member is elsewhere."""
+    return members[0].device if all(member.is_here for member in members) else torch.device("cpu")

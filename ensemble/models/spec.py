@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.models import gguf
+from ensemble.servers.address import ServerAddress
 
 ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
@@ -134,7 +136,7 @@ class ModelSpec:
     """A model and how to load it.
 
     Attributes:
-        checkpoint: Where its files are.
+        checkpoint: Where its files are, or the server that it is behind.
         name: Its name in messages and reports.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: One of DTYPES. For GGUF files ``auto`` is float32.
@@ -144,13 +146,46 @@ class ModelSpec:
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | ServerAddress
     name: str
     device: str = "cpu"
     dtype: str = "auto"
     chat_template: ChatTemplate = "auto"
     quantization: object | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Checkpoint:
+        """Its checkpoint, for code that loads it or reads its files.
+
+        Raises:
+            InputError: It is behind a server.
+        """
+        if isinstance(self.checkpoint, ServerAddress):
+            raise InputError(f"{self.name}: it is behind a server, and this needs the files of its weights")
+        return self.checkpoint
+
+
+def tokenizer_of(address: ServerAddress, name: str) -> Checkpoint:
+    """The place of the tokenizer of a model behind a server.
+
+    Args:
+        address: The server and the model.
+        name: The model, for the message.
+
+    Raises:
+        InputError: Its line has no ``tokenizer=``.
+    """
+    if address.tokenizer is None:
+        raise InputError(
+            f"{name}: a model behind a server needs its tokenizer to be decoded token by token; add "
+            "tokenizer=FOLDER_OR_ID to its line"
+        )
+    checkpoint = Checkpoint(address.tokenizer)
+    if checkpoint.is_local:
+        return checkpoint
+    hub_id, _, revision = address.tokenizer.partition("@")
+    return Checkpoint(hub_id, revision or None)
 
 
 @dataclass(frozen=True, slots=True)

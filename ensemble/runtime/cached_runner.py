@@ -100,6 +100,10 @@ class CachedRunner(LocalRunner):
             self._pack(_MAX_SLOTS_PER_TOKEN * max(self.lengths))
         self._is_full = bool(self._filled.all())
 
+    def take(self, other: CachedRunner) -> None:
+        """Append the rows of another runner of the same model, which must not be used afterwards."""
+        self._append([(range(other.row_count), other)])
+
     def _extend_full(self, rows: list[list[int]], keep: int, last: int) -> Tensor:
         """Extend rows of one length that have no holes."""
         if keep < self._filled.shape[1]:

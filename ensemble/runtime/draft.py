@@ -7,6 +7,9 @@ decides each one, from every member's logits at its position.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,6 +21,13 @@ MIN_PROBABILITY = 0.5
 """The smallest probability that the primary may give to a drafted token."""
 _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
+_RECENT = 0.97
+"""How much a step counts against the next one in what drafts have taken so far."""
+_DITHER = (0, 1, 0, -1)
+_REQUEST_TOKENS = 4
+"""Tokens that take about as long as a request, before anything is measured."""
+_TRUST = 2.0
+"""How much the spread of the lengths must be to outweigh that."""
 
 
 class Drafter:
@@ -53,9 +63,84 @@ class Drafter:
         index = int(chosen)
         return None if index == NONE else index
 
-    def adapt(self, drafted: int, accepted: int) -> None:
+    def sure_tokens(self, written: Sequence[tuple[int, float]]) -> list[int]:
+        """The draft in what a server wrote.
+
+        Args:
+            written: The ids, and the log-probability of each.
+        """
+        threshold, draft = math.log(self.min_probability), []
+        for token, logprob in written:
+            if logprob < threshold or not self._is_candidate(token):
+                break
+            draft.append(token)
+        return draft
+
+    def _is_candidate(self, token: int) -> bool:
+        entry_of = self._tables.entry_of
+        return token < len(entry_of) and int(entry_of[token]) > EOS
+
+    def adapt(self, wanted: int, drafted: int, accepted: int) -> None:  # noqa: ARG002  # see PacedDrafter
         """Set the length of the next draft: shorter after a rejected token, longer after a draft accepted as a whole.
 
         So members that want different things lose little by drafting.
+
+        Args:
+            wanted: Tokens that the draft might have had.
+            drafted: Tokens that it had.
+            accepted: Tokens that were emitted.
         """
         self.max_tokens = accepted + 1 if accepted < drafted else min(self._longest, max(self.max_tokens, 2 * drafted))
+
+    def pace(self, seconds: float) -> None:
+        """Note how long a step with a draft took; a device gives each place of a draft at about the same cost."""
+
+
+class PacedDrafter(Drafter):
+    """Sets the length of drafts by the time that requests take, for members in other processes.
+
+    A step takes a time ``A`` for its requests, however long the draft is, and ``B`` for each of its tokens. If each
+    token is accepted with probability ``p``, a draft of ``n`` emits ``1 + p + ... + p^n`` tokens. The length with the
+    most tokens per second follows from the measured ``A``, ``B`` and ``p``: long drafts where requests travel far or
+    the members agree, short ones where neither is the case.
+    """
+
+    def __init__(
+        self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_PROBABILITY
+    ) -> None:
+        super().__init__(tables, longest, min_probability)
+        self._kept, self._lost = 4.0, 1.0
+        # Sums over the steps so far, of which old ones count less: 1, n, n^2, seconds, n * seconds.
+        self._sums = [0.0] * 5
+        self._steps = 0
+
+    def adapt(self, wanted: int, drafted: int, accepted: int) -> None:
+        """Count accepted and lost tokens; see :meth:`Drafter.adapt`."""
+        # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
+        lost = accepted < max(wanted, drafted)
+        self._kept, self._lost = _RECENT * self._kept + accepted, _RECENT * self._lost + lost
+
+    def pace(self, seconds: float) -> None:
+        """Note how long a step took, and set the length of the next draft."""
+        n = self.max_tokens
+        new = (1, n, n * n, seconds, n * seconds)
+        self._sums = [_RECENT * old + each for old, each in zip(self._sums, new, strict=True)]
+        self._steps += 1
+        fixed, each = self._cost()
+        p = self._kept / (self._kept + self._lost)
+        lengths = range(1, self._longest + 1)
+        best = max(lengths, key=lambda n: (1 - p ** (n + 1)) / (1 - p) / (fixed + each * (n + 1)))
+        # Lengths beside the best one show how the time depends on the length.
+        self.max_tokens = min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
+
+    def _cost(self) -> tuple[float, float]:
+        """The seconds of a step, and of each token of its draft: a line through the measured steps."""
+        count, n, squares, seconds, products = self._sums
+        mean = seconds / count
+        spread = squares / count - (n / count) ** 2
+        # Until the lengths differ, a request is taken to cost as much as some tokens.
+        usual = mean / (n / count + 1 + _REQUEST_TOKENS)
+        slope = (products / count - mean * n / count + _TRUST * usual) / (spread + _TRUST)
+        # Noise must make neither of them nothing.
+        slope = min(max(slope, usual / 10), mean / (n / count + 1))
+        return max(mean - slope * (n / count + 1), 0.0), slope

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class LocalRunner(ABC):
     Args:
         model: A model of transformers in evaluation mode.
     """
+
+    reads_rows = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         # Typed as Any, because forward passes take other arguments for each kind of model.
@@ -73,25 +75,50 @@ class LocalRunner(ABC):
         """See :meth:`extend`; return the logits [rows, V] after each row."""
         return self.extend(keep, new)[:, -1]
 
-    def draft(self, keep: int, new: Ids, drafter: Drafter, max_tokens: int) -> tuple[list[int], Tensor]:
+    def draft(
+        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
+    ) -> tuple[list[list[int]], Tensor]:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`."""
-        logits = [self.feed([keep], [new]) if self._rows else self.admit([new])]
-        tokens: list[int] = []
-        while len(tokens) < max_tokens and (token := drafter(logits[-1])) is not None:
-            tokens.append(token)
-            logits.append(self.feed(self.lengths, [[token]]))
-        return tokens, torch.cat(logits)
+        count = len(self._rows)
+        parts = [self.feed(keep[:count], new[:count])] if count else []
+        if fresh := new[count:]:
+            parts.append(self.admit(fresh))
+        logits = [torch.cat(parts)]
+        drafts: list[list[int]] = [[] for _ in self._rows]
+        running = [n for n, most in enumerate(max_tokens) if most > 0]
+        while running:
+            tokens = {n: drafter(logits[-1][n : n + 1]) for n in running}
+            running = [n for n in running if tokens[n] is not None]
+            for n in running:
+                drafts[n].append(cast(int, tokens[n]))
+            if running:
+                # A row whose draft has ended reads its last token again, because every row is fed.
+                is_running = set(running)
+                ends = [length - (n not in is_running) for n, length in enumerate(self.lengths)]
+                ids = [[drafts[n][-1] if n in is_running else row[-1]] for n, row in enumerate(self._rows)]
+                logits.append(self.feed(ends, ids))
+            running = [n for n in running if len(drafts[n]) < max_tokens[n]]
+        places = [logits[place][n] for n, draft in enumerate(drafts) for place in range(len(draft) + 1)]
+        return drafts, torch.stack(places)
 
-    def read(self, keep: int, new: Ids, positions: Sequence[int]) -> Tensor:
+    def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> Tensor:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`."""
-        length = keep + len(new)
-        if self._rows:
-            logits = self.extend([keep], [new], last=len(new))[0]
-        else:
-            # A long prompt's logits take much memory, so none are computed before the first position.
-            logits = self.prefill([new], last=length - positions[0])[0]
-        first = length - len(logits)
-        return logits[[position - first for position in positions]]
+        count, firsts = len(self._rows), [len(each[0]) for each in contexts]
+        parts = []
+        if count:
+            parts.append(self.extend(keep[:count], new[:count], last=max(map(len, new[:count]))))
+        if fresh := new[count:]:
+            # A long prompt's logits take much memory, so none are computed before the first context's end.
+            last = max(len(row) - first + 1 for row, first in zip(fresh, firsts[count:], strict=True))
+            parts.append(self.prefill(fresh, last=last))
+        lengths = self.lengths
+        rows = [row for part in parts for row in part]
+        return torch.cat(
+            [
+                row[[len(row) - 1 - (length - len(context)) for context in each]]
+                for row, length, each in zip(rows, lengths, contexts, strict=True)
+            ]
+        )
 
     def branch(self, parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]) -> Tensor:
         """Replace the rows, each a prompt, by their continuations; see :meth:`score`.

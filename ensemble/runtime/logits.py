@@ -2,7 +2,7 @@
 
 A method over whole vocabularies needs the logits here, as a tensor. UNITE and the methods built on it need only the k
 largest of each member, and then those of some ids. So a member in another process keeps the rest there, and sends a
-``RemoteLogits`` in their place.
+``RemoteLogits`` in their place. Members of both kinds may be combined.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
+
+from ensemble.errors import MemberError
 
 
 class RemoteLogits(ABC):
@@ -42,18 +44,19 @@ class RemoteLogits(ABC):
         """
 
     @abstractmethod
-    def request(self, ids: Tensor, wanted: Tensor) -> Callable[[], Tensor]:
-        """Request some logits, and return a function that waits for them.
+    def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
+        """Request some logits, and return a function that waits for them; :meth:`known` knows them afterwards.
 
         So requests to several members can be sent before the first answer arrives.
 
         Args:
             ids: [rows, n] ids.
             wanted: [rows, n] which of them to send, at least one.
-
-        Returns:
-            A function that returns the logits [wanted], row by row.
         """
+
+    @abstractmethod
+    def unknown(self) -> MemberError:
+        """The error where logits that :meth:`fetch` requested are still not known."""
 
     @abstractmethod
     def nan_rows(self) -> list[bool]:
@@ -80,13 +83,13 @@ def whole(logits: Sequence[Logits]) -> Sequence[Tensor]:
             before any model is loaded.
     """
     if are_remote(logits):
-        raise TypeError("this method needs all logits; with engine ray only the top candidates are available")
+        raise TypeError("this method needs all logits; of a member in another process only the top ones are available")
     return cast("Sequence[Tensor]", logits)
 
 
 def are_remote(logits: Sequence[Logits]) -> bool:
-    """Whether the logits are in other processes; that holds for all members or for none."""
-    return not isinstance(logits[0], Tensor)
+    """Whether the logits of a member are in another process."""
+    return not all(isinstance(each, Tensor) for each in logits)
 
 
 def concat(first: Logits, second: Logits) -> Logits:

@@ -17,6 +17,9 @@ class ModelRunner(Protocol):
     A row is a sequence of token ids. Rows are numbered from 0, in the order in which they were admitted.
     """
 
+    reads_rows: bool
+    """Whether :meth:`read` gives logits along its rows only, and not after any context."""
+
     @property
     def row_count(self) -> int:
         """Rows in the batch."""
@@ -42,30 +45,33 @@ class ModelRunner(Protocol):
         """Keep only the rows with these numbers, in this order."""
         ...
 
-    def draft(self, keep: int, new: Ids, drafter: Drafter, max_tokens: int) -> tuple[list[int], Logits]:
-        """Feed the only row (or admit it if the batch is empty), then continue it with drafted tokens.
+    def draft(
+        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
+    ) -> tuple[list[list[int]], Logits]:
+        """Feed the rows, then continue each with drafted tokens. Rows beyond those of the batch are admitted.
 
         Args:
-            keep: Tokens of the row that stay.
-            new: Tokens to append.
-            drafter: Chooses the tokens of the draft.
-            max_tokens: The largest number of drafted tokens.
+            keep: For each row, the tokens that stay; 0 for a row that is admitted.
+            new: For each row, the tokens to append, at least one.
+            drafter: Chooses the tokens of the drafts.
+            max_tokens: For each row, the largest number of drafted tokens.
 
         Returns:
-            The draft, and the logits [1 + drafted, V] after ``new`` and after each drafted token.
+            The drafts, and the logits [places, V] after ``new`` and after each drafted token, row by row.
         """
         ...
 
-    def read(self, keep: int, new: Ids, positions: Sequence[int]) -> Logits:
-        """Feed the only row (or admit it if the batch is empty); return the logits at some positions.
+    def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> Logits:
+        """Feed the rows; return the logits after some contexts. Rows beyond those of the batch are admitted.
 
         Args:
-            keep: Tokens of the row that stay.
-            new: Tokens to append.
-            positions: Positions of tokens in the row, in ascending order, all at or after ``keep``.
+            keep: For each row, the tokens that stay; 0 for a row that is admitted.
+            new: For each row, the tokens to append.
+            contexts: For each row, the contexts, at least one; the shortest has at least ``keep + 1`` tokens. If
+                ``reads_rows``, each is a beginning of the row.
 
         Returns:
-            The logits [positions, V] after the tokens at these positions.
+            The logits [contexts, V], row by row.
         """
         ...
 

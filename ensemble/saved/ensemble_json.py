@@ -6,7 +6,8 @@ r"""``ensemble.json``: an ensemble's models and how they decode, as JSON. It hol
       "generation": {"max_new_tokens": 128, "stop": ["\n"]},
       "members": [
         {"name": "a", "id": "org/a", "revision": "<commit>", "dtype": "bfloat16", "chat_template": "never"},
-        {"name": "b", "path": "../models/b", "files": {"model.safetensors": "<SHA-256>"}, "dtype": "float32"}
+        {"name": "b", "path": "../models/b", "files": {"model.safetensors": "<SHA-256>"}, "dtype": "float32"},
+        {"name": "c", "server": {"address": "openai:http://127.0.0.1:8000/v1#c", "tokenizer": "org/c"}}
       ]
     }
 
@@ -19,6 +20,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -39,11 +41,12 @@ from ensemble.models.spec import (
     Sides,
     absolute,
 )
+from ensemble.servers.address import ServerAddress
 
 SCHEMA_VERSION = 1
 _KEYS = ("schema_version", "method", "k", "weights", "options", "generation", "members")
 _PLACE_KEYS = ("id", "revision", "path", "files", "gguf_file", "trust_remote_code")
-_MEMBER_KEYS = ("name", *_PLACE_KEYS, "dtype", "chat_template", "source", "target", "reads", "quantization")
+_MEMBER_KEYS = ("name", "server", *_PLACE_KEYS, "dtype", "chat_template", "source", "target", "reads", "quantization")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -73,6 +76,11 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
 
 def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
     """A member as an entry of ``members``, in a file that is in a folder."""
+    if isinstance(member.checkpoint, ServerAddress):
+        address = {key: value for key, value in member.checkpoint.as_dict().items() if value is not None}
+        if member.checkpoint.tokenizer is not None and Checkpoint(member.checkpoint.tokenizer).is_local:
+            address["tokenizer"] = _path_from(folder, member.checkpoint.tokenizer)
+        return {"name": member.name, "server": address, "chat_template": member.chat_template}
     checkpoint, quantization = member.checkpoint, member.quantization
     if checkpoint.is_local:
         place: dict[str, Any] = {"path": _path_from(folder, checkpoint.path_or_id), "files": dict(member.files)}
@@ -157,16 +165,28 @@ def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None
     name = keys.text("name")
     if name is None or not name.strip() or not name.isprintable():
         keys.refuse("name", "give a printable text that is not blank")
+    template = cast(ChatTemplate, keys.one_of("chat_template", CHAT_TEMPLATES) or "auto")
+    if (server := keys.get("server", dict, None)) is not None:
+        keys.only(("name", "server", "chat_template"))
+        return ModelSpec(_address(server, f"{source}: server", folder), name, chat_template=template)
     reads = cast("Reads | None", keys.one_of("reads", READS))
     sides = Sides(keys.text("source"), keys.text("target"), reads)
     return ModelSpec(
         _checkpoint(keys, folder, sides),
         name,
         dtype=keys.one_of("dtype", DTYPES) or "auto",
-        chat_template=cast(ChatTemplate, keys.one_of("chat_template", CHAT_TEMPLATES) or "auto"),
+        chat_template=template,
         quantization=keys.get("quantization", dict, None),
         files=_files(keys),
     )
+
+
+def _address(server: Mapping[str, Any], source: str, folder: Path | None) -> ServerAddress:
+    address = ServerAddress.from_dict(server, source)
+    # An ensemble on the hub has no folder, so its tokenizers are on the hub, too.
+    if address.tokenizer is None or folder is None or not (folder / address.tokenizer).is_dir():
+        return address
+    return replace(address, tokenizer=str(absolute(folder / address.tokenizer)))
 
 
 def _checkpoint(keys: _Keys, folder: Path | None, sides: Sides) -> Checkpoint:

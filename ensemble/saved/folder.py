@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from ensemble.models.hub import commit_of, file_on_hub, push_files
 from ensemble.models.spec import COMMIT, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.models.member import Member
@@ -48,8 +49,11 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
                 f"{member.name}: it was made from a model in memory, so there is no path or id to save; "
                 "save the model to a folder, and load it from there"
             )
-        checkpoint, files = _pinned(member.spec.checkpoint)
-        specs.append(replace(member.spec, checkpoint=checkpoint, files=files))
+        spec = member.spec
+        if not isinstance(spec.checkpoint, ServerAddress):
+            checkpoint, files = _pinned(spec.checkpoint)
+            spec = replace(spec, checkpoint=checkpoint, files=files)
+        specs.append(spec)
     return _distinct_names(specs)
 
 
@@ -144,9 +148,11 @@ def check_pushable(members: Sequence[ModelSpec]) -> None:
     """Make sure that others can load the members of an ensemble from the hub.
 
     Raises:
-        InputError: A member is a local model.
+        InputError: A member is a local model, or behind a server.
     """
     for member in members:
+        if isinstance(member.checkpoint, ServerAddress):
+            raise InputError(f"{member.name}: it is behind a server, which others cannot reach; save without pushing")
         if member.checkpoint.is_local:
             raise InputError(
                 f"{member.name}: {member.checkpoint.path_or_id} is a local model, which others cannot load; push it "
@@ -154,7 +160,13 @@ def check_pushable(members: Sequence[ModelSpec]) -> None:
             )
 
 
-def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bool = True) -> EnsembleSpec:
+def read(
+    source: str | Path,
+    *,
+    trust_remote_code: bool = False,
+    check_files: bool = True,
+    allow_servers: Collection[str] = (),
+) -> EnsembleSpec:
     """Find and read a saved ensemble.
 
     Args:
@@ -162,10 +174,11 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
         trust_remote_code: The user's consent that members run the code from their repositories. The file cannot give
             this consent.
         check_files: Whether local members must have the files with which they were saved.
+        allow_servers: The servers that may be sent the prompts, for members behind servers; the file cannot give this
+            consent either.
 
     Raises:
-        InputError: There is no saved ensemble, it cannot be used, a member needs consent to run code, or a member has
-            changed.
+        InputError: There is no saved ensemble, it cannot be used, a member needs consent, or a member has changed.
     """
     # The options belong to the method, so only the method's module can check them.
     spec, file = _read(source)
@@ -173,20 +186,35 @@ def read(source: str | Path, *, trust_remote_code: bool = False, check_files: bo
         _check_options(spec)
     except InputError as error:
         raise InputError(f"{file}: options: {error}") from error
-    check_members(spec.members, file, trust_remote_code=trust_remote_code, check_files=check_files)
+    check_members(
+        spec.members,
+        file,
+        trust_remote_code=trust_remote_code,
+        check_files=check_files,
+        allow_servers=allow_servers,
+    )
     return spec
 
 
 def check_members(
-    members: Sequence[ModelSpec], file: str, *, trust_remote_code: bool = False, check_files: bool = True
+    members: Sequence[ModelSpec],
+    file: str,
+    *,
+    trust_remote_code: bool = False,
+    check_files: bool = True,
+    allow_servers: Collection[str] = (),
 ) -> None:
     """Check the members that a file names; see :func:`read` for the arguments.
 
     Raises:
-        InputError: A member needs consent to run code, does not exist, or has changed.
+        InputError: A member needs consent to run code or to be sent the prompts, does not exist, or has changed.
     """
     for member in members:
         checkpoint = member.checkpoint
+        if isinstance(checkpoint, ServerAddress):
+            checkpoint.check_consent(allow_servers, f"{file}: its member {member.name}")
+            checkpoint.check_key_name((), f"{file}: its member {member.name}")
+            continue
         if checkpoint.trust_remote_code and not trust_remote_code:
             at = f"@{checkpoint.revision}" if checkpoint.revision else ""
             raise InputError(

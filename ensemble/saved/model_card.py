@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -44,8 +45,9 @@ def model_card(
 
     members = spec.members
     # The metadata can name only models on the hub.
-    ids = [member.checkpoint.path_or_id for member in members if not member.checkpoint.is_local]
-    trusted = [_place(member) for member in members if member.checkpoint.trust_remote_code]
+    loaded = [member for member in members if not isinstance(member.checkpoint, ServerAddress)]
+    ids = [member.weights.path_or_id for member in loaded if not member.weights.is_local]
+    trusted = [_place(member) for member in loaded if member.weights.trust_remote_code]
     data = ModelCardData(
         base_model=list(dict.fromkeys(ids)) or None,
         tags=["ensemble", "unite-advisor", spec.method],
@@ -65,26 +67,32 @@ def model_card(
         k=spec.k,
         weights=", ".join(f"{weight:.3g}" for weight in spec.weights or ()),
         options=escaped(", ".join(f"{name}={value!r}" for name, value in spec.options.items())),
-        local=len(ids) < len(members),
+        local=len(ids) < len(loaded),
+        servers=len(loaded) < len(members),
         trusted=", ".join(trusted),
-        extra="[gguf]" if any(member.checkpoint.gguf for member in members) else "",
-        loading=", ".join(dict.fromkeys(member.dtype for member in members)),
+        extra="[gguf]" if any(member.weights.gguf for member in loaded) else "",
+        loading=", ".join(dict.fromkeys(member.dtype for member in loaded)),
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"
 
 
 def _row(number: int, member: ModelSpec) -> Mapping[str, Any]:
+    behind_server = isinstance(member.checkpoint, ServerAddress)
+    unmarked = "not known" if behind_server else "by its files"
+    dtype = f"{member.dtype}{', quantised' if member.quantization is not None else ''}"
     return {
         "role": "primary" if number == 0 else str(number + 1),
         "name": _place(member),
-        "revision": f"`{member.checkpoint.revision}`" if member.checkpoint.revision else "by its files",
-        "dtype": f"{member.dtype}{', quantised' if member.quantization is not None else ''}",
+        "revision": f"`{escaped(member.checkpoint.revision)}`" if member.checkpoint.revision else unmarked,
+        "dtype": "the server's" if behind_server else dtype,
         "template": member.chat_template,
     }
 
 
 def _place(member: ModelSpec) -> str:
+    if isinstance(member.checkpoint, ServerAddress):
+        return f"{escaped(member.name)} (a server: {escaped(member.checkpoint.path_or_id)})"
     checkpoint, name = member.checkpoint, escaped(member.name)
     if checkpoint.is_local:
         return f"{name} (a path)"

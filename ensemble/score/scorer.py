@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from ensemble.errors import MemberError
-from ensemble.models.member import Member
+from ensemble.models.member import Member, step_device
 from ensemble.runtime.logits import Logits
 from ensemble.score.choices import ChoiceQuestion, batches
 from ensemble.step.sampler import Detokenizer, Draw, Sampler, no_token
@@ -86,7 +86,7 @@ class Scorer:
         self._members = members
         self._vocabularies = [member.vocabulary for member in members]
         self._combine = rule.combine
-        self._device = members[0].device
+        self._device = step_device(members)
         self._runners = [member.runner() for member in members]
         self._detokenizer = Detokenizer(self._vocabularies, joint)
         self._sampler = Sampler(rule, len(members), self._detokenizer, trace=False) if greedy else None

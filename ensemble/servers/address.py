@@ -62,6 +62,11 @@ class ServerAddress:
         return f"{PREFIX}{self.url}#{self.model}"
 
     @property
+    def name(self) -> str:
+        """The last part of the model's name."""
+        return self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
     def is_openai(self) -> bool:
         """Whether ``OPENAI_API_KEY`` may be sent: only to OpenAI's own hosts, and only encrypted."""
         parts = urlsplit(self.url)

@@ -30,8 +30,9 @@ _MIN_SECRET = 8
 _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
 
-Failure = Literal["fatal", "temporary", "refused"]
-"""All other questions would fail too; only this request failed; or the server does not accept this question."""
+Failure = Literal["fatal", "temporary", "refused", "invalid"]
+"""All other questions would fail too; only this request failed; the server does not accept this question; or its answer
+is none that the API allows."""
 
 
 class ServerError(MemberError):
@@ -74,6 +75,8 @@ class ServerClient:
         for library in ("openai", "httpx2", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
+        # An absolute address: the openai client puts a relative one below its own.
+        self._root = address.url.removesuffix("/v1")
         self._key = read_key(address)
         http = RestrictedClient(address, self._key)
         # The HTTP client adds the key; the openai client only needs some text for it.
@@ -85,23 +88,27 @@ class ServerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self._client.close()
 
-    def get(self, path: str) -> Mapping[str, Any]:
+    def get(self, path: str, *, at_root: bool = False) -> Mapping[str, Any]:
         """Send a GET request.
 
-        Raises:
-            ServerError: The server gave no valid answer.
-        """
-        return self._send(path, None)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a POST request for the address's model.
+        Args:
+            path: The path below the address.
+            at_root: Whether it is below the address without its ``/v1``, where servers have what OpenAI's API lacks.
 
         Raises:
             ServerError: The server gave no valid answer.
         """
-        return self._send(path, {"model": self.address.model, **body})
+        return self._send(self._root + path if at_root else path, None)
+
+    def post(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> Mapping[str, Any]:
+        """Send a POST request for the address's model; see :meth:`get`."""
+        return self._send(self._root + path if at_root else path, {"model": self.address.model, **body})
 
     def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
@@ -130,11 +137,14 @@ class ServerClient:
             return {self._redact(name): self._without_key(each, levels - 1) for name, each in value.items()}
         return [self._without_key(each, levels - 1) for each in value] if isinstance(value, list) else value
 
+    def _place(self, path: str) -> str:
+        return path if path.startswith(self._root) else f"{self.address.url}{path}"
+
     def invalid_answer(self, path: str, reason: str) -> ServerError:
         """The error for an answer that an OpenAI-compatible server would not give."""
         return ServerError(
-            f"{self.address.url}{path}: the answer {reason}; is this the address of an OpenAI-compatible server?",
-            "temporary",
+            f"{self._place(path)}: the answer {reason}; is this the address of an OpenAI-compatible server?",
+            "invalid",
         )
 
     def _send(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -177,7 +187,7 @@ class ServerClient:
             raise self.invalid_answer(path, "is not a JSON object")
         # Some servers send errors with status 200.
         if "error" in answer and "choices" not in answer and "data" not in answer:
-            raise ServerError(f"{self.address.url}{path}: {self._error_message(answer)}", "temporary")
+            raise ServerError(f"{self._place(path)}: {self._error_message(answer)}", "temporary")
         return answer
 
     def _quote(self, text: str) -> str:

@@ -75,3 +75,11 @@ class TokenServer(Protocol):
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """For each context, the log-probabilities of these ids as the next token."""
         ...
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """The server's own ids of a text, without special tokens around it; None if it does not tell them."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -1,0 +1,299 @@
+"""The runner of a batch behind a token server, and its logits there.
+
+Rows are only lists of ids here: every request sends whole contexts, and the server finds their common beginnings in its
+cache. So a server may be restarted at any time, and rows need no common length.
+
+UNITE renormalises over the union, where the constant that makes log-probabilities of logits cancels. So they stand in
+for logits, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ensemble.errors import MemberError
+from ensemble.runtime.draft import Drafter
+from ensemble.runtime.logits import RemoteLogits
+from ensemble.runtime.model_runner import Ids
+from ensemble.servers.token_client import TokenClient
+from ensemble.servers.token_server import Logprobs, NextToken
+from ensemble.vocabulary.joint import NONE
+from ensemble.vocabulary.token_bytes import Vocabulary
+
+_USUAL_K = 10
+_MORE = 10
+"""Ids above k to ask for: special tokens and ids with equal bytes take places among the top ones."""
+
+
+class Candidates:
+    """Which ids of a server's model are candidates.
+
+    Args:
+        vocabulary: The model's.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_ids = vocabulary.eos_ids
+        self.size = vocabulary.size
+        # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
+        self._candidate_of = {index: index for index in vocabulary.representatives.values()}
+        self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
+
+    def of(self, logprobs: Logprobs) -> dict[int, float]:
+        """The log-probabilities of the candidates among some ids; EOS has the largest of its ids'."""
+        kept: dict[int, float] = {}
+        for index, value in logprobs.items():
+            candidate = self._candidate_of.get(index)
+            if candidate is not None and value >= kept.get(candidate, value):
+                kept[candidate] = value
+        return kept
+
+    def ids(self, candidate: int) -> tuple[int, ...]:
+        """The ids of a candidate."""
+        return self.eos_ids if candidate in self.eos_ids else (candidate,)
+
+
+class RemoteRunner:
+    """A :class:`~ensemble.runtime.model_runner.ModelRunner` behind a token server.
+
+    Args:
+        client: Sends the requests.
+        candidates: The model's.
+
+    Attributes:
+        k: Top log-probabilities of each request.
+    """
+
+    reads_rows = False
+
+    def __init__(self, client: TokenClient, candidates: Candidates) -> None:
+        self.client, self.candidates = client, candidates
+        self.k = 0
+        self.need(_USUAL_K)
+        self._rows: list[list[int]] = []
+
+    def need(self, k: int) -> None:
+        """Note how many candidates the method takes of each member."""
+        self.k = max(self.k, min(k + _MORE, self.client.limits.k, self.candidates.size))
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the batch."""
+        return len(self._rows)
+
+    def admit(self, prompts: Sequence[Ids]) -> RemoteRows:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.admit`."""
+        self._rows += map(list, prompts)
+        return self._after(prompts)
+
+    def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> RemoteRows:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.feed`."""
+        self._change(keep, new)
+        return self._after(self._rows)
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.drop`."""
+        self._rows = [self._rows[n] for n in kept]
+
+    def draft(
+        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
+    ) -> tuple[list[list[int]], RemoteRows]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`. All drafts are one request."""
+        self._change(keep, new)
+        # The last token that is written has no logits after it, so it is not drafted.
+        answers = self.client.write(self._rows, max(max_tokens) + 1, self.k)()
+        drafts, contexts, tokens = [], [], []
+        for n, (row, answer, most) in enumerate(zip(self._rows, answers, max_tokens, strict=True)):
+            sure = drafter.sure_tokens([(each.token, each.top.get(each.token, 0.0)) for each in answer[:-1]])
+            drafts.append(sure[:most])
+            self._rows[n] = [*row, *drafts[-1]]
+            contexts += [self._rows[n][: len(row) + place] for place in range(len(drafts[-1]) + 1)]
+            tokens += answer[: len(drafts[-1]) + 1]
+        return drafts, RemoteRows(self, contexts, self.k, lambda: tokens)
+
+    def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> RemoteRows:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`. All places of all rows are one request."""
+        self._change(keep, new)
+        return self._after([context for each in contexts for context in each])
+
+    def score(
+        self, prompts: Sequence[Ids], parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]
+    ) -> RemoteRows:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.score`."""
+        rows = [[*prompts[parent][:-1], *ids] for parent, ids in zip(parents, new, strict=True)]
+        starts = [len(prompts[parent]) for parent in parents]
+        return self._after([rows[row][: starts[row] + position] for row, position in places])
+
+    def floor(self, top: Logprobs, k: int) -> float:
+        """The largest log-probability that an id may have that is not among the k top ones."""
+        # Not the smallest one shown: the token that was written may be an extra entry below rank k.
+        return -math.inf if len(top) >= self.candidates.size else sorted(top.values(), reverse=True)[k - 1]
+
+    def _change(self, keep: Sequence[int], new: Sequence[Ids]) -> None:
+        """Cut the rows and append to them; rows beyond those of the batch begin here."""
+        rows = [*self._rows, *([] for _ in keep[len(self._rows) :])]
+        self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(rows, keep, new, strict=True)]
+
+    def _after(self, contexts: Sequence[Ids]) -> RemoteRows:
+        """What the server tells after some contexts; each of them is sent once."""
+        distinct: dict[tuple[int, ...], int] = {}
+        numbers = [distinct.setdefault(tuple(context), len(distinct)) for context in contexts]
+        wait = self.client.write(list(distinct), 1, self.k)
+
+        def tokens() -> list[NextToken]:
+            answers = wait()
+            return [answers[n][0] for n in numbers]
+
+        return RemoteRows(self, contexts, self.k, tokens)
+
+
+class RemoteRows(RemoteLogits):
+    """The log-probabilities after some contexts, as far as the server told them.
+
+    Args:
+        runner: The runner of the member.
+        contexts: The contexts.
+        k: Top log-probabilities in the server's first answer.
+        wait: Waits for that answer.
+    """
+
+    def __init__(
+        self, runner: RemoteRunner, contexts: Sequence[Ids], k: int, wait: Callable[[], Sequence[NextToken]]
+    ) -> None:
+        self._runner = runner
+        self._parts = [(contexts, k, wait)]
+        self._rows: list[_Row] | None = None
+
+    @property
+    def rows(self) -> list[_Row]:
+        """The rows; waits for the server."""
+        if self._rows is None:
+            self._rows = [
+                _Row(context, self._runner.candidates.of(token.top), self._runner.floor(token.top, k), k)
+                for contexts, k, wait in self._parts
+                for context, token in zip(contexts, wait(), strict=True)
+            ]
+        return self._rows
+
+    def __len__(self) -> int:
+        return sum(len(contexts) for contexts, _, _ in self._parts) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, rows: slice | list[int]) -> RemoteRows:
+        part = RemoteRows(self._runner, (), 0, lambda: ())
+        # Rows are shared, so what is fetched for a part is known in the whole.
+        part._rows = self.rows[rows] if isinstance(rows, slice) else [self.rows[n] for n in rows]
+        return part
+
+    def concat(self, other: RemoteLogits) -> RemoteRows:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.concat`."""
+        both = RemoteRows(self._runner, (), 0, lambda: ())
+        other = cast("RemoteRows", other)
+        if self._rows is None and other._rows is None:
+            both._parts = [*self._parts, *other._parts]
+        else:
+            both._rows = [*self.rows, *other.rows]
+        return both
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.top`."""
+        self._runner.need(k)
+        # Special tokens may take so many places that fewer candidates are left than the method needs.
+        if few := [row for row in self.rows if len(row.logprobs) < k and row.floor > -math.inf]:
+            self._widen(few)()
+        best = [sorted(row.logprobs.items(), key=lambda item: (-item[1], item[0]))[:k] for row in self.rows]
+        for row, candidates in zip(self.rows, best, strict=True):
+            if len(candidates) < k and row.floor > -math.inf:
+                raise self._unknown(
+                    f"only {len(candidates)} candidates among its {self._runner.client.limits.k} top ones"
+                )
+        width = max(map(len, best), default=0)
+        # Where a vocabulary has fewer candidates, the rest of a row is impossible.
+        filled = [[*row, *[(0, -math.inf)] * (width - len(row))] for row in best]
+        values = torch.tensor([[value for _, value in row] for row in filled], dtype=torch.float32)
+        return values.reshape(len(best), width), torch.tensor(
+            [[index for index, _ in row] for row in filled], dtype=torch.long
+        ).reshape(len(best), width)
+
+    def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.known`."""
+        found = [
+            [row.logprobs.get(index) for index in wanted] for row, wanted in zip(self.rows, ids.tolist(), strict=True)
+        ]
+        values = [
+            [row.floor if value is None else value for value in values]
+            for row, values in zip(self.rows, found, strict=True)
+        ]
+        exact = [[value is not None for value in values] for values in found]
+        return torch.tensor(values, dtype=torch.float32), torch.tensor(exact, dtype=torch.bool)
+
+    def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.fetch`."""
+        client, candidates = self._runner.client, self._runner.candidates
+        lacking = [
+            (row, [index for index, want in zip(own, flags, strict=True) if want])
+            for row, own, flags in zip(self.rows, ids.tolist(), wanted.tolist(), strict=True)
+        ]
+        lacking = [(row, own) for row, own in lacking if own]
+        if not client.limits.chosen:
+            return self._widen([row for row, _ in lacking])
+        all_ids = [sorted({each for index in own for each in candidates.ids(index)}) for _, own in lacking]
+        wait = client.chosen([row.context for row, _ in lacking], all_ids)
+
+        def done() -> None:
+            for (row, _), logprobs in zip(lacking, wait(), strict=True):
+                row.logprobs |= candidates.of(logprobs)
+
+        return done
+
+    def nan_rows(self) -> list[bool]:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.nan_rows`."""
+        # A server that computed NaN has no JSON for it, so its answer was an error.
+        return [False] * len(self)
+
+    def unknown(self) -> MemberError:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.unknown`."""
+        return self._unknown("candidates of other members that are not among its top ones")
+
+    def _unknown(self, what: str) -> MemberError:
+        client = self._runner.client
+        return MemberError(
+            f"{client.name}: its server gives {client.limits.k} top log-probabilities and none of chosen ids, and a "
+            f"step has {what}; allow more of them (vllm serve --max-logprobs -1)"
+        )
+
+    def _widen(self, rows: Sequence[_Row]) -> Callable[[], None]:
+        """Request the largest number of top candidates for some rows; return a function that waits for them."""
+        client, candidates = self._runner.client, self._runner.candidates
+        if not rows or all(row.k >= client.limits.k for row in rows):
+            return lambda: None
+        wait = client.write([row.context for row in rows], 1, client.limits.k, second=True)
+
+        def done() -> None:
+            for row, (token, *_) in zip(rows, wait(), strict=True):
+                row.logprobs, row.k = candidates.of(token.top), client.limits.k
+                row.floor = self._runner.floor(token.top, row.k)
+
+        return done
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known after a context.
+
+    Attributes:
+        context: Its ids.
+        logprobs: Of candidates.
+        floor: The largest log-probability that another candidate may have.
+        k: Top log-probabilities that were requested.
+    """
+
+    context: Ids
+    logprobs: dict[int, float]
+    floor: float
+    k: int

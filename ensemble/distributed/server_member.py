@@ -1,0 +1,120 @@
+"""Members behind servers: a tokenizer here, and the model wherever its server is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from ensemble.distributed.remote_runner import Candidates, RemoteRunner
+from ensemble.errors import InputError
+from ensemble.models.check import check_tokenizer
+from ensemble.models.member import Member
+from ensemble.models.model_files import json_of
+from ensemble.models.spec import Checkpoint, ModelSpec, tokenizer_of
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.probe import connect
+from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.vocabulary.token_bytes import Vocabulary
+
+_HARD_TEXTS = ("Hello, World! It's 3.14", "  two\n\n\tspaces", "naïve café 今天🙂", "<s></s><|x|>[INST]")
+"""Texts that tokenizers of different models write in different ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMember(Member):
+    """A member whose model is behind a server.
+
+    Attributes:
+        client: Sends the requests.
+    """
+
+    client: TokenClient
+
+    @property
+    def counts(self) -> RequestCounts:
+        """What its requests took so far."""
+        return self.client.counts
+
+    def runner(self) -> RemoteRunner:
+        """See :meth:`ensemble.models.member.Member.runner`."""
+        return RemoteRunner(self.client, Candidates(self.vocabulary))
+
+    def free_memory(self) -> int | None:
+        """See :meth:`ensemble.models.member.Member.free_memory`. The server manages its own memory."""
+        return None
+
+
+def load_server_member(spec: ModelSpec) -> ServerMember:
+    """Load the tokenizer of a model behind a server, and find out what the server gives.
+
+    Args:
+        spec: The model, with a server's address.
+
+    Raises:
+        InputError: The tokenizer cannot be used or is another one than the server's, or the server does not give top
+            log-probabilities by token id; the message says which option of the server would give them.
+        MemberError: The server failed.
+    """
+    from transformers import AutoTokenizer
+
+    address = cast("ServerAddress", spec.checkpoint)
+    checkpoint = tokenizer_of(address, spec.name)
+    check_tokenizer(checkpoint)
+    server = connect(address, spec.name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
+    except Exception as error:  # each library has its own errors for damaged files
+        raise InputError(f"{spec.name}: tokenizer={address.tokenizer} cannot be loaded ({error})") from error
+    if spec.chat_template == "always" and not tokenizer.chat_template:
+        raise InputError(f"{spec.name}: its tokenizer has no chat template; use chat_template=auto or never")
+    size = json_of(checkpoint, "config.json").get("vocab_size")
+    largest = max(tokenizer.get_vocab().values()) + 1
+    vocabulary = Vocabulary(
+        tokenizer, _eos_ids(checkpoint), max(size, largest) if isinstance(size, int) and size < 2**24 else largest
+    )
+    client = TokenClient(spec.name, server, address.timeout)
+    _check_tokenizer(client, tokenizer, address)
+    return ServerMember(
+        name=spec.name,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        context=client.limits.context,
+        chat_template=spec.chat_template,
+        seq2seq=None,
+        spec=spec,
+        # Log-probabilities arrive on the CPU.
+        device=torch.device("cpu"),
+        place=address.url,
+        token_size=0,
+        client=client,
+    )
+
+
+def _eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """The ids that end a generation, from the configuration beside the tokenizer; empty if there is none."""
+    for name in ("generation_config.json", "config.json"):
+        ids = json_of(checkpoint, name).get("eos_token_id")
+        found: Sequence[object] = ids if isinstance(ids, list) else [] if ids is None else [ids]
+        if found and all(isinstance(index, int) and 0 <= index < 2**24 for index in found):
+            return tuple(index for index in found if isinstance(index, int))
+    return ()
+
+
+def _check_tokenizer(client: TokenClient, tokenizer: Any, address: ServerAddress) -> None:
+    """Make sure that the tokenizer is that of the server's model.
+
+    Raises:
+        InputError: The server writes a text in other ids.
+    """
+    for text in _HARD_TEXTS:
+        own, theirs = tokenizer(text, add_special_tokens=False)["input_ids"], client.tokenize(text)
+        if theirs is None:
+            return
+        if list(own) != theirs:
+            raise InputError(
+                f"{client.name}: tokenizer={address.tokenizer} is not the tokenizer of the server's model: it writes "
+                f"{text!r} in other ids; give the folder or id that the server was started with"
+            )

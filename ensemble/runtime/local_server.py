@@ -1,0 +1,127 @@
+"""A model of this process as a token server: the same answers as a server elsewhere gives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ensemble.errors import MemberError
+from ensemble.runtime.local_runner import LocalRunner
+from ensemble.runtime.prefix_runner import PrefixRunner
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+T = TypeVar("T")
+_MAX_CONTEXTS = 1024
+_CONTEXTS_AT_ONCE = 256
+"""Contexts whose logits are in memory together: with a large vocabulary they take some hundred megabytes."""
+
+
+class LocalTokenServer:
+    """See :class:`ensemble.servers.token_server.TokenServer`. Its methods raise MemberError where logits are NaN.
+
+    Args:
+        make_runner: Makes a runner of a causal model with an empty batch.
+        eos_ids: Ids that end a text.
+        context: Tokens that the model's context holds; None if it has no limit.
+        size: Ids of the model's vocabulary, those without a token included.
+        rows: The largest number of rows that the model keeps in memory.
+    """
+
+    def __init__(
+        self,
+        make_runner: Callable[[], LocalRunner],
+        eos_ids: Collection[int],
+        context: int | None,
+        size: int,
+        rows: int = 64,
+    ) -> None:
+        self.limits = ServerLimits(k=size, contexts=_MAX_CONTEXTS, chosen=size, context=context)
+        self._runner = PrefixRunner(make_runner, rows)
+        self._eos_ids = frozenset(eos_ids)
+        self._lock = threading.Lock()
+
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        """Continue contexts greedily."""
+        return finished(self.steps(contexts, max_tokens, k))
+
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """For each context, the log-probabilities of these ids as the next token."""
+        tops = [tokens[0].top for tokens in finished(self.steps(contexts, 1, ids))]
+        return [{index: top[index] for index in ids} for top in tops]
+
+    def steps(
+        self, contexts: Sequence[Ids], max_tokens: int, wanted: int | Ids
+    ) -> Generator[None, None, list[list[NextToken]]]:
+        """Continue contexts greedily, one part of a step at a time; other calls may come between two of them.
+
+        Args:
+            contexts: Token ids, at least one each, and fewer than the model's context holds.
+            max_tokens: The largest number of tokens, at least 1.
+            wanted: The number of top log-probabilities of each token; or the ids whose log-probabilities each token
+                has, besides the token itself.
+
+        Returns:
+            For each context its next tokens.
+        """
+        rows = [list(ids) for ids in contexts]
+        tokens: list[list[NextToken]] = [[] for _ in rows]
+        unfinished = list(range(len(rows)))
+        while unfinished:
+            for start in range(0, len(unfinished), _CONTEXTS_AT_ONCE):
+                group = unfinished[start : start + _CONTEXTS_AT_ONCE]
+                parts = self._runner.logits([rows[n] for n in group])
+                while (part := self._next_part(parts)) is not None:
+                    numbers, logits = part
+                    for place, token in zip(numbers, _next_tokens(logits, wanted), strict=True):
+                        tokens[group[place]].append(token)
+                    yield
+            for n in unfinished:
+                rows[n].append(tokens[n][-1].token)
+            unfinished = [n for n in unfinished if self._goes_on(rows[n], len(tokens[n]) < max_tokens)]
+        return tokens
+
+    def _next_part(self, parts: Iterator[tuple[list[int], Tensor]]) -> tuple[list[int], Tensor] | None:
+        # The runner is not thread-safe, and must be free for other threads while the steps wait.
+        with self._lock:
+            return next(parts, None)
+
+    def _goes_on(self, row: list[int], wants_more: bool) -> bool:
+        has_room = self.limits.context is None or len(row) < self.limits.context
+        return wants_more and has_room and row[-1] not in self._eos_ids
+
+
+def finished(steps: Generator[None, None, T]) -> T:
+    """The value that a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:
+    """The next token after each row of logits [rows, V].
+
+    Raises:
+        MemberError: A logit is NaN.
+    """
+    if bool(logits.isnan().any()):
+        raise MemberError("its logits are not numbers (NaN)")
+    # A model in half precision gets exact log-probabilities too; one in double precision keeps it.
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    logprobs = logits.log_softmax(dim=1, dtype=dtype)
+    best, tokens = logprobs.max(dim=1)
+    if isinstance(wanted, int):
+        values, ids = logprobs.topk(min(wanted, logprobs.shape[1]), dim=1)
+        rows = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+    else:
+        index = torch.tensor(wanted, dtype=torch.long, device=logprobs.device)
+        rows = [dict(zip(wanted, row, strict=True)) for row in logprobs[:, index].tolist()]
+    # With equal logits the top candidates may lack the token that was chosen among them.
+    found = zip(tokens.tolist(), best.tolist(), rows, strict=True)
+    return [NextToken(token, {**row, token: value}) for token, value, row in found]

@@ -1,0 +1,282 @@
+"""Next-token logits after contexts that are sent whole, with the rows of earlier calls reused.
+
+A context usually continues one of an earlier call. So the rows of earlier calls are kept, and a context whose beginning
+is in a row costs only its new tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.local_runner import LocalRunner, common_length
+from ensemble.runtime.model_runner import Ids
+
+_TOKENS_PER_ROW = 1024
+"""With the largest number of rows, the tokens that all kept rows may have on average."""
+_MAX_LOGITS = 512
+"""Rows of logits of a forward pass. More would take more memory than the cache: a row is as long as the vocabulary."""
+_USUAL_STEP = 32
+"""New tokens of a context that continues a row, as a draft has them; more can cost the other rows much padding."""
+_MAX_IDLE_CALLS = 32
+"""A row is fed with its batch, whether or not a call needs it; after so many calls of the batch it is dropped."""
+
+
+class PrefixRunner:
+    """Runs one model on contexts.
+
+    Args:
+        make: Makes a runner of the model with an empty batch. Rows are kept only if it has a cache.
+        rows: The largest number of kept rows, and of rows of a forward pass, at least 1.
+    """
+
+    def __init__(self, make: Callable[[], LocalRunner], rows: int = 64) -> None:
+        self._make = make
+        self._most_rows = rows
+        self._most_tokens = rows * _TOKENS_PER_ROW
+        self._batches: list[_Batch] = []
+        self._calls = 0
+
+    def logits(self, contexts: Sequence[Ids]) -> Iterator[tuple[list[int], Tensor]]:
+        """The logits after contexts, in parts. Other calls may come between two parts.
+
+        Args:
+            contexts: Token ids, at least one each.
+
+        Yields:
+            Numbers of contexts, and their logits [numbers, V].
+        """
+        part: list[_Path] = []
+        for path in _paths(contexts):
+            tokens = len(path.ids) + sum(len(other.ids) for other in part)
+            if part and (len(part) == self._most_rows or tokens > self._most_tokens):
+                yield self._read(part)
+                part = []
+            part.append(path)
+        if part:
+            yield self._read(part)
+
+    @torch.inference_mode()
+    def _read(self, paths: list[_Path]) -> tuple[list[int], Tensor]:
+        try:
+            parts = self._run(paths)
+        except BaseException:
+            # A forward pass that failed leaves a cache that no longer fits its rows.
+            self._batches.clear()
+            raise
+        return [number for numbers, _ in parts for number in numbers], torch.cat([logits for _, logits in parts])
+
+    def _run(self, paths: list[_Path]) -> list[tuple[list[int], Tensor]]:
+        self._calls += 1
+        batch = self._matched(paths)
+        new = [path for path in paths if path.row is None]
+        self._make_room(len(new), sum(len(path.ids) for path in new))
+        batch.drop_idle(self._calls)
+        found = batch.extend([path for path in paths if path.row is not None])
+        if new:
+            found.append(batch.admit(new, self._calls))
+            found += batch.extend(new)
+        # Without a cache every row would be computed again at the next call.
+        if isinstance(batch.runner, CachedRunner) and batch not in self._batches:
+            self._batches.append(batch)
+        return found
+
+    def _matched(self, paths: Sequence[_Path]) -> _Batch:
+        """Choose the rows that paths continue; return the batch that holds them all, or a new one."""
+        pairs = [
+            (shared, -number, batch, row)
+            for number, path in enumerate(paths)
+            for batch in self._batches
+            for row in batch.rows
+            if (shared := _worth(path, row, len(batch.rows)))
+        ]
+        # The longest beginning first, so that a path does not take the row that another one continues.
+        for _, number, _, row in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
+            path = paths[-number]
+            if path.row is None and row.used < self._calls:
+                path.row, row.used = row, self._calls
+        found = [batch for batch in self._batches if any(row.used == self._calls for row in batch.rows)]
+        if not found:
+            return _Batch(self._make())
+        # Rows that are needed by one call will be needed by the next ones too, and then one pass reads them all.
+        largest = max(found, key=lambda batch: len(batch.rows))
+        for batch in found:
+            if batch is not largest:
+                largest.take(batch)
+                self._batches.remove(batch)
+        return largest
+
+    def _make_room(self, rows: int, tokens: int) -> None:
+        """Drop the least recently used rows, so that there is room for new ones."""
+        kept = sorted((row for batch in self._batches for row in batch.rows), key=lambda row: row.used, reverse=True)
+        rows += len(kept)
+        tokens += sum(len(row.ids) for row in kept)
+        while (rows > self._most_rows or tokens > self._most_tokens) and kept and kept[-1].used < self._calls:
+            rows, tokens = rows - 1, tokens - len(kept.pop().ids)
+        for batch in self._batches:
+            batch.drop([row for row in batch.rows if row in kept])
+        self._batches = [batch for batch in self._batches if batch.rows]
+
+
+class _Row:
+    """A kept row.
+
+    Attributes:
+        ids: Its ids.
+        key: The same ids as bytes.
+        used: The number of the last call that needed it.
+        idle: Calls of its batch since then.
+    """
+
+    def __init__(self, ids: list[int], used: int) -> None:
+        self.used = used
+        self.idle = 0
+        self.set(ids)
+
+    def set(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.key = _key(ids)
+
+
+class _Path:
+    """A context and those of the same call that are its beginnings: one row gives the logits of all.
+
+    Attributes:
+        ids: Of the longest context.
+        key: The same ids as bytes.
+        numbers: The numbers of the contexts, by their length in ascending order; read lengths are removed.
+        row: The row that it continues.
+    """
+
+    def __init__(self, ids: list[int], key: bytes, numbers: dict[int, list[int]]) -> None:
+        self.ids = ids
+        self.key = key
+        self.numbers = numbers
+        self.row: _Row | None = None
+
+
+class _Batch:
+    """A runner and its rows, which every forward pass feeds together."""
+
+    def __init__(self, runner: LocalRunner) -> None:
+        self.runner = runner
+        self.rows: list[_Row] = []
+
+    def drop(self, kept: list[_Row]) -> None:
+        """Keep only these rows, in their order."""
+        if len(kept) < len(self.rows):
+            self.runner.drop([number for number, row in enumerate(self.rows) if row in kept])
+            self.rows = kept
+
+    def drop_idle(self, call: int) -> None:
+        """Drop the rows that neither this call nor the last ones needed."""
+        for row in self.rows:
+            row.idle = 0 if row.used == call else row.idle + 1
+        self.drop([row for row in self.rows if row.idle <= _MAX_IDLE_CALLS])
+
+    def take(self, other: _Batch) -> None:
+        """Append the rows of another batch of a runner with a cache."""
+        if isinstance(self.runner, CachedRunner) and isinstance(other.runner, CachedRunner):
+            self.runner.take(other.runner)
+            self.rows += other.rows
+
+    def admit(self, paths: Sequence[_Path], call: int) -> tuple[list[int], Tensor]:
+        """Append a row for each path with its shortest context; return the contexts' numbers and logits."""
+        rows = [_Row(path.ids[: next(iter(path.numbers))], call) for path in paths]
+        logits = self.runner.admit([row.ids for row in rows])
+        self.rows += rows
+        numbers, places = [], []
+        for place, (path, row) in enumerate(zip(paths, rows, strict=True)):
+            path.row = row
+            first = path.numbers.pop(len(row.ids))
+            numbers += first
+            places += [place] * len(first)
+        return numbers, logits[torch.tensor(places, device=logits.device)]
+
+    def extend(self, paths: Sequence[_Path]) -> list[tuple[list[int], Tensor]]:
+        """Read the contexts of paths that have rows; return the contexts' numbers and logits, in parts."""
+        found = []
+        while by_row := {path.row: path for path in paths if path.numbers}:
+            keep, new, numbers, places = [], [], [], []
+            for place, row in enumerate(self.rows):
+                path = by_row.get(row)
+                if path is None:
+                    # Every row gets a token at each pass: its last one again.
+                    keep.append(len(row.ids) - 1)
+                    new.append(row.ids[-1:])
+                    continue
+                lengths = self._next_lengths(path)
+                # The token before each logits is fed in this pass, also if the row has it.
+                keep.append(min(_shared(path, row), lengths[0] - 1))
+                new.append(path.ids[keep[-1] : lengths[-1]])
+                row.set(path.ids[: lengths[-1]])
+                for length in lengths:
+                    own = path.numbers.pop(length)
+                    numbers += own
+                    places += [(place, length - 1 - lengths[-1])] * len(own)
+            logits = self.runner.extend(keep, new, last=max(-column for _, column in places))
+            index = torch.tensor(places, device=logits.device)
+            found.append((numbers, logits[index[:, 0], index[:, 1]]))
+        return found
+
+    def _next_lengths(self, path: _Path) -> list[int]:
+        """The lengths of the contexts of a path that the next pass reads."""
+        first = next(iter(path.numbers))
+        width = max(1, _MAX_LOGITS // len(self.rows))
+        return [length for length in path.numbers if length < first + width]
+
+
+def _key(ids: Ids) -> bytes:
+    """Ids as bytes, which are compared much faster than lists. The beginning of the ids is that of the bytes."""
+    return array("q", ids).tobytes()
+
+
+def _shared(path: _Path, row: _Row) -> int:
+    """How many ids a path and a row share at the front."""
+    return common_length(path.key, row.key) // array("q").itemsize
+
+
+def _worth(path: _Path, row: _Row, rows: int) -> int:
+    """The tokens of a row that a path continues; 0 if a new row is better.
+
+    Args:
+        path: The path.
+        row: A row of a batch.
+        rows: Rows of that batch.
+    """
+    shared = _shared(path, row)
+    new = len(path.ids) - shared
+    # The row may be needed again as it is: a few tokens at its beginning are no reason to lose the rest of it. And all
+    # rows of a batch are as wide in a pass as the widest: many tokens for one of them cost less in a pass without them.
+    if 2 * shared < len(row.ids) or (new > _USUAL_STEP and new * rows > len(path.ids)):
+        return 0
+    return shared
+
+
+def _paths(contexts: Sequence[Ids]) -> list[_Path]:
+    """The contexts that are not the beginning of another one, each with its beginnings."""
+    keys = [_key(ids) for ids in contexts]
+    chains: list[list[int]] = []
+    # In reverse order of the bytes, a context comes right after one that it is the beginning of, if there is any.
+    for number in sorted(range(len(keys)), key=keys.__getitem__, reverse=True):
+        if chains and keys[chains[-1][-1]].startswith(keys[number]):
+            chains[-1].append(number)
+        else:
+            chains.append([number])
+    paths = []
+    # Rows in the order of the contexts, as far as possible: so equal calls use equal batches.
+    for chain in sorted(chains, key=min):
+        numbers: dict[int, list[int]] = {}
+        for number in reversed(chain):
+            numbers.setdefault(len(contexts[number]), []).append(number)
+        paths.append(_Path(list(contexts[chain[0]]), keys[chain[0]], numbers))
+    return paths
+
+
+def distinct_tokens(contexts: Sequence[Ids]) -> int:
+    """The tokens that a model reads for contexts: the beginning of another context costs nothing."""
+    return sum(len(path.ids) for path in _paths(contexts))

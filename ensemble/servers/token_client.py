@@ -1,0 +1,198 @@
+"""Requests to one token server: sent without waiting, in parts, again after faults, and counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from ensemble.errors import MemberError
+from ensemble.servers.client import ServerError
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
+
+T = TypeVar("T")
+
+_THREADS = 8
+"""Requests to one server at a time: the parts of a large batch, and the rows of several runners."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+_PROBES = (tuple(range(10, 26)), tuple(range(40, 48)), (30, 12, 45, 19, 33))
+"""Contexts of the fingerprint; every vocabulary has these ids."""
+_PROBE_K = 5
+_SAME = 2e-3
+"""Largest difference of two log-probabilities that one model in float32 computes in different batches."""
+_SAME_HALF = 0.25
+"""The same in half precision."""
+_HALF_STEP = 2**-11
+"""Half precision writes logits above 1 in multiples of this, or of more."""
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """What the requests of a member took.
+
+    Attributes:
+        requests: Requests that were answered.
+        second: Those of them that asked for more of a context that was sent before: chosen ids, or more candidates.
+        failed: Requests that failed, and were sent again.
+        seconds: Time until the answers, in all; requests that run at the same time count each.
+    """
+
+    requests: int = 0
+    second: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+class TokenClient:
+    """Sends the requests of one member.
+
+    Args:
+        name: The member, for messages.
+        server: Its server.
+        patience: Seconds for which a request is sent again while the server does not answer or is busy.
+
+    Attributes:
+        limits: What the server gives.
+        counts: Updated by every request.
+    """
+
+    def __init__(self, name: str, server: TokenServer, patience: float) -> None:
+        self.name = name
+        self.limits: ServerLimits = server.limits
+        self.counts = RequestCounts()
+        self._server = server
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"server {name}")
+        self._fingerprint = self._probe()
+
+    def write(
+        self, contexts: Sequence[Ids], max_tokens: int, k: int, *, second: bool = False
+    ) -> Callable[[], list[list[NextToken]]]:
+        """Send :meth:`TokenServer.write`, for any number of contexts; return a function that waits for the answer.
+
+        Args:
+            contexts: The contexts.
+            max_tokens: The largest number of tokens.
+            k: Top log-probabilities of each token.
+            second: Whether the contexts were sent before, for the counts.
+        """
+        size = self.limits.contexts
+        parts = [contexts[n : n + size] for n in range(0, len(contexts), size)]
+        wait = self._send([partial(self._server.write, part, max_tokens, k) for part in parts], second)
+        return lambda: [tokens for answer in wait() for tokens in answer]
+
+    def chosen(self, contexts: Sequence[Ids], ids: Sequence[Ids]) -> Callable[[], list[Logprobs]]:
+        """Send :meth:`TokenServer.chosen`; return a function that waits for the answer.
+
+        Args:
+            contexts: The contexts.
+            ids: The ids of each context. The answer may have more.
+        """
+        parts = _parts(ids, self.limits)
+        wait = self._send(
+            [partial(self._server.chosen, [contexts[n] for n in rows], wanted) for rows, wanted in parts], second=True
+        )
+
+        def join() -> list[Logprobs]:
+            joined: list[dict[int, float]] = [{} for _ in contexts]
+            for (rows, _), answer in zip(parts, wait(), strict=True):
+                for n, logprobs in zip(rows, answer, strict=True):
+                    joined[n].update(logprobs)
+            return list(joined)
+
+        return join
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """See :meth:`TokenServer.tokenize`."""
+        return self._call(lambda: self._server.tokenize(text), second=False)
+
+    def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
+        futures = [self._threads.submit(self._call, call, second) for call in calls]
+        return lambda: [future.result() for future in futures]
+
+    def _call(self, call: Callable[[], T], second: bool) -> T:
+        """The answer to a request, which is sent again while the server does not answer.
+
+        Raises:
+            MemberError: The server refuses the request, gives no valid answer, or has another model now.
+        """
+        end, pause, failed = time.monotonic() + self._patience, _FIRST_PAUSE_S, 0
+        while True:
+            start = time.perf_counter()
+            try:
+                answer = call()
+            except ServerError as error:
+                if error.failure != "temporary" or time.monotonic() + pause > end:
+                    raise MemberError(f"{self.name}: {error}") from error
+                failed += 1
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if failed:
+                # A server that was restarted may have another model, and its values would be mixed with the old ones.
+                self._check_fingerprint()
+            with self._lock:
+                self.counts.requests += 1
+                self.counts.second += second
+                self.counts.failed += failed
+                self.counts.seconds += time.perf_counter() - start
+            return answer
+
+    def check(self) -> None:
+        """Check that the server answers, and still has the model that it had.
+
+        Raises:
+            MemberError: It does not.
+        """
+        try:
+            self._check_fingerprint()
+        except ServerError as error:
+            raise MemberError(f"{self.name}: {error}") from error
+
+    def _probe(self) -> list[Logprobs]:
+        k = min(_PROBE_K, self.limits.k)
+        return [tokens[0].top for tokens in self._server.write(_PROBES, 1, k)]
+
+    def _check_fingerprint(self) -> None:
+        if not same_model(self._fingerprint, self._probe()):
+            raise MemberError(
+                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
+            )
+
+
+def same_model(first: Sequence[Logprobs], second: Sequence[Logprobs]) -> bool:
+    """Whether two answers to the same contexts are those of one model in one numeric type."""
+    half = is_half(first)
+    if half != is_half(second):
+        return False
+    limit = _SAME_HALF if half else _SAME
+    # Ids near the border of the top ones may differ by rounding, so only those in both are compared.
+    both = [(a[index], b[index]) for a, b in zip(first, second, strict=True) for index in a.keys() & b.keys()]
+    return len(both) > len(first) * 2 and all(x == y or abs(x - y) <= limit for x, y in both)
+
+
+def is_half(tops: Sequence[Logprobs]) -> bool:
+    """Whether log-probabilities come from logits in half precision (bfloat16 or float16)."""
+    # The constant that makes log-probabilities of logits cancels in their differences.
+    steps = [(value - max(top.values())) / _HALF_STEP for top in tops for value in top.values() if value > -1e4]
+    return all(abs(step - round(step)) < 0.05 for step in steps)
+
+
+def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], list[int]]]:
+    """Split contexts and their ids into requests: for each the numbers of its contexts, and their ids together."""
+    parts: list[tuple[list[int], list[int]]] = []
+    for n, own in enumerate(ids):
+        for start in range(0, len(own), limits.chosen):
+            new = set(own[start : start + limits.chosen])
+            rows, wanted = parts[-1] if parts else ([], [])
+            # One list of ids serves all contexts of a request, so contexts go together while their ids fit.
+            if rows and rows[-1] != n and len(rows) < limits.contexts and len(new.union(wanted)) <= limits.chosen:
+                parts[-1] = [*rows, n], sorted(new.union(wanted))
+            else:
+                parts.append(([n], sorted(new)))
+    return parts

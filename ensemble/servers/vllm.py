@@ -1,0 +1,202 @@
+"""The adapter for vLLM: ``/completions`` with prompts as token ids. ``advisor serve`` of one model takes the same.
+
+What vLLM 0.32 does, found by trials: no BOS is added to ids; without ``return_tokens_as_token_ids`` tokens with equal
+texts collide; ``logprob_token_ids`` replaces the top log-probabilities; minus infinity is written as -9999.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+_PATH = "/completions"
+_PREFIX = "token_id:"
+_IMPOSSIBLE = -9999.0
+"""How minus infinity is written, because JSON has no infinity."""
+# The defaults come from the model's generation_config.json, so every one of them is sent.
+_GREEDY = {
+    **{"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0},
+    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
+    "return_tokens_as_token_ids": True,
+}
+_CAPS = (64, 20, 10, 5)
+"""Numbers of top log-probabilities to try; vLLM's default limit is 20."""
+_CONTEXTS, _CHOSEN = 1024, 128
+"""vLLM's limits of a request."""
+_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
+"""Contexts of the probe; every vocabulary has these ids."""
+_CLOSE = 0.5
+"""Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1."""
+
+
+class VllmServer:
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM.
+
+    Args:
+        client: The connection.
+        limits: What the server gives; see :func:`probe`.
+        appends: Whether log-probabilities of chosen ids are those of an appended prompt token, as versions of vLLM
+            without ``logprob_token_ids`` need it.
+    """
+
+    def __init__(self, client: ServerClient, limits: ServerLimits, *, appends: bool = False) -> None:
+        self._client, self._limits, self._appends = client, limits, appends
+
+    @property
+    def limits(self) -> ServerLimits:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._limits
+
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        choices = self._choices(contexts, max_tokens=max_tokens, logprobs=k)
+        return [self._tokens(choice, max_tokens, k) for choice in choices]
+
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        if self._appends:
+            return self._appended(contexts, ids)
+        choices = self._choices(contexts, max_tokens=1, logprobs=1, logprob_token_ids=list(ids))
+        # The server adds the token that it would write, which may be none of these ids.
+        tops = [self._tokens(choice, 1, len(set(ids)))[0].top for choice in choices]
+        if any(index not in top for top in tops for index in ids):
+            raise self._client.invalid_answer(_PATH, "lacks log-probabilities of logprob_token_ids")
+        return [{index: top[index] for index in ids} for top in tops]
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        try:
+            answer = self._client.post("/tokenize", {"prompt": text, "add_special_tokens": False}, at_root=True)
+        except ServerError as error:
+            if error.status in (404, 405):
+                return None
+            raise
+        ids = answer.get("tokens")
+        if not isinstance(ids, list) or not all(isinstance(index, int) for index in ids):
+            raise self._client.invalid_answer("/tokenize", "has no list of tokens")
+        return ids
+
+    def close(self) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        self._client.close()
+
+    def _appended(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """The log-probability of each id as the last token of a prompt."""
+        prompts = [[*context, index] for context in contexts for index in ids]
+        choices = self._choices(prompts, max_tokens=1, prompt_logprobs=0)
+        values = [
+            self._prompt_logprob(choice, prompt, prompt[-1]) for choice, prompt in zip(choices, prompts, strict=True)
+        ]
+        starts = range(0, len(values), len(ids))
+        return [dict(zip(ids, values[start : start + len(ids)], strict=True)) for start in starts]
+
+    def _prompt_logprob(self, choice: Mapping[str, Any], prompt: Sequence[int], index: int) -> float:
+        logprobs = choice.get("prompt_logprobs")
+        last = logprobs[-1] if isinstance(logprobs, list) and len(logprobs) == len(prompt) else None
+        entry = last.get(str(index)) if isinstance(last, dict) else None
+        if not isinstance(entry, dict):
+            raise self._client.invalid_answer(_PATH, "has no prompt_logprobs of every token")
+        return self._value(entry.get("logprob"))
+
+    def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[Mapping[str, Any]]:
+        answer = self._client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
+        choices = answer.get("choices")
+        if not isinstance(choices, list) or len(choices) != len(contexts):
+            raise self._client.invalid_answer(_PATH, f"does not have {len(contexts)} choices")
+        by_index = {choice.get("index"): choice for choice in choices if isinstance(choice, dict)}
+        if sorted(index for index in by_index if isinstance(index, int)) != list(range(len(contexts))):
+            raise self._client.invalid_answer(_PATH, "has choices without an index")
+        usage = answer.get("usage")
+        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        # A server that adds BOS to the ids would give the log-probabilities of other contexts.
+        if count != sum(map(len, contexts)):
+            raise self._client.invalid_answer(_PATH, "does not count the tokens that were sent")
+        return [by_index[n] for n in range(len(contexts))]
+
+    def _tokens(self, choice: Mapping[str, Any], max_tokens: int, k: int) -> list[NextToken]:
+        logprobs = choice.get("logprobs")
+        names, tops = (logprobs.get("tokens"), logprobs.get("top_logprobs")) if isinstance(logprobs, dict) else (0, 0)
+        if not isinstance(names, list) or not isinstance(tops, list) or not 1 <= len(names) == len(tops) <= max_tokens:
+            raise self._client.invalid_answer(_PATH, "has no log-probabilities of each token")
+        return [NextToken(self._index(name), self._top(top, k)) for name, top in zip(names, tops, strict=True)]
+
+    def _top(self, top: object, k: int) -> Logprobs:
+        if not isinstance(top, dict) or len(top) < k:
+            raise self._client.invalid_answer(_PATH, f"has fewer than {k} log-probabilities of a token")
+        return {self._index(name): self._value(value) for name, value in top.items()}
+
+    def _index(self, name: object) -> int:
+        digits = name[len(_PREFIX) :] if isinstance(name, str) and name.startswith(_PREFIX) else ""
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+            raise self._client.invalid_answer(_PATH, "names tokens by their text, and not by their id")
+        return int(digits)
+
+    def _value(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
+            raise self._client.invalid_answer(_PATH, "has a log-probability that is not a number")
+        return -math.inf if value <= _IMPOSSIBLE else float(value)
+
+
+def probe(client: ServerClient) -> VllmServer | None:
+    """Find out by requests whether a server speaks this form, and what it gives.
+
+    Returns:
+        The server; None if it does not take prompts as ids, or does not name tokens by their ids.
+
+    Raises:
+        ServerError: No server answers, the model is not there, or the key is wrong.
+    """
+    context = _context(client)
+    smallest = VllmServer(client, ServerLimits(_CAPS[-1], _CONTEXTS, 0, context))
+    try:
+        first = smallest.write([_FIRST, _SECOND], 2, _CAPS[-1])
+    except ServerError as error:
+        # Refused, or answered in another form: not a vLLM. Anything else will not go better with another adapter.
+        if error.failure == "refused" or (error.status is None and error.failure == "invalid"):
+            return None
+        raise
+    cap = next(k for k in _CAPS if k == _CAPS[-1] or _accepts(smallest, k))
+    wanted = [*first[0][0].top]
+    chosen, appends = 0, False
+    for appends in (False, True):
+        limits = ServerLimits(cap, _CONTEXTS, _CHOSEN, context)
+        if _gives(VllmServer(client, limits, appends=appends), wanted, first[0][0].top):
+            # An appended id makes a context of its own of each pair.
+            chosen = _CHOSEN if not appends else 16
+            break
+    contexts = _CONTEXTS if not appends else _CONTEXTS // 16
+    return VllmServer(client, ServerLimits(cap, contexts, chosen, context), appends=appends and chosen > 0)
+
+
+def _accepts(server: VllmServer, k: int) -> bool:
+    try:
+        server.write([_FIRST], 1, k)
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
+    return True
+
+
+def _gives(server: VllmServer, ids: Sequence[int], expected: Logprobs) -> bool:
+    """Whether a server gives log-probabilities of chosen ids, equal to those among its top ones."""
+    try:
+        (values,) = server.chosen([_FIRST], ids)
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
+    return all(math.isclose(values[index], expected[index], abs_tol=_CLOSE) for index in ids)
+
+
+def _context(client: ServerClient) -> int | None:
+    """Tokens of the model's context, as the server's list of models says; None if it does not."""
+    models = client.get("/models").get("data")
+    own = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    lengths = [model.get("max_model_len") for model in own if model.get("id") == client.address.model]
+    length = lengths[0] if lengths else None
+    return length if isinstance(length, int) and length > 1 else None

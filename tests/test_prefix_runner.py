@@ -1,0 +1,227 @@
+"""Contexts that are sent whole: whatever was sent before, their logits are those of a fresh run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_rows import CLOSE, model_of, sliding, watch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ensemble.errors import MemberError
+from ensemble.runtime import prefix_runner
+from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
+from ensemble.runtime.local_server import LocalTokenServer
+from ensemble.runtime.prefix_runner import PrefixRunner, distinct_tokens
+
+KINDS: dict[str, Callable[[], LocalRunner]] = {
+    "cached": lambda: CachedRunner(model_of("llama")),
+    "absolute positions": lambda: CachedRunner(model_of("gpt2")),
+    "sliding": lambda: CachedRunner(sliding("mistral"), 8),
+    "recomputing": lambda: RecomputingRunner(model_of("llama")),
+}
+# Few different ids, so that contexts often share a beginning.
+context_lists = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=8)
+
+
+def model_behind(make: Callable[[], LocalRunner]) -> PreTrainedModel:
+    model: PreTrainedModel = make()._model
+    return model
+
+
+@torch.inference_mode()
+def fresh(model: PreTrainedModel, contexts: Sequence[Sequence[int]]) -> Tensor:
+    """The logits of runs that know nothing of each other."""
+    return torch.cat([model(torch.tensor([list(ids)])).logits[:, -1] for ids in contexts])
+
+
+def together(runner: PrefixRunner, contexts: Sequence[Sequence[int]]) -> Tensor:
+    """All parts of an answer, in the order of the contexts."""
+    parts = list(runner.logits(contexts))
+    numbers = [number for part, _ in parts for number in part]
+    assert sorted(numbers) == list(range(len(contexts)))
+    return torch.cat([logits for _, logits in parts])[torch.tensor(numbers).argsort()]
+
+
+def check(runner: PrefixRunner, model: PreTrainedModel, contexts: Sequence[Sequence[int]]) -> None:
+    assert float((together(runner, contexts) - fresh(model, contexts)).abs().max()) < CLOSE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(calls=st.lists(context_lists, min_size=1, max_size=6), rows=st.integers(1, 6), idle=st.integers(0, 2))
+def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[list[int]]], rows: int, idle: int) -> None:
+    make = KINDS[kind]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_runner, "_MAX_IDLE_CALLS", idle)
+        runner = PrefixRunner(make, rows)
+        for contexts in calls:
+            check(runner, model_behind(make), contexts)
+            assert sum(len(batch.rows) for batch in runner._batches) <= rows
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_texts_that_grow_and_are_rolled_back_give_the_logits_of_fresh_runs(data: st.DataObject) -> None:
+    make = KINDS["cached"]
+    runner = PrefixRunner(make, rows=5)
+    texts = data.draw(context_lists)
+    for _ in range(data.draw(st.integers(2, 8))):
+        called = data.draw(st.lists(st.sampled_from(range(len(texts))), min_size=1, unique=True))
+        drafts = {n: data.draw(st.lists(st.integers(0, 2), max_size=4)) for n in called}
+        check(
+            runner,
+            model_behind(make),
+            [[*texts[n], *drafts[n][:end]] for n in called for end in range(len(drafts[n]) + 1)],
+        )
+        for n in called:
+            texts[n] = [*texts[n], *drafts[n][: data.draw(st.integers(0, 4))], data.draw(st.integers(0, 2))]
+
+
+def fed_by(monkeypatch: pytest.MonkeyPatch, runner: PrefixRunner, contexts: list[list[int]]) -> list[tuple[int, ...]]:
+    """The shapes of the forward passes of a call."""
+    fed: list[tuple[int, ...]] = []
+    with monkeypatch.context() as patch:
+        watch(model_of("llama"), fed, patch)
+        list(runner.logits(contexts))
+    return fed
+
+
+def test_a_text_that_grew_costs_its_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    texts = [[n, *range(20)] for n in range(3)]
+    fed_by(monkeypatch, runner, texts)
+    assert fed_by(monkeypatch, runner, [[*text, 7] for text in texts]) == [(3, 1)]
+
+
+def test_a_draft_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    text = list(range(20))
+    fed_by(monkeypatch, runner, [text])
+    assert fed_by(monkeypatch, runner, [[*text, *range(50, 50 + n)] for n in range(9)]) == [(1, 9)]
+
+
+def test_many_places_of_a_row_are_read_in_passes_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_runner, "_MAX_LOGITS", 4)
+    runner = PrefixRunner(KINDS["cached"])
+    contexts = [[*range(n)] for n in range(1, 11)]
+    assert fed_by(monkeypatch, runner, contexts) == [(1, 1), (1, 4), (1, 4), (1, 1)]
+    check(runner, model_of("llama"), contexts)
+
+
+def test_the_same_contexts_again_cost_a_token_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    texts = [[n, *range(20)] for n in range(3)]
+    fed_by(monkeypatch, runner, texts)
+    assert fed_by(monkeypatch, runner, [*texts, texts[0]]) == [(3, 1)]
+
+
+def test_texts_of_one_client_do_not_cost_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    mine, theirs = [[1, *range(20)]], [[n, *range(50, 70)] for n in range(2, 6)]
+    for texts in (mine, theirs):
+        fed_by(monkeypatch, runner, texts)
+    assert fed_by(monkeypatch, runner, [[*mine[0], 5]]) == [(1, 1)]
+
+
+def test_texts_that_are_called_together_share_a_pass_although_they_began_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    texts = [[n, *range(20)] for n in range(3)]
+    for text in texts:
+        fed_by(monkeypatch, runner, [text])
+    assert fed_by(monkeypatch, runner, [[*text, 7] for text in texts]) == [(3, 1)]
+    check(runner, model_of("llama"), [[*text, 7, 8] for text in texts])
+
+
+def test_the_least_recently_used_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"], rows=2)
+    texts = [[n, *range(20)] for n in range(3)]
+    for text in (texts[0], texts[1], texts[0], texts[2]):
+        fed_by(monkeypatch, runner, [text])
+    assert fed_by(monkeypatch, runner, [texts[0]]) == [(1, 1)]
+    assert fed_by(monkeypatch, runner, [texts[1]]) == [(1, 21)]
+
+
+def test_a_row_that_is_no_longer_needed_leaves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_runner, "_MAX_IDLE_CALLS", 1)
+    runner = PrefixRunner(KINDS["cached"])
+    fed_by(monkeypatch, runner, [[1, 2, 3], [4, 5, 6]])
+    assert [fed_by(monkeypatch, runner, [[1, 2, 3, *range(n)]]) for n in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]
+
+
+def test_after_a_pass_that_failed_the_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"])
+    check(runner, model_of("llama"), [[1, 2, 3], [1, 2, 4]])
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_of("llama"), "forward", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            list(runner.logits([[1, 2, 3, 4], [1, 2, 4]]))
+    check(runner, model_of("llama"), [[1, 2, 3, 4], [1, 2, 4, 5]])
+
+
+def test_tokens_of_a_common_beginning_count_once() -> None:
+    assert distinct_tokens([[1, 2], [1], [1, 2, 3], [1, 2, 3], [1, 2, 4]]) == 6
+
+
+# The model as a token server
+
+
+def server(kind: str = "cached", **more: int) -> LocalTokenServer:
+    return LocalTokenServer(KINDS[kind], (), None, 320, **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_continuation_is_the_greedy_one(kind: str) -> None:
+    contexts = [[1, 2, 3], [1, 2], [9]]
+    written = server(kind).write(contexts, 5, 3)
+    for ids, tokens in zip(contexts, written, strict=True):
+        row = list(ids)
+        for token in tokens:
+            logprobs = fresh(model_behind(KINDS[kind]), [row])[0].log_softmax(0)
+            values, best = logprobs.topk(3)
+            assert token.token == int(best[0])
+            assert token.top == pytest.approx(dict(zip(best.tolist(), values.tolist(), strict=True)), abs=CLOSE)
+            row.append(token.token)
+    assert [len(tokens) for tokens in written] == [5, 5, 5]
+
+
+def test_chosen_ids_have_their_log_probabilities_in_the_precision_of_the_model() -> None:
+    contexts, ids = [[1, 2, 3], [4]], [300, 5, 5, 0]
+    logprobs = fresh(model_of("gpt2"), contexts).log_softmax(1)
+    for row, chosen in zip(logprobs, server("absolute positions").chosen(contexts, ids), strict=True):
+        assert chosen == pytest.approx({index: float(row[index]) for index in ids}, abs=1e-10)
+
+
+def test_eos_is_the_last_token_of_a_text() -> None:
+    tokens = [token.token for token in server().write([[1, 2, 3]], 4, 1)[0]]
+    ended = LocalTokenServer(KINDS["cached"], (tokens[1],), None, 320).write([[1, 2, 3]], 4, 1)[0]
+    assert [token.token for token in ended] == tokens[: tokens.index(tokens[1]) + 1]
+
+
+def test_a_text_ends_with_the_context() -> None:
+    limited = LocalTokenServer(KINDS["cached"], (), 5, 320)
+    assert [len(tokens) for tokens in limited.write([[1, 2, 3], [1, 2, 3, 4]], 9, 1)] == [2, 1]
+
+
+def test_more_contexts_than_rows_are_answered_in_order() -> None:
+    contexts = [[n, n + 1] for n in range(300)]
+    wanted = fresh(model_of("llama"), contexts[:9]).argmax(1).tolist()
+    assert [tokens[0].token for tokens in server(rows=3).write(contexts[:9], 1, 1)] == wanted
+    assert [tokens[0].token for tokens in server().write([[n % 256] for n in range(300)], 1, 1)[256:265]] == [
+        int(token) for token in fresh(model_of("llama"), [[n % 256] for n in range(256, 265)]).argmax(1)
+    ]
+
+
+def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], torch.tensor([[0.0, torch.nan]]))]))
+    with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):
+        server().write([[1]], 1, 1)
