@@ -12,14 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
-from advisor.servers.completions import CHAT, COMPLETIONS, NO_LOGPROBS, generate, likeliest_choice
+from advisor.servers.completions import (
+    CHAT,
+    COMPLETIONS,
+    NO_LOGPROBS,
+    generate,
+    likeliest_choice,
+    likeliest_option,
+)
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.probe import connect
+
+if TYPE_CHECKING:
+    from ensemble.models.member import Member
+    from ensemble.score.choices import ChoiceQuestion
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""
@@ -36,12 +49,17 @@ class ServerAnswerer:
         name: The candidate's name.
         address: The server and the model.
         chat: Whether prompts go through the model's chat template, on the server.
+        member: Loads the tokenizer of a model that can be decoded with others. It is asked as the set will ask it: with
+            token ids. None for a model that gives whole texts only.
     """
 
-    def __init__(self, name: str, address: ServerAddress, *, chat: bool) -> None:
+    def __init__(
+        self, name: str, address: ServerAddress, *, chat: bool, member: Callable[[], Member] | None = None
+    ) -> None:
         self.name = name
         self._address = address
         self._chat = chat
+        self._member = member
 
     def answer(
         self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
@@ -51,17 +69,20 @@ class ServerAnswerer:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
             raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
         try:
+            if task.metric == "choice" and self._member is not None:
+                yield from self._choose_in_parallel(asked, task, self._member())
+                return
+            encode = None if self._member is None else _Encoder(self._member())
             with ServerClient(self._address) as server:
 
                 def ask(example: Example) -> Response:
                     if task.metric == "choice":
                         return likeliest_choice(server, example, task.delimiter)
-                    limit = inference.limit(task)
                     return generate(
                         server,
-                        example.prompt,
+                        example.prompt if encode is None else encode.prompt(example),
                         task.stop,
-                        limit,
+                        inference.limit(task),
                         chat=self._chat,
                         temperature=inference.temperature,
                         seed=inference.seed,
@@ -69,7 +90,21 @@ class ServerAnswerer:
 
                 yield from self._answer_in_parallel(asked, ask)
         except InputError as error:
-            raise MemberError(f"{self.name}: {error}") from None
+            raise MemberError(f"{self.name}: {str(error).removeprefix(f'{self.name}: ')}") from None
+
+    def _choose_in_parallel(
+        self, questions: Mapping[int, Example], task: Task, member: Member
+    ) -> Iterator[tuple[int, Response]]:
+        encode, server = _Encoder(member), connect(self._address, self.name)
+        try:
+            if not server.limits.chosen:
+                reason = "it does not give those of chosen token ids"
+                raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
+            yield from self._answer_in_parallel(
+                questions, lambda example: likeliest_option(server, encode.options(example, task), example)
+            )
+        finally:
+            server.close()
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
         # Threads and not asyncio: the engines and the cache around this are synchronous.
@@ -102,6 +137,38 @@ class ServerAnswerer:
                 yield n, response
         finally:
             workers.stop()
+
+
+class _Encoder:
+    """Encodes questions with a member's tokenizer, for several threads."""
+
+    def __init__(self, member: Member) -> None:
+        from ensemble import Ensemble
+
+        # With k=1 this needs nothing but the tokenizer and the vocabulary.
+        self._ensemble = Ensemble([member], k=1)
+        self._lock = threading.Lock()
+
+    def prompt(self, example: Example) -> list[int]:
+        """The ids of a question's prompt."""
+        # Tokenizers keep settings between calls, so they are not for two threads at a time.
+        with self._lock, _as_refusal():
+            return self._ensemble.encode(example.model_input)[0]
+
+    def options(self, example: Example, task: Task) -> ChoiceQuestion:
+        """A question of a choice task with its options."""
+        with self._lock, _as_refusal():
+            options = [f"{task.delimiter}{choice}" for choice in example.choices]
+            return self._ensemble.encode_options(example.model_input, options)
+
+
+@contextlib.contextmanager
+def _as_refusal() -> Iterator[None]:
+    """A question that a tokenizer cannot read fails alone, as one that the server refuses."""
+    try:
+        yield
+    except InputError as error:
+        raise ServerError(str(error), "refused") from None
 
 
 class _Workers:

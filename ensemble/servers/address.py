@@ -164,10 +164,11 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def why_not_decodable(name: str) -> str:
-    """The message for a model behind a server that should decode token by token with others."""
+    """The message for a model behind a server that gives whole texts, and should decode token by token with others."""
     return (
-        f"{name} is behind a server, which gives texts and no probabilities of the whole vocabulary, so it cannot be "
-        "decoded token by token; use voting, mbr, router or rerank"
+        f"{name} is behind a server and has no tokenizer=, so it gives whole texts and cannot be decoded token by "
+        "token; add tokenizer=FOLDER_OR_ID to its line if vLLM, SGLang, llama.cpp or advisor serve runs it, or use "
+        "voting, mbr, router or rerank"
     )
 
 
