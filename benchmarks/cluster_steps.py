@@ -135,7 +135,7 @@ def _moved(apart: Ensemble, work: Work) -> list[Figure]:
 
 def _traffic(apart: Ensemble, work: Work, temperature: float) -> list[float]:
     """Calls, bytes sent and bytes received, for each step and member."""
-    clients = [cast("RayMember", member).client for member in apart.members]
+    clients = [cast("RayMember", member).server for member in apart.members]
     before = [(one.calls, one.sent, one.received) for one in clients]
     steps = by_ensemble(apart, work, batch=1, temperature=temperature)() * len(clients)
     after = [(one.calls, one.sent, one.received) for one in clients]

@@ -103,7 +103,9 @@ def serving(
     """Serve an ensemble as ``tiny``; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
     engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
-    served = ServedModel("tiny", tuple(member.name for member in ensemble.members), ensemble.method, "fp_test", 0)
+    members = ensemble.members
+    context = members[0].context if len(members) == 1 else None
+    served = ServedModel("tiny", tuple(member.name for member in members), ensemble.method, "fp_test", 0, context)
     with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts) as found:
         yield found
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, on_paper, pool, profiling, serving, start, steps
+from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, serving, start, steps
 from benchmarks._measure import Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from ensemble.methods import list_methods
@@ -157,13 +157,6 @@ def test_made_up_vocabularies_have_their_size_share_words_and_read_text():
     assert len(one) == len(other) == 3000
     assert 0.3 < len(one.get_vocab().keys() & other.get_vocab().keys()) / 3000 < 0.95
     assert one.decode(one("Tell me of 12 things.")["input_ids"]) == "Tell me of 12 things."
-
-
-def test_the_page_on_a_cluster_has_the_tables_that_are_worked_out(capsys):
-    assert on_paper.main([]) == 0
-    page = (Path(__file__).parents[1] / "docs" / "cluster-on-paper.md").read_text(encoding="utf-8")
-    for table in capsys.readouterr().out.strip().split("\n\n"):
-        assert table in page
 
 
 def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.CaptureFixture[str]):

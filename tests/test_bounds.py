@@ -1,55 +1,74 @@
-"""Steps of members apart that know some logits only from above: the winners of one process, and few questions."""
+"""Steps of members elsewhere that know some logits only from above: the winners of one process, and few requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
-import pytest
 import torch
 from hypothesis import given
 from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
-from ensemble.distributed.ray_cluster import settle
+from ensemble.distributed.remote_member import RemoteRows, RemoteRunner
 from ensemble.methods.unite import top_k, union
-from ensemble.step.distribution import Distribution, candidate_logits, greedy, is_certain
-from ensemble.vocabulary.joint import JointVocabulary, MemberTables
-
-settle()  # this module may be the first to import Ray in a process of tests
-pytest.importorskip("ray", reason="Ray is not installed")
-
-from ensemble.distributed.ray_runner import RayLogits, Reply  # noqa: E402  # needs Ray
+from ensemble.servers.token_client import TokenClient
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+from ensemble.step.distribution import Distribution, greedy, is_certain
+from ensemble.vocabulary.joint import EOS, Candidates, JointVocabulary, MemberTables
 
 
 @dataclass
 class Shelf:
-    """What a node would answer about logits [B, V], and the numbers of logits that it was asked for."""
+    """A server that answers a context of one id with that row of logits [B, V]."""
 
     logits: Tensor
-    k: int
-    asked: list[int] = field(default_factory=list)
+    limits: ServerLimits
+    chosen_ids: list[int] = field(default_factory=list)
 
-    def candidates(self, _reply: Reply) -> tuple[Tensor, Tensor]:
-        return top_k([self.logits], self.k)[0]
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:  # noqa: ARG002
+        rows = self.logits[[context[0] % len(self.logits) for context in contexts]]
+        ((values, ids),) = top_k([rows], min(k, rows.shape[1]))
+        tops = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+        return [[NextToken(next(iter(top)), top)] for top in tops]
 
-    def at(self, rows: Tensor, ids: Tensor) -> Callable[[], Tensor]:
-        self.asked.append(len(ids))
-        return lambda: self.logits[rows, ids]
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        self.chosen_ids.append(len(ids))
+        return [{index: float(self.logits[context[0], index]) for index in ids} for context in contexts]
+
+    def tokenize(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
-def shelves(logits: Sequence[Tensor], sides: Sequence[MemberTables], k: int) -> list[Shelf]:
-    return [Shelf(candidate_logits(z.clone(), side), k) for z, side in zip(logits, sides, strict=True)]
+def shelves(case: Case) -> list[Shelf]:
+    # As few top ones as the method takes, and room for special tokens: the others must be requested.
+    made = []
+    for z, side in zip(case.logits, case.joint.members, strict=True):
+        most = min(case.k + len(side.outside) + len(side.eos_ids), z.shape[1])
+        made.append(Shelf(z, ServerLimits(k=most, contexts=100, chosen=100)))
+    return made
 
 
-def apart(shelf: Shelf) -> RayLogits:
-    reply = Reply(None, ("admit", ()), 0, len(shelf.logits), shelf.k)
-    return RayLogits(shelf, (reply,))  # type: ignore[arg-type]  # it has what is called here
+def apart(shelf: Shelf, side: MemberTables, k: int) -> RemoteRows:
+    own = (side.entry_of > EOS).nonzero().flatten().tolist()
+    vocabulary = SimpleNamespace(
+        representatives={bytes(str(index), "ascii"): index for index in own},
+        eos_ids=tuple(side.eos_ids.tolist()),
+        size=shelf.logits.shape[1],
+    )
+    runner = RemoteRunner(TokenClient("m", shelf, 0), Candidates(cast("Any", vocabulary)))
+    return runner.admit([[row] for row in range(len(shelf.logits))])
 
 
 def step(case: Case, *, winner: bool) -> tuple[Distribution, list[Shelf]]:
-    made = shelves(case.logits, case.joint.members, case.k)
-    return union([apart(each) for each in made], case.joint, case.k, case.weights, winner=winner), made
+    made = shelves(case)
+    rows = [apart(shelf, side, case.k) for shelf, side in zip(made, case.joint.members, strict=True)]
+    return union(rows, case.joint, case.k, case.weights, winner=winner), made
 
 
 @quick
@@ -77,21 +96,21 @@ def pair(first: list[float], second: list[float]) -> Case:
     return Case([torch.tensor([z], dtype=torch.float64) for z in (first, second)], joint, 2, weights)
 
 
-def test_nobody_is_asked_where_nothing_can_change_the_winner() -> None:
+def test_nothing_is_requested_where_nothing_can_change_the_winner() -> None:
     _, made = step(pair([9.0, 1.0, 0.0, 0.0], [5.0, 0.0, 1.0, 0.0]), winner=True)
-    assert [each.asked for each in made] == [[], []]
+    assert [each.chosen_ids for each in made] == [[], []]
 
 
-def test_both_are_asked_where_what_they_did_not_send_decides() -> None:
+def test_both_get_a_request_where_what_they_did_not_send_decides() -> None:
     _, made = step(pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5]), winner=True)
-    assert [each.asked for each in made] == [[2], [2]]
+    assert [each.chosen_ids for each in made] == [[2], [2]]
 
 
-def test_only_the_rows_that_are_open_are_asked_for() -> None:
+def test_only_the_rows_that_are_open_are_requested() -> None:
     sure, undecided = pair([9.0, 1.0, 0.0, 0.0], [5.0, 0.0, 1.0, 0.0]), pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5])
     both = [torch.cat(rows) for rows in zip(sure.logits, undecided.logits, strict=True)]
     _, made = step(Case(both, sure.joint, 2, sure.weights), winner=True)
-    assert [each.asked for each in made] == [[2], [2]]
+    assert [each.chosen_ids for each in made] == [[2], [2]]
 
 
 def test_members_of_different_precision_go_together() -> None:

@@ -21,9 +21,8 @@ from test_ensemble_api import member, writer
 from tiny import byte_tokenizer, tiny_model
 
 from advisor.serving import connections
-from advisor.serving.log import LogLimit
 from advisor.serving.protocol import RequestLimits
-from advisor.serving.server import allowed_hosts, bind, most_connections
+from advisor.serving.server import LogLimit, allowed_hosts, bind, most_connections
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.models.load import member_of

@@ -7,6 +7,7 @@ A request passes through these modules:
 - ``protocol``: checks the body and makes a :class:`~advisor.serving.protocol.GenerationRequest` of it;
 - ``engine``: the one thread that runs the decoder; all requests share its batch;
 - ``strategies``: the engine of a strategy, which asks several models for each text;
+- ``token_prompts``: requests with token ids, where the server has one model and may be a member of another ensemble;
 - ``responses``: writes the generated texts as OpenAI's JSON objects;
-- ``server``, ``starting``, ``log`` and ``metrics``: the process, how it starts, its log, its figures for Prometheus.
+- ``server``, ``starting`` and ``metrics``: the process and its log, how it starts, its figures for Prometheus.
 """

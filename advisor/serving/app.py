@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from advisor.serving.engine import RequestEngine
+from advisor.serving.engine import RequestEngine, ServingEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
@@ -24,6 +24,7 @@ from advisor.serving.protocol import (
     GenerationRequest,
     RequestError,
     RequestLimits,
+    TokenizeRequest,
     read_chat,
     read_completion,
     wrong_body,
@@ -38,6 +39,7 @@ from advisor.serving.responses import (
     response_events,
     whole_response,
 )
+from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
 
 T = TypeVar("T")
 
@@ -84,6 +86,8 @@ def make_app(
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
+    # Not under /v1/, as in vLLM.
+    add("/tokenize", endpoints.tokenize, methods=["POST"], response_model=None)
     add("/v1/models", endpoints.list_models, methods=["GET"], response_model=None)
     # A name may have slashes, as names of repositories do.
     add("/v1/models/{name:path}", endpoints.get_model, methods=["GET"], response_model=None)
@@ -104,10 +108,16 @@ class Endpoints:
         self._model = model
         self._limits = limits
         self._metrics = metrics
+        # A strategy asks several models, each with its tokenizer, so it has no token ids.
+        self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, ServingEngine) else None
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """``/v1/completions``."""
         self._check_model(body.model)
+        if body.contexts:
+            if self._tokens is None:
+                raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
+            return await _work_response(request, self._tokens.complete(body))
         # A request without a seed gets other random draws each time.
         generation = read_completion(body, self._limits, secrets.randbits(62))
         return await self._respond(generation, request, CompletionFormat(self._model, generation))
@@ -117,6 +127,14 @@ class Endpoints:
         self._check_model(body.model)
         generation = read_chat(body, self._limits, secrets.randbits(62))
         return await self._respond(generation, request, ChatFormat(self._model, generation))
+
+    async def tokenize(self, body: TokenizeRequest, request: Request) -> Response:
+        """``/tokenize``."""
+        if body.model is not None:
+            self._check_model(body.model)
+        if self._tokens is None:
+            raise RequestError(404, "this server runs a strategy, whose models have different tokenizers")
+        return await _work_response(request, self._tokens.tokenize(body))
 
     async def list_models(self) -> Response:
         """``/v1/models``."""
@@ -177,6 +195,12 @@ class _CancellableStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
+
+
+async def _work_response(request: Request, result: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """The response with a result; it is cancelled where the client disconnects before."""
+    found = await _unless_disconnected(request, result)
+    return Response(status_code=499) if found is None else json_response(found)
 
 
 async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T]) -> T | None:

@@ -12,12 +12,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
+from advisor.serving.responses import Event, Piece, RequestStream
 from ensemble.decode.stream import Pieces
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 from ensemble.models.spec import Sourced
@@ -27,36 +28,14 @@ if TYPE_CHECKING:
     from ensemble.decode.decoder import Decoder
     from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch
-    from ensemble.models.member import Prompt
+    from ensemble.models.member import Member, Prompt
     from ensemble.step.logprobs import StepLogprobs
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 STOPPING = "the server is stopping"
 _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a text.
-
-    Attributes:
-        index: Index of the text within its request.
-        text: The new characters; may be empty.
-        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
-        finish_reason: Why the text ended, with its last piece.
-        new_tokens: Tokens of the whole text, with its last piece.
-    """
-
-    index: int
-    text: str
-    steps: Sequence[StepLogprobs] = ()
-    finish_reason: str | None = None
-    new_tokens: int = 0
-
-
-Event = int | Piece | RequestError
-"""The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
 
 
 class RequestEngine(Protocol):
@@ -95,67 +74,6 @@ class RequestEngine(Protocol):
     def stop(self) -> None:
         """Refuse requests and end; unfinished texts are lost."""
         ...
-
-
-class RequestStream:
-    """A request that the engine has accepted, and the events that come of it.
-
-    Args:
-        request: What to generate.
-        numbers: The decoder's numbers of its texts.
-
-    Attributes:
-        arrived: Time of arrival, by the monotonic clock.
-        events: Written and read by the event loop only.
-        extras: More fields of ``usage``; complete with the last event.
-    """
-
-    def __init__(self, request: GenerationRequest, numbers: range) -> None:
-        self.request = request
-        self.numbers = numbers
-        self.arrived = time.monotonic()
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.extras: dict[str, Any] = {}
-
-    async def prompt_tokens(self) -> int:
-        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
-
-        Raises:
-            RequestError: A prompt cannot be used.
-        """
-        event = await self._next_event()
-        if isinstance(event, Piece):
-            raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
-        return event
-
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """The pieces of all texts, until all are finished.
-
-        Raises:
-            RequestError: The decoder failed.
-        """
-        unfinished = len(self.numbers)
-        while unfinished:
-            # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.
-            arrived: dict[int, list[Piece]] = {}
-            event = await self._next_event()
-            while True:
-                if isinstance(event, Piece):
-                    arrived.setdefault(event.index, []).append(event)
-                if self.events.empty():
-                    break
-                event = await self._next_event()
-            for index, parts in arrived.items():
-                steps = [step for part in parts for step in part.steps]
-                last = parts[-1]
-                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
-                unfinished -= last.finish_reason is not None
-
-    async def _next_event(self) -> int | Piece:
-        event = await self.events.get()
-        if isinstance(event, RequestError):
-            raise event
-        return event
 
 
 @dataclass(slots=True)
@@ -204,6 +122,23 @@ class _RunningText:
         return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
 
 
+@dataclass(slots=True)
+class _Work:
+    """Work beside the decoder.
+
+    Attributes:
+        steps: A generator whose value is the result.
+        texts: Texts that it counts as.
+        tokens: Tokens of its prompts.
+        future: Gets the result; of the event loop.
+    """
+
+    steps: Generator[None, None, Any]
+    texts: int
+    tokens: int
+    future: asyncio.Future[Any]
+
+
 class ServingEngine:
     """Decodes the texts of all requests together; see :class:`RequestEngine`.
 
@@ -226,8 +161,11 @@ class ServingEngine:
         self._limits = limits
         self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
-        self._inbox: queue.SimpleQueue[tuple[Literal["add", "cancel"], RequestStream] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[
+            tuple[Literal["add", "cancel"], RequestStream] | tuple[Literal["work"], _Work] | None
+        ] = queue.SimpleQueue()
         self._texts: dict[int, _RunningText] = {}
+        self._works: list[_Work] = []
         # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
         self._lock = threading.RLock()
         self._accepted = 0
@@ -235,22 +173,25 @@ class ServingEngine:
         self._most_tokens = limits.texts * _USUAL_TOKENS if limits.tokens is None else limits.tokens
         self._most_characters = self._characters_that_fit()
         self.refusing = ""
-        self._post: Callable[[Sequence[tuple[RequestStream, Event]]], None] = lambda _: None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
     # Called by the event loop
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the thread; it delivers events in this loop."""
-
-        def post(events: Sequence[tuple[RequestStream, Event]]) -> None:
-            # After a forced stop the loop is closed and no client waits.
-            with contextlib.suppress(RuntimeError):
-                # One call for all events of a step: each call wakes the loop by a system call.
-                loop.call_soon_threadsafe(_deliver, events)
-
-        self._post = post
+        self._loop = loop
         self._thread.start()
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The models, the primary first. Only work may use them, except for what is read and never changes."""
+        return self._ensemble.members
+
+    @property
+    def batch_size(self) -> int:
+        """Texts that are decoded at a time."""
+        return self._batch.size
 
     def submit(self, request: GenerationRequest) -> RequestStream:
         """Accept a request.
@@ -260,21 +201,54 @@ class ServingEngine:
         """
         texts = len(request.prompts) * request.copies
         # Counted here, by the event loop: to tokenize a long prompt takes seconds, while all texts stand still.
-        characters = max(map(_characters, request.prompts))
+        for prompt in request.prompts:
+            self.check_characters(_characters(prompt))
+        first = self._count_in(texts)
+        stream = RequestStream(request, range(first, first + texts))
+        self._inbox.put(("add", stream))
+        return stream
+
+    def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
+        """Run a generator in the thread, each step of it after a step of the decoder.
+
+        Args:
+            steps: May use the models.
+            texts: Texts that it counts as until it ends.
+            tokens: Tokens of its prompts.
+
+        Returns:
+            The generator's value, or the RequestError that ended it. If it is cancelled, the next steps are not run.
+
+        Raises:
+            RequestError: There are too many tokens, too many texts run or wait, or the server is stopping.
+        """
+        # Before it is counted, because a request that is refused must leave no count.
+        self._check_tokens(tokens)
+        self._count_in(texts)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._inbox.put(("work", _Work(steps, texts, tokens, future)))
+        return future
+
+    def check_characters(self, characters: int) -> None:
+        """Check that a prompt of so many characters may fit into the contexts.
+
+        Raises:
+            RequestError: It cannot.
+        """
         if self._most_characters is not None and characters > self._most_characters:
             reason = f"a prompt has {characters} characters; the models' contexts hold at most {self._most_characters}"
             raise RequestError(400, reason, code="context_length_exceeded")
+
+    def _count_in(self, texts: int) -> int:
+        """Count texts as accepted; return the number of the first of them."""
         with self._lock:
             if self.refusing:
                 raise unavailable(self.refusing)
             if self._accepted + texts > self._limits.texts:
                 raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
             self._accepted += texts
-            numbers = range(self._next_number, self._next_number + texts)
             self._next_number += texts
-        stream = RequestStream(request, numbers)
-        self._inbox.put(("add", stream))
-        return stream
+            return self._next_number - texts
 
     def cancel(self, stream: RequestStream) -> None:
         """Stop the texts of a request that are not finished, and free their places."""
@@ -305,10 +279,13 @@ class ServingEngine:
                 # The decoder has no text where all new prompts were wrong.
                 if not self._decoder.done:
                     self._step()
+                self._step_works()
         except Exception as error:  # noqa: BLE001  # clients that wait must get an answer, whatever the error is
             _LOG.exception("the decoder's thread ended")
             self.refuse(f"the decoder ended ({first_line(error)}); start the server again")
             self._fail(list(self._texts), unavailable(self.refusing))
+            for work in tuple(self._works):
+                self._end(work, None, unavailable(self.refusing))
 
     def _receive(self) -> bool:
         """Handle the inbox; wait for it where the decoder has no text. False where the thread must end."""
@@ -316,7 +293,7 @@ class ServingEngine:
         running = True
         while running:
             try:
-                command = self._inbox.get(block=self._decoder.done and not events)
+                command = self._inbox.get(block=self._decoder.done and not self._works and not events)
             except queue.Empty:
                 break
             match command:
@@ -328,6 +305,11 @@ class ServingEngine:
                     for number in stream.numbers:
                         self._decoder.remove(number)
                     self._release([number for number in stream.numbers if number in self._texts])
+                case "work", work:
+                    self._works.append(work)
+                    # The work itself is among those that are counted.
+                    if self._tokens() > self._most_tokens:
+                        self._end(work, None, self._too_many_tokens())
         self._metrics.waiting.set(len(self._decoder.waiting))
         if events:
             # Once for all: each call wakes the event loop, which then competes with this thread for the GIL.
@@ -368,15 +350,26 @@ class ServingEngine:
             prompts.append(ids)
             tokens += request.copies * _length(ids)
             # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
-            if tokens > self._most_tokens:
-                raise RequestError(
-                    400,
-                    f"the prompts of this request have more than {self._most_tokens} tokens together, which is this "
-                    "server's limit; send fewer prompts at a time",
-                )
-        if tokens + sum(_length(text.prompt) for text in self._texts.values()) > self._most_tokens:
-            raise busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
+            self._check_tokens(tokens)
+        if tokens + self._tokens() > self._most_tokens:
+            raise self._too_many_tokens()
         return prompts
+
+    def _check_tokens(self, tokens: int) -> None:
+        """Check the tokens in the prompts of one request."""
+        if tokens > self._most_tokens:
+            raise RequestError(
+                400,
+                f"the prompts of this request have more than {self._most_tokens} tokens together, which is this "
+                "server's limit; send fewer prompts at a time",
+            )
+
+    def _tokens(self) -> int:
+        """Tokens in the prompts of all texts and works."""
+        return sum(_length(text.prompt) for text in self._texts.values()) + sum(work.tokens for work in self._works)
+
+    def _too_many_tokens(self) -> RequestError:
+        return busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
 
     def _characters_that_fit(self) -> int | None:
         """The characters of a prompt that every member could read if it had the longest tokens only; None: no limit."""
@@ -421,6 +414,35 @@ class ServingEngine:
         if events:
             self._post(events)
 
+    def _step_works(self) -> None:
+        """Run a step of each work; deliver the results of those that end."""
+        # A copy, because works that end are removed.
+        for work in tuple(self._works):
+            # Only read here: futures of asyncio are changed in their loop alone.
+            if work.future.cancelled():
+                work.steps.close()
+                self._end(work, None, None)
+                continue
+            try:
+                next(work.steps)
+            except StopIteration as end:
+                self._end(work, end.value, None)
+            except RequestError as error:
+                self._end(work, None, error)
+            except MemberError as error:
+                self._metrics.failed_texts.inc()
+                self._end(work, None, _model_error(error))
+            except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
+                _LOG.debug("a step failed", exc_info=True)
+                self._metrics.failures.inc()
+                self._end(work, None, _model_error(error))
+
+    def _end(self, work: _Work, value: object, error: RequestError | None) -> None:
+        self._works.remove(work)
+        # Free the places before the client gets its answer, as for texts.
+        self._count_out(work.texts)
+        self._call(_settle, work.future, value, error)
+
     def _observe_first_token(self, text: _RunningText) -> None:
         if not text.begun:
             text.begun = True
@@ -436,6 +458,17 @@ class ServingEngine:
         # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
             self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)
+
+    def _post(self, events: Sequence[tuple[RequestStream, Event]]) -> None:
+        # One call for all events of a step: each call wakes the loop by a system call.
+        self._call(_deliver, events)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the event loop."""
+        if self._loop is not None:
+            # After a forced stop the loop is closed and no client waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     def _fail(self, numbers: Sequence[int], error: RequestError) -> None:
         events = [(self._texts[number].stream, error) for number in numbers]
@@ -481,3 +514,9 @@ def prompt_error(error: Exception) -> RequestError:
 def _deliver(events: Sequence[tuple[RequestStream, Event]]) -> None:
     for stream, event in events:
         stream.events.put_nowait(event)
+
+
+def _settle(future: asyncio.Future[Any], value: object, error: RequestError | None) -> None:
+    # The client may have left in the meantime.
+    if not future.done():
+        future.set_result(value) if error is None else future.set_exception(error)

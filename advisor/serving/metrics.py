@@ -17,6 +17,7 @@ class Metrics:
         seconds: Time from a request to the last byte of its response.
         first_token: Time from a request to the first token of each of its texts, in seconds.
         prompt_tokens: Number of prompt tokens, as the primary counts them.
+        contexts: Number of contexts in requests with token ids.
         new_tokens: Number of generated tokens, as the primary counts them.
         running: Number of texts that are being decoded.
         waiting: Number of texts that wait for a place in the batch.
@@ -41,6 +42,7 @@ class Metrics:
             "advisor_first_token_seconds", "To a text's first token.", registry=registry, buckets=_SECONDS
         )
         self.prompt_tokens = Counter("advisor_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.contexts = Counter("advisor_contexts", "Contexts that were sent as token ids.", registry=registry)
         self.new_tokens = Counter("advisor_new_tokens", "Tokens that were emitted.", registry=registry)
         self.running = Gauge("advisor_running_texts", "Texts that are being decoded.", registry=registry)
         self.waiting = Gauge("advisor_waiting_texts", "Texts that wait for a place.", registry=registry)

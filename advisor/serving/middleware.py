@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "ADVISOR_API_KEY"
 # Only these paths need the key; monitors read /health and /metrics without it.
-_KEY_PREFIX = "/v1/"
+_KEY_PREFIXES = ("/v1/", "/tokenize")
 _DISCONNECTED = "499"
-_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
+_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/health", "/metrics")
 _DISCARDED_BODIES = 16
 """A body that is too large is read and discarded up to this multiple of the limit: many clients read the response only
 after they have sent everything."""
@@ -141,7 +141,7 @@ class RequestMiddleware:
             await error_response(RequestError(421, text, param="Host"))(scope, receive, send)
             return
         header = headers.get("authorization")
-        key_digest = self._key_digest if scope["path"].startswith(_KEY_PREFIX) else None
+        key_digest = self._key_digest if scope["path"].startswith(_KEY_PREFIXES) else None
         if key_digest is not None and not _has_key(header, key_digest):
             error = RequestError(
                 401,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from ensemble.decode.settings import Settings
@@ -39,16 +39,23 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "logit_bias": ({},),
+    "logprob_token_ids": ([],),
+    "min_p": (0,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
+    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
+    "top_k": (0, -1),
 }
 """Unsupported parameters, and the values with which they have no effect."""
 _MAX_ALTERNATIVES = 20
+_MAX_CHOSEN = 128
+"""Ids of ``logprob_token_ids``, as in vLLM."""
 _MAX_STOP = 256
 """Characters of a stop string. Every step of a stream compares the end of the text with every stop string."""
 
@@ -170,14 +177,6 @@ def _text_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _prompt_list(value: object) -> object:
-    """A list of prompts."""
-    if isinstance(value, list) and value and not isinstance(value[0], str):
-        # OpenAI allows token ids, but here each member has other ids for the same text.
-        raise PydanticCustomError("token_ids", "give text, not token ids: each member has its own tokenizer")
-    return _text_list(value)
-
-
 def _part_list(value: object) -> object:
     """A message's content as a list of parts."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
@@ -193,6 +192,22 @@ def _encodable(value: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
+TokenId = Annotated[int, Field(ge=0)]
+_STRICT = ConfigDict(strict=True)
+_TEXTS = TypeAdapter(Annotated[list[Text], BeforeValidator(_text_list), Field(min_length=1)], config=_STRICT)
+_CONTEXT = TypeAdapter(Annotated[list[TokenId], Field(min_length=1)], config=_STRICT)
+_CONTEXTS = TypeAdapter(
+    Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(max_length=1024)], config=_STRICT
+)
+
+
+def _prompt_list(value: object) -> list[str] | list[list[int]]:
+    """A list of texts, or a list of contexts; the API also allows one without a list."""
+    # By the first element, so that an error names the place in the list and not each type that it might have been.
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, int):
+        return [_CONTEXT.validate_python(value)]
+    return _CONTEXTS.validate_python(value) if isinstance(first, list) else _TEXTS.validate_python(value)
 
 
 class TextPart(BaseModel):
@@ -227,7 +242,7 @@ class StreamOptions(BaseModel):
 class RequestBody(BaseModel):
     """The fields that both endpoints have."""
 
-    # Extra fields are kept, so that `_refuse_unsupported` can name them.
+    # Extra fields are kept, so that `refuse_unsupported` can name them.
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     model: str
     max_tokens: int | None = Field(None, ge=1)
@@ -243,8 +258,29 @@ class RequestBody(BaseModel):
 class CompletionRequest(RequestBody):
     """The body of ``/v1/completions``."""
 
-    prompt: Annotated[list[Text], BeforeValidator(_prompt_list)] = Field(min_length=1)
+    prompt: Annotated[list[str] | list[list[int]], PlainValidator(_prompt_list)]
     logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
+    logprob_token_ids: list[TokenId] | None = Field(None, max_length=_MAX_CHOSEN)
+    return_tokens_as_token_ids: bool | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The prompts, if they are texts; else an empty list."""
+        return [prompt for prompt in self.prompt if isinstance(prompt, str)]
+
+    @property
+    def contexts(self) -> list[list[int]]:
+        """The prompts, if they are token ids; else an empty list."""
+        return [prompt for prompt in self.prompt if isinstance(prompt, list)]
+
+
+class TokenizeRequest(BaseModel):
+    """The body of ``/tokenize``."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    model: str | None = None
+    prompt: Text
+    add_special_tokens: bool = True
 
 
 class ChatRequest(RequestBody):
@@ -267,13 +303,15 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
     Raises:
         RequestError: A parameter is not supported, or beyond its limit.
     """
-    return _generation_request(body, body.prompt, body.logprobs, body.max_tokens, limits, seed)
+    chosen = {name: getattr(body, name) for name in ("logprob_token_ids", "return_tokens_as_token_ids")}
+    refuse_unsupported(chosen)
+    return _generation_request(body, body.texts, body.logprobs, body.max_tokens, limits, seed)
 
 
 def read_chat(body: ChatRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
     """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`."""
     for place, message in enumerate(body.messages):
-        _refuse_unsupported(message.model_extra, f"messages.{place}.")
+        refuse_unsupported(message.model_extra, f"messages.{place}.")
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
@@ -298,14 +336,11 @@ def _generation_request(
     limits: RequestLimits,
     seed: int,
 ) -> GenerationRequest:
-    _refuse_unsupported(body.model_extra)
+    refuse_unsupported(body.model_extra)
     # Greedy by default, unlike OpenAI: a set is verified with greedy decoding.
     copies, temperature = body.n or 1, body.temperature or 0.0
     texts = copies * len(prompts)
-    if max_tokens is not None and max_tokens > limits.new_tokens:
-        raise RequestError(
-            400, f"max_tokens is {max_tokens}; this server allows {limits.new_tokens}", param="max_tokens"
-        )
+    new_tokens = read_max_tokens(max_tokens, limits)
     if texts > limits.texts:
         raise RequestError(
             400, f"this request needs {texts} texts; this server runs {limits.texts} at a time in total", param="n"
@@ -322,8 +357,7 @@ def _generation_request(
     if any(len(each) > _MAX_STOP for each in body.stop or ()):
         raise RequestError(400, f"stop: a stop string may have {_MAX_STOP} characters; shorten it", param="stop")
     settings = Settings(
-        # The run's usual limit may be above what this server allows.
-        max_new_tokens=max_tokens or min(limits.default_tokens, limits.new_tokens),
+        max_new_tokens=new_tokens,
         stop=stop,
         temperature=temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -338,7 +372,26 @@ def _generation_request(
     )
 
 
-def _refuse_unsupported(extra: Mapping[str, Any] | None, place: str = "") -> None:
+def read_max_tokens(max_tokens: int | None, limits: RequestLimits) -> int:
+    """The longest text of a request, in tokens.
+
+    Raises:
+        RequestError: It is longer than this server allows.
+    """
+    if max_tokens is not None and max_tokens > limits.new_tokens:
+        raise RequestError(
+            400, f"max_tokens is {max_tokens}; this server allows {limits.new_tokens}", param="max_tokens"
+        )
+    # The run's usual limit may be above what this server allows.
+    return max_tokens or min(limits.default_tokens, limits.new_tokens)
+
+
+def refuse_unsupported(extra: Mapping[str, Any] | None, place: str = "") -> None:
+    """Refuse parameters by name, except for values that have no effect.
+
+    Raises:
+        RequestError: A parameter is not supported.
+    """
     parameters = {name: value for name, value in (extra or {}).items() if value is not None and name not in _UNREAD}
     names = sorted(f"{place}{name}" for name, value in parameters.items() if value not in _NEUTRAL.get(name, ()))
     if names:

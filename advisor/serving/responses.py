@@ -1,7 +1,8 @@
-"""The responses of the OpenAI API: whole JSON objects, and server-sent events for streams."""
+"""The responses of the OpenAI API, of an engine's events: whole JSON objects, and server-sent events for streams."""
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 import secrets
@@ -17,12 +18,95 @@ from starlette.responses import Response
 from advisor.serving.protocol import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
-    from advisor.serving.engine import Piece, RequestStream
-    from ensemble.step.logprobs import TokenLogprob
+    from ensemble.step.logprobs import StepLogprobs, TokenLogprob
 
-_MIN_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of an impossible token: JSON has no infinity."""
 _DONE = "data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a text.
+
+    Attributes:
+        index: Index of the text within its request.
+        text: The new characters; may be empty.
+        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
+        finish_reason: Why the text ended, with its last piece.
+        new_tokens: Tokens of the whole text, with its last piece.
+    """
+
+    index: int
+    text: str
+    steps: Sequence[StepLogprobs] = ()
+    finish_reason: str | None = None
+    new_tokens: int = 0
+
+
+Event = int | Piece | RequestError
+"""The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
+
+
+class RequestStream:
+    """A request that the engine has accepted, and the events that come of it.
+
+    Args:
+        request: What to generate.
+        numbers: The decoder's numbers of its texts.
+
+    Attributes:
+        arrived: Time of arrival, by the monotonic clock.
+        events: Written and read by the event loop only.
+        extras: More fields of ``usage``; complete with the last event.
+    """
+
+    def __init__(self, request: GenerationRequest, numbers: range) -> None:
+        self.request = request
+        self.numbers = numbers
+        self.arrived = time.monotonic()
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.extras: dict[str, Any] = {}
+
+    async def prompt_tokens(self) -> int:
+        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
+
+        Raises:
+            RequestError: A prompt cannot be used.
+        """
+        event = await self._next_event()
+        if isinstance(event, Piece):
+            raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
+        return event
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The pieces of all texts, until all are finished.
+
+        Raises:
+            RequestError: The decoder failed.
+        """
+        unfinished = len(self.numbers)
+        while unfinished:
+            # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.
+            arrived: dict[int, list[Piece]] = {}
+            event = await self._next_event()
+            while True:
+                if isinstance(event, Piece):
+                    arrived.setdefault(event.index, []).append(event)
+                if self.events.empty():
+                    break
+                event = await self._next_event()
+            for index, parts in arrived.items():
+                steps = [step for part in parts for step in part.steps]
+                last = parts[-1]
+                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
+                unfinished -= last.finish_reason is not None
+
+    async def _next_event(self) -> int | Piece:
+        event = await self.events.get()
+        if isinstance(event, RequestError):
+            raise event
+        return event
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +119,7 @@ class ServedModel:
         method: The method that combines them.
         fingerprint: OpenAI's ``system_fingerprint``: a digest of all that decides the texts.
         created: When the server started, in seconds since 1970.
+        max_model_len: For a single model, the tokens that its context holds; else None.
     """
 
     name: str
@@ -42,6 +127,7 @@ class ServedModel:
     method: str
     fingerprint: str
     created: int
+    max_model_len: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As ``/v1/models`` lists it."""
@@ -52,6 +138,8 @@ class ServedModel:
             "owned_by": "unite-advisor",
             "members": list(self.members),
             "method": self.method,
+            # vLLM's field.
+            "max_model_len": self.max_model_len,
         }
 
 
@@ -182,10 +270,10 @@ def _token_text(token: TokenLogprob) -> str:
 
 
 def _logprob(token: TokenLogprob) -> float:
-    return max(token.logprob, _MIN_LOGPROB)
+    return max(token.logprob, MIN_LOGPROB)
 
 
-def _usage(prompt_tokens: int, completion_tokens: int, extras: Mapping[str, Any]) -> dict[str, Any]:
+def usage_fields(prompt_tokens: int, completion_tokens: int, extras: Mapping[str, Any]) -> dict[str, Any]:
     """The number of tokens, as the primary counts them, and the fields of a strategy."""
     return {
         "prompt_tokens": prompt_tokens,
@@ -210,7 +298,7 @@ async def whole_response(stream: RequestStream, response: ResponseFormat) -> dic
             new_tokens += piece.new_tokens
             choices[piece.index] = response.choice(piece, whole=True)
     ordered = [choices[index] for index in sorted(choices)]
-    return response.envelope(response.kind, ordered, usage=_usage(prompt_tokens, new_tokens, stream.extras))
+    return response.envelope(response.kind, ordered, usage=usage_fields(prompt_tokens, new_tokens, stream.extras))
 
 
 async def response_events(stream: RequestStream, response: ResponseFormat, prompt_tokens: int) -> AsyncIterator[str]:
@@ -227,7 +315,9 @@ async def response_events(stream: RequestStream, response: ResponseFormat, promp
         yield _event(error.body)
         return
     if with_usage:
-        yield _event(response.envelope(response.chunk_kind, [], usage=_usage(prompt_tokens, new_tokens, stream.extras)))
+        yield _event(
+            response.envelope(response.chunk_kind, [], usage=usage_fields(prompt_tokens, new_tokens, stream.extras))
+        )
     yield _DONE
 
 

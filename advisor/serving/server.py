@@ -1,11 +1,13 @@
-"""The server process: its socket, its signals, and a stop that finishes all accepted texts."""
+"""The server process: its socket, its signals, its log, and a stop that finishes all accepted texts."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,6 @@ import uvicorn
 
 from advisor.serving.connections import KEEP_ALIVE_S, LimitedProtocol
 from advisor.serving.engine import STOPPING
-from advisor.serving.log import limited_logs
 from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ _QUEUE = 1024
 """Connections that wait in the system until they are accepted."""
 # After the last text is decoded, slow clients have this time to read it.
 _SHUTDOWN_S = 10
+_LOGGERS = ("uvicorn.error", "asyncio", "advisor.serving.engine")
+_LOG_LINES = 20
+_LOG_SECONDS = 60.0
+_LOG_LENGTH = 300
+"""For each period of so many seconds, the lines of the log that clients can cause, and their characters."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -177,3 +183,51 @@ class GracefulServer(uvicorn.Server):
         if self._engine.refusing and self._engine.idle:
             self.should_exit = True
         return await super().on_tick(counter)
+
+
+class LogLimit(logging.Filter):
+    """Lets some records pass in every period; the next one says how many were left out.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._start = clock()
+        self._lines = self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written; it becomes one short line."""
+        # --debug is for a developer, who needs the tracebacks.
+        if logging.getLogger("advisor").isEnabledFor(logging.DEBUG):
+            return True
+        if self._clock() - self._start >= _LOG_SECONDS:
+            self._start, self._lines = self._clock(), 0
+        self._lines += 1
+        if self._lines > _LOG_LINES:
+            self._left_out += 1
+            return False
+        text = record.getMessage().strip()
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            text = f"{text}: {type(error).__name__}: {error}"
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_LOG_LENGTH])
+        if self._left_out:
+            text, self._left_out = f"{text} ({self._left_out} more lines were left out)", 0
+        record.msg, record.args, record.exc_info, record.exc_text = text, (), None, None
+        return True
+
+
+@contextmanager
+def limited_logs() -> Iterator[None]:
+    """Limit the log of the server while it runs."""
+    limit = LogLimit()
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(limit)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(limit)

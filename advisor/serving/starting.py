@@ -122,16 +122,20 @@ def make_app_of(
 
     metrics = Metrics()
     engine: RequestEngine
+    max_model_len = None
     if isinstance(chosen, EnsembleSpec):
         method = chosen.method
-        (engine,) = _decoders([load_chosen(chosen)], limits, metrics, batch_size)
+        ensemble = load_chosen(chosen)
+        (engine,) = _decoders([ensemble], limits, metrics, batch_size)
+        if len(ensemble.members) == 1:
+            max_model_len = ensemble.members[0].context
     else:
         from advisor.serving.strategies import StrategyEngine
 
         method = chosen.strategy.name
         engine = StrategyEngine(chosen, _models(chosen, limits, batch_size), limits, metrics, group)
     members = tuple(model.name for model in chosen.members)
-    served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()))
+    served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
     return make_app(engine, served, limits, metrics, key_digest, hosts), engine
 
 

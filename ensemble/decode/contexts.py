@@ -152,11 +152,7 @@ class Contexts:
         runner = self._runners[member]
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
-            # The row to read is the state that begins with the most states before it.
-            final = (
-                max(range(len(own)), key=lambda n, own=own: _prefixes(own, n)) if runner.reads_rows else len(own) - 1
-            )
-            places = _prefixes(own, final) if runner.reads_rows else len(own)
+            final, places = _longest_chain(own) if runner.reads_rows else (len(own) - 1, len(own))
             contexts.append([[*sequence.prompts[member], *ids] for ids in own[:places]])
             # The text's last id is fed in any case: the logits after it are those of the first place.
             changes.append(self._change(member, n, own[final], running, at_most=len(own[0]) - 1))
@@ -183,6 +179,13 @@ def fill_gaps(kept: abc.Sequence[int]) -> list[int]:
     remaining = set(kept)
     last = reversed(kept)
     return [n if n in remaining else next(last) for n in range(len(kept))]
+
+
+def _longest_chain(states: abc.Sequence[list[int]]) -> tuple[int, int]:
+    """The state that begins with the most states before it, and how many these are, itself included."""
+    counts = [_prefixes(states, n) for n in range(len(states))]
+    final = max(range(len(states)), key=counts.__getitem__)
+    return final, counts[final]
 
 
 def _prefixes(states: abc.Sequence[list[int]], final: int) -> int:

@@ -1,5 +1,5 @@
-"""Members in other processes: the weights and the rows of tokens stay there, top candidates and some logits are sent.
+"""Members in other processes: the weights stay there, and log-probabilities of a few ids are sent.
 
-``ray_worker`` runs where the weights are. In this process, ``ray_client`` sends it requests and retries them,
-``ray_runner`` runs a batch on it, and ``ray_member`` starts it. ``ray_messages`` packs what crosses the network.
+``remote_member`` is the member and its runner for any token server. ``server_member`` loads members behind servers. On
+a Ray cluster, ``ray_worker`` runs where the weights are, ``ray_client`` calls it, and ``ray_member`` starts it.
 """

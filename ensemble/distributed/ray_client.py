@@ -1,27 +1,20 @@
-"""The connection to a worker, in this process: it sends requests, waits for replies, retries, and reports errors."""
+"""The connection to a worker on a Ray cluster, as a token server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from ensemble.distributed.ray_messages import BATCH_LOST, packed, unpacked
 from ensemble.errors import MemberError
-
-_MAX_RETRIES = 100
-"""Retries while a worker neither answers nor counts as dead; Ray waits for seconds each time."""
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 
-class BatchLostError(Exception):
-    """A worker was restarted and no longer has the batch of a request; the caller builds the batch again."""
-
-
-class WorkerClient:
-    """The connection to one worker.
+class RayServer:
+    """A :class:`~ensemble.servers.token_server.TokenServer` in a worker on a Ray cluster.
 
     Args:
         name: The member's name, for messages.
@@ -29,10 +22,13 @@ class WorkerClient:
         restarts: Times that Ray restarts it after its process died.
 
     Attributes:
-        calls: Requests sent so far; each one has a reply, except those that only drop rows.
+        limits: What the worker gives; known once it has loaded the model.
+        calls: Requests sent so far.
         sent: Bytes sent to the worker.
         received: Bytes received from it.
     """
+
+    limits: ServerLimits
 
     def __init__(self, name: str, actor: Any, restarts: int) -> None:
         self.name = name
@@ -41,80 +37,48 @@ class WorkerClient:
         self.sent = 0
         self.received = 0
         self._restarts = restarts
-        self._numbers = count()
 
-    def new_batch(self) -> int:
-        """A number for a new batch."""
-        return next(self._numbers)
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        answer: list[list[NextToken]] = self._request("write", contexts, max_tokens, k)
+        return answer
 
-    def send(self, request: Any) -> Any:
-        """Send a request without waiting; :meth:`wait` takes what this returns."""
-        return self.actor.handle.remote(self._packed(request))
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        answer: list[Logprobs] = self._request("chosen", contexts, ids)
+        return answer
 
-    def wait(self, pending: Any) -> Any:
-        """Wait for the reply to a request.
+    def tokenize(self, text: str) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`. The worker's tokenizer is the one used here."""
+
+    def close(self) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`. The cluster ends the worker."""
+
+    def wait(self, call: Callable[[], Any]) -> Any:
+        """The result of a call to the worker, which Ray repeats where the worker is restarted.
 
         Raises:
-            BatchLostError: The worker died, or was restarted.
+            MemberError: The worker died and is not restarted again.
             Exception: The worker's own error.
         """
         try:
-            reply = self._unpacked(ray.get(pending))
+            return ray.get(call())
         except RayTaskError as error:
-            raise _cause(error) from None
+            # Ray's error quotes a traceback; its cause is what the worker raised.
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except RayError as error:
-            raise BatchLostError from error
-        if reply is BATCH_LOST:
-            raise BatchLostError
-        return reply
+            raise self._failed(error) from error
 
-    def rebuild(self, request: Any) -> Any:
-        """Send a request that begins with an empty batch, retry it until there is a reply, and return that.
-
-        Raises:
-            MemberError: The worker died and is not restarted again.
-            Exception: The worker's own error.
-        """
-        data = self._packed(request)
-        return self._unpacked(self.retry(lambda: self.actor.rebuild.remote(data)))
-
-    def retry(self, call: Callable[[], Any], pending: Any = None) -> Any:
-        """Call the worker until it answers, also after restarts. The call must be safe to repeat.
-
-        Args:
-            call: Makes the call.
-            pending: What the call returned, if it was already made.
-
-        Raises:
-            MemberError: The worker died and is not restarted again.
-            Exception: The worker's own error.
-        """
-        for _ in range(_MAX_RETRIES):
-            try:
-                return ray.get(pending or call())
-            except RayTaskError as error:
-                raise _cause(error) from None
-            except ActorDiedError as error:
-                raise self._failed(error) from error
-            except RayError as error:
-                failure, pending = error, None
-        raise self._failed(failure) from failure
-
-    def forget(self, number: int) -> None:
-        """Let the worker free a batch."""
-        # After the cluster was left there is no worker, and Ray would start a new cluster for the call.
-        if ray.is_initialized():
-            self.actor.forget.remote(number)
-
-    def _packed(self, request: Any) -> bytes:
-        data = packed(request)
-        self.calls += 1
-        self.sent += len(data)
-        return data
-
-    def _unpacked(self, data: bytes) -> Any:
-        self.received += len(data)
-        return unpacked(data)
+    def _request(self, name: str, *arguments: Any) -> Any:
+        # Packed here and not by Ray, so that what crosses the network can be counted.
+        data = pickle.dumps((name, arguments), protocol=5)
+        try:
+            answer: bytes = self.wait(lambda: self.actor.answer.remote(data))
+        except MemberError as error:
+            # The worker's model knows no name.
+            raise error if str(error).startswith(self.name) else MemberError(f"{self.name}: {error}") from error
+        self.calls, self.sent, self.received = self.calls + 1, self.sent + len(data), self.received + len(answer)
+        return pickle.loads(answer)
 
     def _failed(self, error: RayError) -> MemberError:
         text = " ".join(str(error).split())
@@ -126,9 +90,3 @@ class WorkerClient:
         else:
             why = f"its node does not answer ({type(error).__name__})"
         return MemberError(f"{self.name}: {why}")
-
-
-def _cause(error: RayTaskError) -> Exception:
-    """The worker's own error."""
-    cause = error.cause
-    return cause if isinstance(cause, Exception) else error

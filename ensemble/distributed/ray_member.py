@@ -11,12 +11,12 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ensemble.distributed.ray_client import WorkerClient
-from ensemble.distributed.ray_runner import RayRunner
+from ensemble.distributed.ray_client import RayServer
 from ensemble.distributed.ray_worker import MemberWorker
+from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError
-from ensemble.models.member import Member
 from ensemble.models.spec import ModelSpec
+from ensemble.servers.token_client import TokenClient
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 RESTARTS = 3
@@ -24,22 +24,18 @@ RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayMember(Member):
+class RayMember(RemoteMember):
     """A member whose weights are in a worker on a Ray cluster.
 
     Attributes:
-        client: The connection to the worker.
+        server: The connection to the worker.
     """
 
-    client: WorkerClient
-
-    def runner(self) -> RayRunner:
-        """See :meth:`ensemble.models.member.Member.runner`."""
-        return RayRunner(self.client)
+    server: RayServer
 
     def free_memory(self) -> int | None:
         """See :meth:`ensemble.models.member.Member.free_memory`."""
-        free: int | None = self.client.retry(self.client.actor.free_memory.remote)
+        free: int | None = self.server.wait(self.server.actor.free_memory.remote)
         return free
 
 
@@ -62,10 +58,10 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
         )
     _check_gpus(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
-    clients = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
+    servers = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
     # All calls are made before the first reply is awaited, so the members load at the same time.
-    pending = [client.actor.describe.remote() for client in clients]
-    return [_member(*each) for each in zip(clients, specs, pending, strict=True)]
+    pending = [server.actor.describe.remote() for server in servers]
+    return [_member(*each) for each in zip(servers, specs, pending, strict=True)]
 
 
 def _check_gpus(specs: Sequence[ModelSpec]) -> None:
@@ -82,7 +78,7 @@ def _on_gpu(spec: ModelSpec) -> bool:
     return spec.device.partition(":")[0] == "cuda"
 
 
-def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> WorkerClient:
+def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> RayServer:
     options: dict[str, Any] = {"max_restarts": restarts, "num_cpus": 0, "enable_task_events": False}
     threads = 1
     if _on_gpu(spec):
@@ -96,12 +92,12 @@ def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, res
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
     # A worker has another working directory, so relative paths would not be found.
     spec = replace(spec, checkpoint=spec.weights.absolute)
-    return WorkerClient(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), restarts)
+    return RayServer(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), restarts)
 
 
-def _member(client: WorkerClient, spec: ModelSpec, pending: Any) -> RayMember:
-    facts = client.retry(client.actor.describe.remote, pending)
-    tokenizer = facts["tokenizer"]
+def _member(server: RayServer, spec: ModelSpec, pending: Any) -> RayMember:
+    facts = server.wait(lambda: pending)
+    server.limits, tokenizer = facts["limits"], facts["tokenizer"]
     return RayMember(
         name=spec.name,
         tokenizer=tokenizer,
@@ -112,7 +108,8 @@ def _member(client: WorkerClient, spec: ModelSpec, pending: Any) -> RayMember:
         spec=facts["spec"],
         # Replies arrive on the CPU, whatever device the worker computes on.
         device=torch.device("cpu"),
-        client=client,
+        client=TokenClient(spec.name, server, patience=0),
+        server=server,
         place=facts["place"],
         token_size=facts["token_size"],
     )

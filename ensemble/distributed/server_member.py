@@ -1,53 +1,27 @@
-"""Members behind servers: a tokenizer here, and the model wherever its server is."""
+"""Loading members behind servers: their tokenizers are read here, and their servers are asked what they give."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
-from ensemble.distributed.remote_runner import Candidates, RemoteRunner
+from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
-from ensemble.models.member import Member
 from ensemble.models.model_files import json_of
 from ensemble.models.spec import Checkpoint, ModelSpec, tokenizer_of
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.probe import connect
-from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.servers.token_client import TokenClient
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 _HARD_TEXTS = ("Hello, World! It's 3.14", "  two\n\n\tspaces", "naïve café 今天🙂", "<s></s><|x|>[INST]")
 """Texts that tokenizers of different models write in different ids."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMember(Member):
-    """A member whose model is behind a server.
-
-    Attributes:
-        client: Sends the requests.
-    """
-
-    client: TokenClient
-
-    @property
-    def counts(self) -> RequestCounts:
-        """What its requests took so far."""
-        return self.client.counts
-
-    def runner(self) -> RemoteRunner:
-        """See :meth:`ensemble.models.member.Member.runner`."""
-        return RemoteRunner(self.client, Candidates(self.vocabulary))
-
-    def free_memory(self) -> int | None:
-        """See :meth:`ensemble.models.member.Member.free_memory`. The server manages its own memory."""
-        return None
-
-
-def load_server_member(spec: ModelSpec) -> ServerMember:
+def load_server_member(spec: ModelSpec) -> RemoteMember:
     """Load the tokenizer of a model behind a server, and find out what the server gives.
 
     Args:
@@ -77,7 +51,7 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
     )
     client = TokenClient(spec.name, server, address.timeout)
     _check_tokenizer(client, tokenizer, address)
-    return ServerMember(
+    return RemoteMember(
         name=spec.name,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
@@ -94,7 +68,7 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
 
 
 def _eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """The ids that end a generation, from the configuration beside the tokenizer; empty if there is none."""
+    """The ids that end a generation, from the configuration beside the tokenizer; empty without one."""
     for name in ("generation_config.json", "config.json"):
         ids = json_of(checkpoint, name).get("eos_token_id")
         found: Sequence[object] = ids if isinstance(ids, list) else [] if ids is None else [ids]

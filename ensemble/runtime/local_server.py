@@ -79,6 +79,7 @@ class LocalTokenServer:
                     for place, token in zip(numbers, _next_tokens(logits, wanted), strict=True):
                         tokens[group[place]].append(token)
                     yield
+            # After all parts: the contexts of a part are not copied, and must not grow while others are read.
             for n in unfinished:
                 rows[n].append(tokens[n][-1].token)
             unfinished = [n for n in unfinished if self._goes_on(rows[n], len(tokens[n]) < max_tokens)]

@@ -97,6 +97,7 @@ class PrefixRunner:
         # The longest beginning first, so that a path does not take the row that another one continues.
         for _, number, _, row in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
             path = paths[-number]
+            # Each row continues one path, and each path one row.
             if path.row is None and row.used < self._calls:
                 path.row, row.used = row, self._calls
         found = [batch for batch in self._batches if any(row.used == self._calls for row in batch.rows)]
@@ -115,6 +116,7 @@ class PrefixRunner:
         kept = sorted((row for batch in self._batches for row in batch.rows), key=lambda row: row.used, reverse=True)
         rows += len(kept)
         tokens += sum(len(row.ids) for row in kept)
+        # Rows that this call needs stay, also where they are too many: its other rows would not help them.
         while (rows > self._most_rows or tokens > self._most_tokens) and kept and kept[-1].used < self._calls:
             rows, tokens = rows - 1, tokens - len(kept.pop().ids)
         for batch in self._batches:
@@ -186,6 +188,7 @@ class _Batch:
 
     def admit(self, paths: Sequence[_Path], call: int) -> tuple[list[int], Tensor]:
         """Append a row for each path with its shortest context; return the contexts' numbers and logits."""
+        # The others are read by `extend`: the logits of all places of a long new row would fill the memory.
         rows = [_Row(path.ids[: next(iter(path.numbers))], call) for path in paths]
         logits = self.runner.admit([row.ids for row in rows])
         self.rows += rows
@@ -219,13 +222,16 @@ class _Batch:
                     numbers += own
                     places += [(place, length - 1 - lengths[-1])] * len(own)
             logits = self.runner.extend(keep, new, last=max(-column for _, column in places))
+            # Columns count from the end, where all rows end together.
             index = torch.tensor(places, device=logits.device)
             found.append((numbers, logits[index[:, 0], index[:, 1]]))
         return found
 
     def _next_lengths(self, path: _Path) -> list[int]:
         """The lengths of the contexts of a path that the next pass reads."""
+        # The lengths are in ascending order, so the first one is the shortest.
         first = next(iter(path.numbers))
+        # A pass gives all rows as many logits as the row that needs the most.
         width = max(1, _MAX_LOGITS // len(self.rows))
         return [length for length in path.numbers if length < first + width]
 

@@ -31,8 +31,8 @@ _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
 
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
-"""All other questions would fail too; only this request failed; the server does not accept this question; or its answer
-is none that the API allows."""
+"""All other questions would fail too; only this request failed; the server does not accept this question; or the API
+does not allow its answer."""
 
 
 class ServerError(MemberError):
@@ -104,11 +104,23 @@ class ServerClient:
         Raises:
             ServerError: The server gave no valid answer.
         """
-        return self._send(self._root + path if at_root else path, None)
+        path = self._root + path if at_root else path
+        return self._object(path, self._send(path, None))
 
     def post(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> Mapping[str, Any]:
         """Send a POST request for the address's model; see :meth:`get`."""
-        return self._send(self._root + path if at_root else path, {"model": self.address.model, **body})
+        path = self._root + path if at_root else path
+        return self._object(path, self._send(path, {"model": self.address.model, **body}))
+
+    def post_each(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> list[Mapping[str, Any]]:
+        """Send a POST request with several prompts to a server that answers with a list; see :meth:`get`.
+
+        Returns:
+            The list. llama.cpp sends the only answer of a list without the list around it; it counts as a list of one.
+        """
+        path = self._root + path if at_root else path
+        answer = self._send(path, {"model": self.address.model, **body})
+        return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
 
     def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
@@ -140,14 +152,15 @@ class ServerClient:
     def _place(self, path: str) -> str:
         return path if path.startswith(self._root) else f"{self.address.url}{path}"
 
-    def invalid_answer(self, path: str, reason: str) -> ServerError:
+    def invalid_answer(self, path: str, reason: str, *, at_root: bool = False) -> ServerError:
         """The error for an answer that an OpenAI-compatible server would not give."""
+        path = self._root + path if at_root else path
         return ServerError(
             f"{self._place(path)}: the answer {reason}; is this the address of an OpenAI-compatible server?",
             "invalid",
         )
 
-    def _send(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
         import httpx2
         import openai
 
@@ -177,12 +190,14 @@ class ServerClient:
             raise ServerError(f"{url}: {error}", "temporary") from None
         return self._read(path, response)
 
-    def _read(self, path: str, response: httpx2.Response) -> Mapping[str, Any]:
+    def _read(self, path: str, response: httpx2.Response) -> Any:
         try:
-            answer = self._parse(response.content)
+            return self._parse(response.content)
         except (ValueError, RecursionError):
             start = self._quote(response.text)[:60]
             raise self.invalid_answer(path, f"is not JSON; it begins with {start!r}" if start else "is empty") from None
+
+    def _object(self, path: str, answer: object) -> Mapping[str, Any]:
         if not isinstance(answer, dict):
             raise self.invalid_answer(path, "is not a JSON object")
         # Some servers send errors with status 200.

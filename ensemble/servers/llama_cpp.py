@@ -1,11 +1,228 @@
-"""To come."""
+"""The adapter for llama.cpp's ``llama-server``: ``/completion`` with prompts as token ids.
+
+What version 0.5.0 does, found in its source and by trials: no BOS is added to ids; log-probabilities are the softmax of all
+logits before any sampler; minus infinity is the smallest number of float32. A token after which the text ends within a
+character is in ``tokens``, but its log-probabilities are left out; with speculative decoding they are left out too.
+"""
 
 from __future__ import annotations
 
-from ensemble.servers.client import ServerClient
-from ensemble.servers.token_server import TokenServer
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ensemble.servers.answer import InvalidAnswer, next_token, read_id, read_list, read_logprob
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+_PATH = "/completion"
+# The command line of the server sets other defaults. Samplers that are not in the list are not used.
+_GREEDY = {
+    **{"temperature": 0, "dynatemp_range": 0, "mirostat": 0, "samplers": ["temperature"], "ignore_eos": False},
+    **{"cache_prompt": True, "post_sampling_probs": False, "backend_sampling": False, "return_tokens": True},
+    "response_fields": ["tokens", "tokens_evaluated", "stop_type", "completion_probabilities"],
+}
+_CONTEXTS, _CHOSEN = 64, 128
+"""Contexts and chosen ids at a time. The server has no limits; it works through long lists."""
+_LARGEST_K = 10_000
+_USUAL_K = 500
+"""Top log-probabilities in which chosen ids are looked up first."""
+_VALUES = 20_000
+"""Log-probabilities of one answer: each has 100 to 200 bytes, and the client reads up to 4 MiB."""
+_FORCED = 1e9
+"""Is added to a logit for sampling only: the log-probabilities are those of the logits without it."""
+_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
+"""Contexts of the probe; every vocabulary has these ids."""
+_CLOSE = 0.5
+"""Largest difference of two log-probabilities of the same token; the server rounds by the size of its batch."""
 
 
-def probe(client: ServerClient) -> TokenServer | None:  # noqa: ARG001
-    """None."""
-    return None
+class _Place(NamedTuple):
+    """A token, its log-probability, and the top log-probabilities at its place."""
+
+    token: int
+    logprob: float
+    top: Logprobs
+
+
+class LlamaCppServer:
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind llama.cpp's ``llama-server``.
+
+    Args:
+        client: The connection.
+        limits: What the server gives; see :func:`probe`.
+        plain: An id whose text is a whole character. At a place whose log-probabilities the server leaves out, it gives
+            them if this token is forced there.
+    """
+
+    def __init__(self, client: ServerClient, limits: ServerLimits, plain: int) -> None:
+        self._client, self._limits, self._plain = client, limits, plain
+
+    @property
+    def limits(self) -> ServerLimits:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._limits
+
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        try:
+            results = _results(self._client, contexts, max_tokens, k)
+            return [
+                [next_token(*place, k) for place in self._places(context, result, k)]
+                for context, result in zip(contexts, results, strict=True)
+            ]
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        tops = [tokens[0].top for tokens in self.write(contexts, 1, min(_USUAL_K, self._limits.k))]
+        found = [{index: top[index] for index in ids if index in top} for top in tops]
+        try:
+            for index in ids:
+                rows = [n for n, logprobs in enumerate(found) if index not in logprobs]
+                for n, value in zip(rows, self._logprobs([contexts[n] for n in rows], index), strict=True):
+                    found[n][index] = value
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+        return list(found)
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        body = {"content": text, "add_special": False, "parse_special": True}
+        answer = self._client.post("/tokenize", body, at_root=True)
+        try:
+            return [read_id(index) for index in read_list(answer, "tokens")]
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
+
+    def close(self) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        self._client.close()
+
+    def _places(self, context: Ids, result: Mapping[str, Any], k: int) -> list[_Place]:
+        """The tokens of a result; where the server left log-probabilities out, all its places are read again."""
+        tokens = [read_id(index) for index in read_list(result, "tokens")]
+        places = _read_places(result)
+        if [place.token for place in places] == tokens and all(len(place.top) >= k for place in places):
+            return places
+        # One by one, because it is not clear which places are left out: two tokens in a row may be equal.
+        again = self._forced([[*context, *tokens[:n]] for n in range(len(tokens))], self._plain, k)
+        if None in again:
+            raise InvalidAnswer("has no log-probabilities of each token")
+        tops = [place.top for place in again if place is not None]
+        return [_Place(token, top.get(token, -math.inf), top) for token, top in zip(tokens, tops, strict=True)]
+
+    def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[_Place | None]:
+        """The place after each context, with its top log-probabilities and that of an id; None if it is left out."""
+        places: list[_Place | None] = []
+        for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
+            if read_list(result, "tokens") != [index]:
+                raise InvalidAnswer("has another token than the one that logit_bias forces")
+            read = _read_places(result)
+            places.append(read[0] if read and read[0].token == index else None)
+        return places
+
+    def _logprobs(self, contexts: Sequence[Ids], index: int) -> list[float]:
+        """The log-probability of an id after each context."""
+        places = self._forced(contexts, index, 1) if contexts else []
+        if None not in places:
+            return [place.logprob for place in places if place is not None]
+        # The text of this id ends within a character, so the server leaves it out wherever it is forced.
+        tops = [place.top for place in self._forced(contexts, self._plain, self._limits.k) if place is not None]
+        if not all(index in top for top in tops):
+            raise ServerError(
+                f"{self._client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
+                f"part of a character, only among the likeliest {self._limits.k}; use vLLM or SGLang for this model",
+                "refused",
+            )
+        return [top[index] for top in tops]
+
+
+def probe(client: ServerClient) -> LlamaCppServer | None:
+    """Find out by requests whether a server speaks this form, and what it gives.
+
+    Returns:
+        The server; None if it does not take prompts as ids, or gives no log-probabilities by id.
+
+    Raises:
+        ServerError: No server answers, or the key is wrong.
+    """
+    try:
+        results = list(_results(client, [_FIRST, _SECOND], 1, _LARGEST_K))
+        first = _read_places(results[0])[0]
+        plain = next(read_id(entry["id"]) for entry in _top_entries(results[0]) if _is_plain(entry))
+    except (InvalidAnswer, IndexError, StopIteration):
+        return None
+    except ServerError as error:
+        # Any other error will not go better with another adapter.
+        if error.failure in ("refused", "invalid") or error.status in (404, 405, 501):
+            return None
+        raise
+    k, context = len(first.top), _context(client)
+    server = LlamaCppServer(client, ServerLimits(k, _CONTEXTS, _CHOSEN, context), plain)
+    if _gives_chosen(server, plain, first.top):
+        return server
+    return LlamaCppServer(client, ServerLimits(k, _CONTEXTS, 0, context), plain)
+
+
+def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
+    """Whether a forced token has the log-probability that it has among the top ones."""
+    try:
+        (place,) = server._forced([_FIRST], index, 1)
+    except (InvalidAnswer, ServerError):
+        return False
+    return place is not None and math.isclose(place.logprob, top[index], abs_tol=_CLOSE)
+
+
+def _context(client: ServerClient) -> int | None:
+    """Tokens of a context, as the server's settings say; None if they do not."""
+    try:
+        settings = client.get("/props", at_root=True).get("default_generation_settings")
+    except ServerError:
+        return None
+    length = settings.get("n_ctx") if isinstance(settings, dict) else None
+    return length if isinstance(length, int) and length > 1 else None
+
+
+def _results(
+    client: ServerClient, contexts: Sequence[Ids], max_tokens: int, k: int, **fields: object
+) -> Iterator[Mapping[str, Any]]:
+    """The result of each context, in requests whose answers are not too long."""
+    size = max(1, _VALUES // (max_tokens * k))
+    for start in range(0, len(contexts), size):
+        prompts = [list(context) for context in contexts[start : start + size]]
+        body = {**_GREEDY, **fields, "prompt": prompts, "n_predict": max_tokens, "n_probs": k}
+        results = client.post_each(_PATH, body, at_root=True)
+        if len(results) != len(prompts):
+            raise InvalidAnswer(f"does not have {len(prompts)} results")
+        for prompt, result in zip(prompts, results, strict=True):
+            # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
+            if result.get("tokens_evaluated") != len(prompt):
+                raise InvalidAnswer("does not count the tokens that were sent")
+            count, stop = len(read_list(result, "tokens")), result.get("stop_type")
+            if not 1 <= count <= max_tokens or (count < max_tokens and stop not in ("eos", "limit")):
+                raise InvalidAnswer(f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}")
+            yield result
+
+
+def _read_places(result: Mapping[str, Any]) -> list[_Place]:
+    # The field is missing if the server leaves out the log-probabilities of all tokens.
+    entries = read_list({"completion_probabilities": [], **result}, "completion_probabilities")
+    return [_Place(*_read_entry(entry), dict(map(_read_entry, read_list(entry, "top_logprobs")))) for entry in entries]
+
+
+def _read_entry(entry: object) -> tuple[int, float]:
+    if not isinstance(entry, dict):
+        raise InvalidAnswer("has a log-probability without a token")
+    return read_id(entry.get("id")), read_logprob(entry.get("logprob"))
+
+
+def _top_entries(result: Mapping[str, Any]) -> list[Any]:
+    return read_list(read_list(result, "completion_probabilities")[0], "top_logprobs")
+
+
+def _is_plain(entry: Mapping[str, Any]) -> bool:
+    """Whether the text of an entry's token is printable ASCII."""
+    values = entry.get("bytes")
+    return isinstance(values, list) and len(values) > 0 and all(value in range(0x21, 0x7F) for value in values)

@@ -1,11 +1,205 @@
-"""To come."""
+"""The adapter for SGLang: ``/generate`` with ``input_ids``.
+
+Written from the source of version 0.5.23, and not yet tried with a server. What it does: no BOS is added to ids;
+log-probabilities are the float32 log-softmax over all ids if the temperature is 0; values that are not finite are null in
+JSON; EOS is among the tokens. A request that would leave the context is refused, so it is cut here. A
+``top_logprobs_num`` above the size of the vocabulary stops the server, so no large number is tried.
+"""
 
 from __future__ import annotations
 
-from ensemble.servers.client import ServerClient
-from ensemble.servers.token_server import TokenServer
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble.servers.answer import InvalidAnswer, next_token, read_id, read_list, read_logprob
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+_PATH = "/generate"
+# The server's --preferred-sampling-params sets other defaults. It refuses names that it does not know.
+_GREEDY = {
+    **{"temperature": 0, "top_p": 1, "min_p": 0, "min_new_tokens": 0, "ignore_eos": False},
+    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
+}
+_CAPS = (64, 20, 10, 5)
+"""Numbers of top log-probabilities to try; the server has no limit."""
+_CONTEXTS, _CHOSEN = 256, 128
+"""Contexts and chosen ids of a request; the server has no limits."""
+_VALUES = 50_000
+"""Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB."""
+_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
+"""Contexts of the probe; every vocabulary has these ids."""
+_CLOSE = 0.5
+"""Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1."""
 
 
-def probe(client: ServerClient) -> TokenServer | None:  # noqa: ARG001
-    """None."""
-    return None
+class SglangServer:
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang.
+
+    Args:
+        client: The connection.
+        limits: What the server gives; see :func:`probe`.
+    """
+
+    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
+        self._client, self._limits = client, limits
+
+    @property
+    def limits(self) -> ServerLimits:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._limits
+
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        try:
+            results = self._results(contexts, max_tokens, k)
+            return [_tokens(result, k) for result in results]
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        try:
+            results = self._results(contexts, 1, 1, list(ids))
+            return [_chosen(result, ids) for result in results]
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+
+    def tokenize(self, text: str) -> list[int] | None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        try:
+            answer = self._client.post("/tokenize", {"prompt": text, "add_special_tokens": False}, at_root=True)
+            return [read_id(index) for index in read_list(answer, "tokens")]
+        except ServerError as error:
+            if error.status in (404, 405):  # versions before 0.5
+                return None
+            raise
+        except InvalidAnswer as error:
+            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
+
+    def close(self) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        self._client.close()
+
+    def _results(
+        self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """The ``meta_info`` of each context, in requests whose answers are not too long."""
+        size = max(1, _VALUES // (max_tokens * (k + len(ids or ()))))
+        for start in range(0, len(contexts), size):
+            prompts = [list(context) for context in contexts[start : start + size]]
+            counts = [self._fitting(len(prompt), max_tokens) for prompt in prompts]
+            body = {
+                **{"input_ids": prompts, "sampling_params": [{**_GREEDY, "max_new_tokens": n} for n in counts]},
+                **{"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": k, "token_ids_logprob": ids},
+                "return_text_in_logprobs": False,
+            }
+            results = self._client.post_each(_PATH, body, at_root=True)
+            if len(results) != len(prompts):
+                raise InvalidAnswer(f"does not have {len(prompts)} results")
+            for prompt, count, result in zip(prompts, counts, results, strict=True):
+                meta = result.get("meta_info")
+                if not isinstance(meta, dict):
+                    raise InvalidAnswer("has no meta_info")
+                self._check(meta, len(prompt), count)
+                yield meta
+
+    def _fitting(self, length: int, max_tokens: int) -> int:
+        """Tokens that fit after a context. One at least: then the server says that the context is full."""
+        context = self._limits.context
+        return max_tokens if context is None else max(1, min(max_tokens, context - length))
+
+    def _check(self, meta: Mapping[str, Any], length: int, max_tokens: int) -> None:
+        reason = meta.get("finish_reason")
+        if isinstance(reason, dict) and reason.get("type") == "abort":
+            raise ServerError(f"{self._client.address.url}: SGLang stopped a request before its end", "temporary")
+        # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
+        if meta.get("prompt_tokens") != length:
+            raise InvalidAnswer("does not count the tokens that were sent")
+        if not 1 <= len(read_list(meta, "output_token_logprobs")) <= max_tokens:
+            raise InvalidAnswer(f"does not have 1 to {max_tokens} tokens")
+
+
+def probe(client: ServerClient) -> SglangServer | None:
+    """Find out by requests whether a server speaks this form, and what it gives.
+
+    Returns:
+        The server; None if it does not take prompts as ids, or gives no log-probabilities by id.
+
+    Raises:
+        ServerError: No server answers, or the key is wrong.
+    """
+    try:
+        context = _context(client)
+        smallest = SglangServer(client, ServerLimits(_CAPS[-1], _CONTEXTS, 0, context))
+        first = smallest.write([_FIRST, _SECOND], 2, _CAPS[-1])[0][0].top
+    except ServerError as error:
+        # Any other error will not go better with another adapter.
+        if error.failure in ("refused", "invalid") or error.status in (404, 405, 501):
+            return None
+        raise
+    cap = next(k for k in _CAPS if k == _CAPS[-1] or _accepts(smallest, k))
+    server = SglangServer(client, ServerLimits(cap, _CONTEXTS, _CHOSEN, context))
+    if _gives(server, first):
+        return server
+    return SglangServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
+
+
+def _accepts(server: SglangServer, k: int) -> bool:
+    try:
+        server.write([_FIRST], 1, k)
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
+    return True
+
+
+def _gives(server: SglangServer, expected: Logprobs) -> bool:
+    """Whether a server gives log-probabilities of chosen ids, equal to those among its top ones."""
+    try:
+        (values,) = server.chosen([_FIRST], list(expected))
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
+    return all(math.isclose(values[index], value, abs_tol=_CLOSE) for index, value in expected.items())
+
+
+def _context(client: ServerClient) -> int | None:
+    """Tokens of the model's context, as the server's list of models says; None if it does not."""
+    models = client.get("/models").get("data")
+    own = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    lengths = [model.get("max_model_len") for model in own if model.get("id") == client.address.model]
+    length = lengths[0] if lengths else None
+    return length if isinstance(length, int) and length > 1 else None
+
+
+def _tokens(meta: Mapping[str, Any], k: int) -> list[NextToken]:
+    written, tops = read_list(meta, "output_token_logprobs"), read_list(meta, "output_top_logprobs")
+    if len(written) != len(tops):
+        raise InvalidAnswer("has no top log-probabilities of each token")
+    return [next_token(*_read_triple(triple), _read_top(top), k) for triple, top in zip(written, tops, strict=True)]
+
+
+def _chosen(meta: Mapping[str, Any], ids: Ids) -> Logprobs:
+    rows = read_list(meta, "output_token_ids_logprobs")
+    values = _read_top(rows[0] if rows else None)
+    # NaN and minus infinity are both null; the token that the server chose tells them apart.
+    _tokens(meta, 1)
+    if any(index not in values for index in ids):
+        raise InvalidAnswer("lacks log-probabilities of token_ids_logprob")
+    return {index: values[index] for index in ids}
+
+
+def _read_top(triples: object) -> dict[int, float]:
+    return dict(_read_triple(triple) for triple in read_list({"top": triples}, "top"))
+
+
+def _read_triple(triple: object) -> tuple[int, float]:
+    """The id and the log-probability of ``[log-probability, id, text]``."""
+    if not isinstance(triple, list) or len(triple) < 2:
+        raise InvalidAnswer("has a log-probability without a token")
+    value, index = triple[:2]
+    return read_id(index), -math.inf if value is None else read_logprob(value)

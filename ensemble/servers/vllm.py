@@ -165,7 +165,7 @@ def probe(client: ServerClient) -> VllmServer | None:
     for appends in (False, True):
         limits = ServerLimits(cap, _CONTEXTS, _CHOSEN, context)
         if _gives(VllmServer(client, limits, appends=appends), wanted, first[0][0].top):
-            # An appended id makes a context of its own of each pair.
+            # Each pair of a context and an appended id is a prompt.
             chosen = _CHOSEN if not appends else 16
             break
     contexts = _CONTEXTS if not appends else _CONTEXTS // 16

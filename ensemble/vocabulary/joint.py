@@ -7,7 +7,7 @@ turns the entries of the union into the ids of every other member.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +82,34 @@ class JointVocabulary:
             return None
         ids = ((n, int(tables.place_of[entry])) for n, tables in enumerate(self.members))
         return next((n, index) for n, index in ids if int(self.members[n].entry_of[index]) == entry)
+
+
+class Candidates:
+    """The candidates among log-probabilities that arrive by id: each byte string has one id, and EOS has one.
+
+    Args:
+        vocabulary: The model's.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_ids = vocabulary.eos_ids
+        self.size = vocabulary.size
+        # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
+        self._candidate_of = {index: index for index in vocabulary.representatives.values()}
+        self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
+
+    def of(self, logprobs: Mapping[int, float]) -> dict[int, float]:
+        """The log-probabilities of the candidates among some ids; EOS has the largest of its ids'."""
+        kept: dict[int, float] = {}
+        for index, value in logprobs.items():
+            candidate = self._candidate_of.get(index)
+            if candidate is not None and value >= kept.get(candidate, value):
+                kept[candidate] = value
+        return kept
+
+    def ids(self, candidate: int) -> tuple[int, ...]:
+        """The ids of a candidate."""
+        return self.eos_ids if candidate in self.eos_ids else (candidate,)
 
 
 def build(vocabularies: Sequence[Vocabulary]) -> JointVocabulary:

@@ -1,4 +1,6 @@
-"""The runner of a batch behind a token server, and its logits there.
+"""Members whose weights are in another process, the runner of their batches, and its logits there.
+
+The process is a server of next-token log-probabilities: a worker on a cluster, or vLLM and its like on any machine.
 
 Rows are only lists of ids here: every request sends whole contexts, and the server finds their common beginnings in its
 cache. So a server may be restarted at any time, and rows need no common length.
@@ -18,45 +20,43 @@ import torch
 from torch import Tensor
 
 from ensemble.errors import MemberError
+from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
 from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
-from ensemble.servers.token_client import TokenClient
+from ensemble.servers.token_client import RequestCounts, TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
-from ensemble.vocabulary.joint import NONE
-from ensemble.vocabulary.token_bytes import Vocabulary
+from ensemble.vocabulary.joint import Candidates
 
 _USUAL_K = 10
 _MORE = 10
 """Ids above k to ask for: special tokens and ids with equal bytes take places among the top ones."""
 
 
-class Candidates:
-    """Which ids of a server's model are candidates.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteMember(Member):
+    """A member whose weights are in another process.
 
-    Args:
-        vocabulary: The model's.
+    Attributes:
+        client: Sends the requests.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.eos_ids = vocabulary.eos_ids
-        self.size = vocabulary.size
-        # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
-        self._candidate_of = {index: index for index in vocabulary.representatives.values()}
-        self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
+    client: TokenClient
 
-    def of(self, logprobs: Logprobs) -> dict[int, float]:
-        """The log-probabilities of the candidates among some ids; EOS has the largest of its ids'."""
-        kept: dict[int, float] = {}
-        for index, value in logprobs.items():
-            candidate = self._candidate_of.get(index)
-            if candidate is not None and value >= kept.get(candidate, value):
-                kept[candidate] = value
-        return kept
+    @property
+    def counts(self) -> RequestCounts:
+        """What its requests took so far, those of all runners together."""
+        return self.client.counts
 
-    def ids(self, candidate: int) -> tuple[int, ...]:
-        """The ids of a candidate."""
-        return self.eos_ids if candidate in self.eos_ids else (candidate,)
+    def runner(self) -> RemoteRunner:
+        """See :meth:`ensemble.models.member.Member.runner`."""
+        # Runners hold ids only, so many of them may share one connection.
+        return RemoteRunner(self.client, Candidates(self.vocabulary))
+
+    def free_memory(self) -> int | None:
+        """See :meth:`ensemble.models.member.Member.free_memory`."""
+        # A server decides itself how many rows run at a time, and lets the others wait.
+        return None
 
 
 class RemoteRunner:
@@ -212,10 +212,10 @@ class RemoteRows(RemoteLogits):
                 raise self._unknown(
                     f"only {len(candidates)} candidates among its {self._runner.client.limits.k} top ones"
                 )
-        width = max(map(len, best), default=0)
+        width = min(k, self._runner.candidates.size)
         # Where a vocabulary has fewer candidates, the rest of a row is impossible.
         filled = [[*row, *[(0, -math.inf)] * (width - len(row))] for row in best]
-        values = torch.tensor([[value for _, value in row] for row in filled], dtype=torch.float32)
+        values = torch.tensor([[value for _, value in row] for row in filled], dtype=torch.float64)
         return values.reshape(len(best), width), torch.tensor(
             [[index for index, _ in row] for row in filled], dtype=torch.long
         ).reshape(len(best), width)
@@ -230,7 +230,7 @@ class RemoteRows(RemoteLogits):
             for row, values in zip(self.rows, found, strict=True)
         ]
         exact = [[value is not None for value in values] for values in found]
-        return torch.tensor(values, dtype=torch.float32), torch.tensor(exact, dtype=torch.bool)
+        return torch.tensor(values, dtype=torch.float64), torch.tensor(exact, dtype=torch.bool)
 
     def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
         """See :meth:`ensemble.runtime.logits.RemoteLogits.fetch`."""

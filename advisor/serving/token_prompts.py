@@ -1,0 +1,228 @@
+"""Requests of other ensembles, for which a served model is a member: prompts as token ids, in the format of vLLM.
+
+They are answered by the model alone, with the log-probabilities over its whole vocabulary.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import secrets
+import time
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from advisor.serving.engine import ServingEngine, prompt_error
+from advisor.serving.metrics import Metrics
+from advisor.serving.protocol import (
+    CompletionRequest,
+    RequestError,
+    RequestLimits,
+    TokenizeRequest,
+    read_max_tokens,
+    refuse_unsupported,
+)
+from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
+from ensemble.errors import MemberError
+from ensemble.models.member import LocalMember
+from ensemble.runtime.local_server import LocalTokenServer
+from ensemble.runtime.prefix_runner import distinct_tokens
+
+if TYPE_CHECKING:
+    from ensemble.models.member import Member
+    from ensemble.servers.token_server import NextToken
+
+_ALTERNATIVES_OF_A_STEP = 20
+"""Log-probabilities of each token of a continuation, which may be long."""
+
+
+class TokenPrompts:
+    """Answers ``/v1/completions`` where the prompts are token ids, and ``/tokenize``.
+
+    Args:
+        engine: Its thread runs the model, between the steps of the decoder.
+        model: The model that requests may name.
+        limits: Limits of requests.
+        metrics: The figures to update.
+    """
+
+    def __init__(self, engine: ServingEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
+        self._engine = engine
+        self._model = model
+        self._limits = limits
+        self._metrics = metrics
+        self._primary = engine.members[0]
+        self._server: LocalTokenServer | None = None
+        self._reason = _why_text_only(engine.members)
+        if isinstance(self._primary, LocalMember) and not self._reason:
+            vocabulary = self._primary.vocabulary
+            self._server = LocalTokenServer(
+                self._primary.runner, vocabulary.eos_ids, self._primary.context, vocabulary.size, engine.batch_size
+            )
+
+    async def complete(self, body: CompletionRequest) -> dict[str, Any]:
+        """The response to a body of ``/v1/completions`` with contexts.
+
+        Raises:
+            RequestError: A parameter is not supported, a limit is reached, or the model failed.
+        """
+        if self._server is None:
+            raise token_ids_refused(self._reason)
+        max_tokens = _read_parameters(body, self._limits)
+        self._check_contexts(body.contexts, body.logprob_token_ids or ())
+        # Many contexts with a token each are one step's work; long continuations are texts like others.
+        texts = max(1, math.ceil(len(body.contexts) * max_tokens / self._limits.new_tokens))
+        if texts > self._limits.texts:
+            raise RequestError(
+                400,
+                f"max_tokens: {len(body.contexts)} prompts with {max_tokens} new tokens each count as {texts} texts; "
+                f"this server runs {self._limits.texts} at a time in total",
+                param="max_tokens",
+            )
+        # As the model reads them: the places of a draft share all but their last tokens.
+        tokens = distinct_tokens(body.contexts)
+        return await self._engine.work(self._steps(self._server, body, max_tokens), texts, tokens)
+
+    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+        """The response to a body of ``/tokenize``, with the primary's tokenizer.
+
+        Raises:
+            RequestError: The text is too long or cannot be tokenized, or the server is stopping.
+        """
+        refuse_unsupported(body.model_extra)
+        self._engine.check_characters(len(body.prompt))
+        ids = await self._engine.work(_token_ids(self._primary, body.prompt, body.add_special_tokens))
+        return {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
+
+    def _check_contexts(self, contexts: Sequence[Sequence[int]], chosen: Sequence[int]) -> None:
+        size, context, longest = self._primary.vocabulary.size, self._primary.context, max(map(len, contexts))
+        if context is not None and longest >= context:
+            raise RequestError(
+                400,
+                f"a prompt has {longest} tokens; the model's context holds {context}, and one must be left",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        if self._limits.prompt_tokens is not None and longest > self._limits.prompt_tokens:
+            raise RequestError(
+                400,
+                f"a prompt has {longest} tokens; this server allows {self._limits.prompt_tokens}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        for name, largest in (("prompt", max(map(max, contexts))), ("logprob_token_ids", max(chosen, default=0))):
+            if largest >= size:
+                shown = largest if largest < 10**12 else "a large number"
+                raise RequestError(400, f"{name}: {shown} is not an id; the model has {size} ids", param=name)
+
+    def _steps(
+        self, server: LocalTokenServer, body: CompletionRequest, max_tokens: int
+    ) -> Generator[None, None, dict[str, Any]]:
+        wanted = body.logprob_token_ids or body.logprobs or 0
+        self._metrics.contexts.inc(len(body.contexts))
+        self._metrics.prompt_tokens.inc(sum(map(len, body.contexts)))
+        try:
+            written = yield from server.steps(body.contexts, max_tokens, wanted)
+        except MemberError as error:
+            # The token server does not know its name.
+            raise MemberError(f"{self._primary.name}: {error}") from None
+        self._metrics.new_tokens.inc(sum(map(len, written)))
+        return self._response(body, written)
+
+    def _response(self, body: CompletionRequest, written: Sequence[Sequence[NextToken]]) -> dict[str, Any]:
+        with_logprobs = body.logprobs is not None
+        # In the thread: with thousands of log-probabilities this takes longer than the event loop may be blocked.
+        choices = [self._choice(index, tokens, with_logprobs) for index, tokens in enumerate(written)]
+        return {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self._model.name,
+            "system_fingerprint": self._model.fingerprint,
+            "choices": choices,
+            "usage": usage_fields(sum(map(len, body.contexts)), sum(map(len, written)), {}),
+        }
+
+    def _choice(self, index: int, tokens: Sequence[NextToken], with_logprobs: bool) -> dict[str, Any]:
+        vocabulary = self._primary.vocabulary
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text, offsets = "", []
+        for token in tokens:
+            offsets.append(len(text))
+            # Special tokens, EOS among them, have an id and a log-probability, and no text.
+            text += decoder.decode(vocabulary.token_bytes(token.token) or b"")
+        logprobs = {
+            "text_offset": offsets,
+            "token_logprobs": [_shown(token.top[token.token]) for token in tokens],
+            "tokens": [_name(token.token) for token in tokens],
+            "top_logprobs": [{_name(key): _shown(value) for key, value in token.top.items()} for token in tokens],
+        }
+        return {
+            "index": index,
+            "text": text + decoder.decode(b"", final=True),
+            "logprobs": logprobs if with_logprobs else None,
+            "finish_reason": "stop" if tokens[-1].token in vocabulary.eos_ids else "length",
+        }
+
+
+def token_ids_refused(reason: str) -> RequestError:
+    """The error where a server takes no token ids as prompts."""
+    return RequestError(400, f"prompt: give text, not token ids: {reason}", param="prompt")
+
+
+def _why_text_only(members: Sequence[Member]) -> str:
+    """Why models take no token ids; empty if they do."""
+    if len(members) > 1:
+        return f"they belong to one tokenizer, and this server combines {len(members)} models"
+    if members[0].seq2seq is not None:
+        return "this model reads its prompt with an encoder"
+    return "" if isinstance(members[0], LocalMember) else "this model is not in the process of the server"
+
+
+def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:
+    """Check all but the contexts; return the largest number of new tokens."""
+    refuse_unsupported(body.model_extra)
+    max_tokens = read_max_tokens(body.max_tokens, limits)
+    refused = {
+        "temperature": (bool(body.temperature), "leave it out or set it to 0; token ids are continued greedily"),
+        "n": ((body.n or 1) > 1, "leave it out; token ids are continued greedily, so all texts are the same"),
+        "stop": (bool(body.stop), "leave it out; with token ids the client ends the text"),
+        "stream": (bool(body.stream), "leave it out; with token ids there are no streams"),
+        "stream_options": (body.stream_options is not None, "needs stream to be true"),
+        "return_tokens_as_token_ids": (
+            body.logprobs is not None and not body.return_tokens_as_token_ids,
+            "set it to true; with token ids, logprobs are by id",
+        ),
+        "logprob_token_ids": (
+            bool(body.logprob_token_ids) and (body.logprobs is None or not _is_short(body, max_tokens)),
+            f"needs logprobs; and with more than {_ALTERNATIVES_OF_A_STEP} ids, max_tokens 1",
+        ),
+    }
+    # The first one is enough to correct a request, as for other wrong bodies.
+    for name, (is_wrong, message) in refused.items():
+        if is_wrong:
+            raise RequestError(400, f"{name}: {message}", param=name)
+    return max_tokens
+
+
+def _is_short(body: CompletionRequest, max_tokens: int) -> bool:
+    # A continuation of thousands of tokens with a hundred values each would fill the memory.
+    return max_tokens == 1 or len(body.logprob_token_ids or ()) <= _ALTERNATIVES_OF_A_STEP
+
+
+def _token_ids(member: Member, text: str, add_special_tokens: bool) -> Generator[None, None, list[int]]:
+    """Tokenize a text: a generator, as all work of the engine is."""
+    # Nothing is done before the first step, so a client that left costs nothing.
+    yield
+    try:
+        return list(member.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+    except Exception as error:  # noqa: BLE001  # tokenizers can raise any error at a client's text
+        raise prompt_error(error) from None
+
+
+def _name(token: int) -> str:
+    return f"token_id:{token}"
+
+
+def _shown(logprob: float) -> float:
+    return max(logprob, MIN_LOGPROB)
