@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ensemble.models.spec import Checkpoint, EnsembleSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
+    from ensemble.distributed.engine import Engine
     from ensemble.models.member import Member
 
 
@@ -26,17 +27,15 @@ def load_ensemble(
             anew and keeps none, so that only the members of one ensemble are in memory.
 
     Raises:
-        InputError: The spec cannot be used; with ``ray`` also if the method needs its members in one process.
+        InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
         MemberError: A model failed while it was loaded.
     """
+    from ensemble.distributed.engine import check_engine, load_members
+
+    if len(spec.members) > 1 or spec.method == "average":
+        check_engine(cast("Engine", engine), spec.method, spec.members)
     if engine == "ray":
-        from ensemble.distributed.engine import check_engine, load_members
-
-        if len(spec.members) > 1 or spec.method == "average":
-            check_engine("ray", spec.method)
         return _ensemble(load_members(spec.members, "ray"), spec, cache_dir)
-    from ensemble.distributed.engine import load_members
-
     if any(isinstance(model.checkpoint, Checkpoint) and model.checkpoint.gguf for model in spec.members):
         _hush_gguf()
     known = {} if loaded is None else loaded
