@@ -132,7 +132,10 @@ class Endpoints:
         if body.contexts:
             if self._tokens is None:
                 raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
-            return await _work_response(request, self._tokens.complete(body))
+            if body.logprobs is not None or body.logprob_token_ids or body.return_tokens_as_token_ids:
+                return await _work_response(request, self._tokens.complete(body))
+            # Without log-probabilities it is a text like others: with stop strings, draws and streams.
+            self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
         generation = read_completion(body, self._limits, secrets.randbits(62))
         return await self._respond(generation, request, CompletionFormat(self._model, generation))
