@@ -57,6 +57,11 @@ class SglangServer:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         return self._limits
 
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         try:

@@ -46,6 +46,11 @@ class VllmServer:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         return self._limits
 
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         choices = self._choices(contexts, max_tokens=max_tokens, logprobs=k)
