@@ -27,6 +27,7 @@ class Shelf:
     logits: Tensor
     limits: ServerLimits
     chosen_ids: list[int] = field(default_factory=list)
+    connections: int = 0
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:  # noqa: ARG002
         rows = self.logits[[context[0] % len(self.logits) for context in contexts]]
