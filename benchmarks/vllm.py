@@ -51,7 +51,7 @@ KEYS = (
 )
 """The figures that have limits."""
 RECORDED_TOKENS = 20
-RECORDED_OPTIONS = (" 7", " 9")
+RECORDED_OPTIONS = (" 7",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +279,7 @@ def record(servers: Sequence[VllmProcess], path: Path) -> None:
     kept = {
         "server": "vLLM 0.32.0",
         "prompt": prompt,
+        "max_tokens": RECORDED_TOKENS,
         "text": plain.text,
         "options": RECORDED_OPTIONS,
         "scores": scores,
