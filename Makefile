@@ -11,13 +11,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := advisor ensemble reports $(wildcard benchmarks)
-BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))))
+BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format docs fuzz bench lock clean
+.PHONY: help venv demo test test-vllm check format docs fuzz bench lock clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
 venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; nothing to do where that is done
 
@@ -26,6 +26,10 @@ demo: venv  ## set up, then choose among the bundled models, and write runs/demo
 
 test: venv check  ## set up, then run all checks and tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its servers; VLLM=FILE is another vllm command
+	$(BIN)/python -m benchmarks._vllm_environment
+	$(BIN)/python -m benchmarks.vllm --save
 
 check: venv  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -42,7 +46,7 @@ docs: venv  ## build the site into build/site; a link that leads nowhere is an e
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
-bench: venv  ## run every benchmark, one after the other
+bench: venv  ## run every benchmark but that of test-vllm, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
 	@set -e; for name in $(BENCHMARKS); do echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
 

@@ -47,6 +47,15 @@ class Figure:
     limit: str = ""
     note: str = ""
 
+    @property
+    def held(self) -> bool:
+        """Whether it was measured and is within its limit, which is a number, ``at most`` one or ``at least`` one."""
+        if self.value is None:
+            return False
+        words, _, number = self.limit.rpartition(" ")
+        bound = float(number)
+        return {"": self.value == bound, "at most": self.value <= bound, "at least": self.value >= bound}[words]
+
 
 @dataclass(frozen=True, slots=True)
 class Timer:

@@ -14,6 +14,7 @@ from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
 from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
+from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
@@ -61,6 +62,9 @@ class Ensemble:
         _check_shape(len(members), method, k)
         # Options are checked before the tables are built, which takes seconds for large vocabularies.
         settings = make_options(method, with_consistency(weights, options))
+        for member in members:
+            if isinstance(member, RemoteMember):
+                member.check_k(k)
         self.members = tuple(members)
         self.method = method
         self.k = k

@@ -100,14 +100,15 @@ def serving(
     key: str | None = None,
     connections: int | None = None,
     hosts: Sequence[str] = (),
+    port: int = 0,
 ) -> Iterator[Running]:
-    """Serve an ensemble as ``tiny``; all requests are finished at the end."""
+    """Serve an ensemble as ``tiny``, on a free port if none is given; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
     engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
     members = ensemble.members
     context = members[0].context if len(members) == 1 else None
     served = ServedModel("tiny", tuple(member.name for member in members), ensemble.method, "fp_test", 0, context)
-    with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts) as found:
+    with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts, port=port) as found:
         yield found
 
 
@@ -122,10 +123,11 @@ def running(
     connections: int | None = None,
     hosts: Sequence[str] = (),
     health: ServerHealth | None = None,
+    port: int = 0,
 ) -> Iterator[Running]:
     """Run a server with an engine; all requests are finished at the end."""
     ready = threading.Event()
-    with bind("127.0.0.1", 0) as bound:
+    with bind("127.0.0.1", port) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)
         app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names, health)
         server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)

@@ -27,6 +27,7 @@ class Shelf:
     logits: Tensor
     limits: ServerLimits
     chosen_ids: list[int] = field(default_factory=list)
+    connections: int = 0
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:  # noqa: ARG002
         rows = self.logits[[context[0] % len(self.logits) for context in contexts]]
@@ -123,3 +124,11 @@ def test_a_logit_that_is_no_number_leaves_its_row_open() -> None:
     highest = torch.tensor([[[9.0, 0.0], [torch.nan, 0.0]]])
     known = torch.ones(1, 2, 2, dtype=torch.bool)
     assert is_certain(highest, known, torch.tensor([1.0]), known[0]).tolist() == [True, False]
+
+
+def test_rows_that_join_do_not_change_the_logits_that_are_still_on_the_way() -> None:
+    case = pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5])
+    runner = apart(shelves(case)[0], case.joint.members[0], case.k)._runner
+    fed = runner.feed([1], [[0]])
+    runner.admit([[0, 0]])
+    assert [row.context for row in fed.rows] == [[0, 0]]

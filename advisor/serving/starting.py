@@ -158,7 +158,9 @@ def _decoders(
     if batch_size is None:
         # After loading: what is free then is free for the texts.
         rooms = [ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens) for ensemble in ensembles]
-        room = min((each // len(ensembles) for each in rooms if each is not None), default=_MAX_ROWS)
+        # A single model keeps as many rows for requests with token ids.
+        shares = len(ensembles) + (len(ensembles) == len(ensembles[0].members) == 1)
+        room = min((each // shares for each in rooms if each is not None), default=_MAX_ROWS)
         batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
     batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS)

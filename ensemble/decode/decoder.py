@@ -11,7 +11,7 @@ import torch
 from ensemble.decode.contexts import Contexts, Draft, fill_gaps
 from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import MemberError, PromptTooLongError
+from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter, PacedDrafter
 from ensemble.step.logprobs import StepLogprobs
@@ -43,6 +43,7 @@ class Decoder:
         self._others_wait = rule.needs_others is not None
         self._contexts = Contexts(members, waiting=self._others_wait)
         self._is_here = all(member.is_here for member in members)
+        self._only_greedy = rule.only_greedy_remote and not self._is_here
         kind = Drafter if self._is_here else PacedDrafter
         self._drafter = kind(joint.members[0], self._batch.draft)
 
@@ -57,8 +58,15 @@ class Decoder:
                 the other prompts.
 
         Raises:
+            InputError: The method allows only greedy decoding, and the settings are others.
             PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
         """
+        drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
+        if self._only_greedy and drawn:
+            raise InputError(
+                "this method takes greedy decoding only where a member is in another process, without a trace and "
+                "log-probabilities: they would need the probabilities of all tokens; use unite"
+            )
         for member, ids in zip(self._members, prompt, strict=True):
             most = member.most_tokens(ids)
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.

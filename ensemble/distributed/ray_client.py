@@ -29,6 +29,8 @@ class RayServer:
     """
 
     limits: ServerLimits
+    # A worker that is restarted loads the same model again.
+    connections = 0
 
     def __init__(self, name: str, actor: Any, restarts: int) -> None:
         self.name = name

@@ -19,14 +19,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ensemble.errors import MemberError
+from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
 from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
 from ensemble.servers.token_client import RequestCounts, TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
-from ensemble.vocabulary.joint import Candidates
+from ensemble.vocabulary.joint import NONE, Candidates
 
 _USUAL_K = 10
 _MORE = 10
@@ -47,6 +47,19 @@ class RemoteMember(Member):
     def counts(self) -> RequestCounts:
         """What its requests took so far, those of all runners together."""
         return self.client.counts
+
+    def check_k(self, k: int) -> None:
+        """Make sure that the server gives the k likeliest candidates.
+
+        Raises:
+            InputError: It gives fewer.
+        """
+        most = self.client.limits.k
+        if most < min(k, self.vocabulary.size):
+            raise InputError(
+                f"{self.name}: its server gives {most} top log-probabilities, which is too few for k={k}; allow more "
+                f"(vllm serve --max-logprobs {k + _MORE}), or give k={most}"
+            )
 
     def runner(self) -> RemoteRunner:
         """See :meth:`ensemble.models.member.Member.runner`."""
@@ -89,7 +102,8 @@ class RemoteRunner:
 
     def admit(self, prompts: Sequence[Ids]) -> RemoteRows:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.admit`."""
-        self._rows += map(list, prompts)
+        # A new list: the logits of rows that were fed before refer to the old one until the server has answered.
+        self._rows = [*self._rows, *map(list, prompts)]
         return self._after(prompts)
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> RemoteRows:
@@ -130,10 +144,11 @@ class RemoteRunner:
         starts = [len(prompts[parent]) for parent in parents]
         return self._after([rows[row][: starts[row] + position] for row, position in places])
 
-    def floor(self, top: Logprobs, k: int) -> float:
-        """The largest log-probability that an id may have that is not among the k top ones."""
+    def row(self, context: Ids, top: Logprobs, k: int) -> _Row:
+        """What the k top log-probabilities tell of a context."""
         # Not the smallest one shown: the token that was written may be an extra entry below rank k.
-        return -math.inf if len(top) >= self.candidates.size else sorted(top.values(), reverse=True)[k - 1]
+        floor = -math.inf if len(top) >= self.candidates.size else sorted(top.values(), reverse=True)[k - 1]
+        return _Row(context, self.candidates.of(top), self.candidates.others(top), floor, k)
 
     def _change(self, keep: Sequence[int], new: Sequence[Ids]) -> None:
         """Cut the rows and append to them; rows beyond those of the batch begin here."""
@@ -175,7 +190,7 @@ class RemoteRows(RemoteLogits):
         """The rows; waits for the server."""
         if self._rows is None:
             self._rows = [
-                _Row(context, self._runner.candidates.of(token.top), self._runner.floor(token.top, k), k)
+                self._runner.row(context, token.top, k)
                 for contexts, k, wait in self._parts
                 for context, token in zip(contexts, wait(), strict=True)
             ]
@@ -209,12 +224,13 @@ class RemoteRows(RemoteLogits):
         best = [sorted(row.logprobs.items(), key=lambda item: (-item[1], item[0]))[:k] for row in self.rows]
         for row, candidates in zip(self.rows, best, strict=True):
             if len(candidates) < k and row.floor > -math.inf:
-                raise self._unknown(
-                    f"only {len(candidates)} candidates among its {self._runner.client.limits.k} top ones"
-                )
+                row.fault = row.fault or self._fault(f"only {len(candidates)} candidates are among them, and k is {k}")
         width = min(k, self._runner.candidates.size)
         # Where a vocabulary has fewer candidates, the rest of a row is impossible.
-        filled = [[*row, *[(0, -math.inf)] * (width - len(row))] for row in best]
+        filled = [
+            [(0, math.nan)] * width if row.fault else [*own, *[(0, -math.inf)] * (width - len(own))]
+            for row, own in zip(self.rows, best, strict=True)
+        ]
         values = torch.tensor([[value for _, value in row] for row in filled], dtype=torch.float64)
         return values.reshape(len(best), width), torch.tensor(
             [[index for index, _ in row] for row in filled], dtype=torch.long
@@ -223,7 +239,8 @@ class RemoteRows(RemoteLogits):
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`ensemble.runtime.logits.RemoteLogits.known`."""
         found = [
-            [row.logprobs.get(index) for index in wanted] for row, wanted in zip(self.rows, ids.tolist(), strict=True)
+            [math.nan if row.fault else row.logprobs.get(index) for index in wanted]
+            for row, wanted in zip(self.rows, ids.tolist(), strict=True)
         ]
         values = [
             [row.floor if value is None else value for value in values]
@@ -251,33 +268,64 @@ class RemoteRows(RemoteLogits):
 
         return done
 
-    def nan_rows(self) -> list[bool]:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.nan_rows`."""
-        # A server that computed NaN has no JSON for it, so its answer was an error.
-        return [False] * len(self)
+    def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.shares`."""
+        if exact:
+            self._fetch_others()
+        eos = min(self._runner.candidates.eos_ids, default=NONE)
+        largest = [
+            1 - sum(map(math.exp, row.others.values())) + math.exp(row.logprobs.get(eos, -math.inf))
+            for row in self.rows
+        ]
+        if exact:
+            return torch.tensor(largest, dtype=torch.float64), torch.tensor(largest, dtype=torch.float64)
+        smallest = [sum(map(math.exp, row.logprobs.values())) for row in self.rows]
+        return torch.tensor(smallest, dtype=torch.float64), torch.tensor(largest, dtype=torch.float64)
 
-    def unknown(self) -> MemberError:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.unknown`."""
-        return self._unknown("candidates of other members that are not among its top ones")
+    def _fetch_others(self) -> None:
+        """Fetch the log-probabilities of all ids that are no candidates."""
+        client, candidates = self._runner.client, self._runner.candidates
+        lacking = [(row, [n for n in candidates.other_ids if n not in row.others]) for row in self.rows]
+        lacking = [(row, ids) for row, ids in lacking if ids and row.floor > -math.inf]
+        if not lacking:
+            return
+        if not client.limits.chosen:
+            for row, _ in lacking:
+                row.fault = self._fault("this method needs those of special tokens, too")
+            return
+        for (row, _), logprobs in zip(
+            lacking, client.chosen([row.context for row, _ in lacking], [ids for _, ids in lacking])(), strict=True
+        ):
+            row.others |= candidates.others(logprobs)
+            # EOS has the largest of its ids' values, which are all known now.
+            row.logprobs |= candidates.of(row.others)
 
-    def _unknown(self, what: str) -> MemberError:
-        client = self._runner.client
-        return MemberError(
-            f"{client.name}: its server gives {client.limits.k} top log-probabilities and none of chosen ids, and a "
-            f"step has {what}; allow more of them (vllm serve --max-logprobs -1)"
-        )
+    def give_up(self, rows: Tensor) -> None:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.give_up`."""
+        for row, lost in zip(self.rows, rows.tolist(), strict=True):
+            if lost:
+                row.fault = self._fault("others can win, whose log-probabilities it does not give")
+
+    def fault(self, row: int) -> str | None:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.fault`."""
+        # A server that computes NaN has no JSON for it, so its answer was an error.
+        return self.rows[row].fault
+
+    def _fault(self, what: str) -> str:
+        k = self._runner.client.limits.k
+        return f"its server gives {k} top log-probabilities; {what}; allow more (vllm serve --max-logprobs -1)"
 
     def _widen(self, rows: Sequence[_Row]) -> Callable[[], None]:
         """Request the largest number of top candidates for some rows; return a function that waits for them."""
-        client, candidates = self._runner.client, self._runner.candidates
+        client = self._runner.client
         if not rows or all(row.k >= client.limits.k for row in rows):
             return lambda: None
         wait = client.write([row.context for row in rows], 1, client.limits.k, second=True)
 
         def done() -> None:
             for row, (token, *_) in zip(rows, wait(), strict=True):
-                row.logprobs, row.k = candidates.of(token.top), client.limits.k
-                row.floor = self._runner.floor(token.top, row.k)
+                wide = self._runner.row(row.context, token.top, client.limits.k)
+                row.logprobs, row.others, row.floor, row.k = wide.logprobs, wide.others, wide.floor, wide.k
 
         return done
 
@@ -289,11 +337,15 @@ class _Row:
     Attributes:
         context: Its ids.
         logprobs: Of candidates.
+        others: Of special tokens, those of EOS included, and of ids without a token.
         floor: The largest log-probability that another candidate may have.
         k: Top log-probabilities that were requested.
+        fault: Why no token can be chosen after it; None if one can.
     """
 
     context: Ids
     logprobs: dict[int, float]
+    others: dict[int, float]
     floor: float
     k: int
+    fault: str | None = None

@@ -7,6 +7,8 @@ Choices where the paper is silent, and differences from it:
 
 - Two tokens are the same if their bytes are the same. Special tokens except EOS, and ids without a token, are not
   candidates; probabilities are renormalised on the candidates.
+- Of members in other processes the likeliest tokens arrive, and others on request. Then the distribution has only these
+  entries. It is exact for them, and the likeliest entry is certain to be the likeliest of all, or the step fails.
 - The winner may be a token that the primary lacks. Then its bytes are appended to the text, and the primary reads
   ``C_1`` of them, as in Eq. 4. A token that the primary cannot spell is never emitted. The other members read ``C_i``
   of the whole text, while Eq. 4 reads each token alone.
@@ -20,7 +22,8 @@ import torch
 from torch import Tensor
 
 from ensemble.methods import Method
-from ensemble.runtime.logits import Logits, whole
+from ensemble.methods.unite import fetch_logits, tops_of
+from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.step.distribution import Distribution, candidate_logits
 from ensemble.step.token_method import Combine, Setup, TokenRule
 from ensemble.vocabulary.joint import NONE, JointVocabulary
@@ -29,12 +32,15 @@ METHOD = Method(
     level="token",
     summary="the mean over the union of the whole vocabularies (GaC, Yu et al., EMNLP 2024)",
     when="to allow tokens that the primary lacks; every step handles all tokens of all members",
+    distributed=True,
 )
+_TOP = 10
+"""Candidates of each member that are looked at where only the likeliest arrive."""
 
 
 def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
     """Make the rule."""
-    return TokenRule(over_all(setup.joint, setup.weights))
+    return TokenRule(over_all(setup.joint, setup.weights), only_greedy_remote=True)
 
 
 def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
@@ -56,6 +62,8 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
     shares = torch.tensor(weights, dtype=torch.float64, device=entries.device)
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        if are_remote(logits):
+            return _over_tops(logits, joint, owned, ids, shares, also)
         aligned = []
         for z, tables, mask in zip(whole(logits), joint.members, owned, strict=True):
             candidates = candidate_logits(z, tables)
@@ -69,3 +77,58 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
         return Distribution(entries.expand(rows, -1), present.expand(rows, -1), ids.expand(rows, -1), members, mean)
 
     return combine
+
+
+def _over_tops(
+    logits: Sequence[Logits],
+    joint: JointVocabulary,
+    owned: Sequence[Tensor],
+    ids_of: Tensor,
+    weights: Tensor,
+    also: Tensor | None,
+) -> Distribution:
+    """Eq. 3 over the likeliest entries of each member, where a member is in another process.
+
+    Args:
+        logits: For each member its logits [B, V_i].
+        joint: The tables.
+        owned: For each member, the entries that are its tokens.
+        ids_of: What the primary emits for each entry.
+        weights: One for each member, with sum 1.
+        also: [B, n] entries to score.
+
+    Returns:
+        The distribution; NaN in rows where an entry that no member has among its likeliest ones may be the likeliest.
+    """
+    held = [
+        candidate_logits(z, tables).double().log_softmax(dim=1) if isinstance(z, Tensor) else z
+        for z, tables in zip(logits, joint.members, strict=True)
+    ]
+    # Log-probabilities from elsewhere are of all ids, and those here of the candidates. For one member alone that is a
+    # constant, which is worth no request.
+    exact = len(held) > 1 or also is not None
+    shares = [
+        torch.zeros(len(z), dtype=torch.float64) if isinstance(z, Tensor) else z.shares(exact=exact)[1].log()
+        for z in held
+    ]
+    largest = tops_of(held, _TOP)
+    found = [
+        tables.entry_of.take(ids).masked_fill(values == -torch.inf, NONE)
+        for (values, ids), tables in zip(largest, joint.members, strict=True)
+    ]
+    entries = torch.cat([*found, *([] if also is None else [also])], dim=1).sort(dim=1).values
+    present = entries != NONE
+    present[:, 1:] &= entries[:, 1:] != entries[:, :-1]
+    ids = ids_of.take(entries).masked_fill(~present, NONE)
+    counts = torch.stack([mask.take(entries) for mask in owned]) & present
+    values = fetch_logits(held, [tables.place_of.take(entries) for tables in joint.members], counts, ids != NONE, None)
+    members = (values.double() - torch.stack(shares)[:, :, None]).exp().masked_fill(~counts, 0)
+    mean = (members * weights[:, None, None]).sum(dim=0)
+    # An entry outside has in each member at most the probability of the last of its likeliest ones.
+    last = torch.stack([(top[:, -1] - share).exp() for (top, _), share in zip(largest, shares, strict=True)])
+    outside = (last * weights[:, None]).sum(dim=0)
+    if also is None:
+        lost = mean.masked_fill(ids == NONE, 0).amax(dim=1) < outside
+        next(z for z in held if not isinstance(z, Tensor)).give_up(lost)
+        mean = mean.masked_fill(lost[:, None], torch.nan)
+    return Distribution(entries, present, ids, members, mean)

@@ -22,6 +22,7 @@ METHOD = Method(
     level="token",
     summary="GaC only where the primary's largest probability is at most a threshold (Yu et al., EMNLP 2024)",
     when="to run large members only at the steps where a small primary is unsure",
+    distributed=True,
 )
 
 
@@ -48,4 +49,5 @@ def make(setup: Setup, options: Options) -> TokenRule:
         over_all(setup.joint, setup.weights),
         over_all(primary, (1.0,)),
         needs_others=unsure(setup.joint.members[0], options.threshold),
+        only_greedy_remote=True,
     )

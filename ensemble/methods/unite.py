@@ -122,7 +122,7 @@ def union(
         for z, tables in zip(logits, joint.members, strict=True)
     ]
     remote = are_remote(held)
-    largest = _tops(held, k) if remote else top_k(whole(held), k)
+    largest = tops_of(held, k) if remote else top_k(whole(held), k)
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
     wanted = torch.cat(tops, dim=1)
@@ -138,7 +138,7 @@ def union(
     if remote:
         # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
         counts = (penalty == 0) & ~absent
-        on_union = _fetch(held, places, counts, ids != NONE, weights if winner else None)
+        on_union = fetch_logits(held, places, counts, ids != NONE, weights if winner else None)
     else:
         on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(held), places, strict=True)])
     on_union.add_(penalty)
@@ -151,7 +151,7 @@ def union(
     return Distribution(entries, ~absent, ids, members, mean, split)
 
 
-def _tops(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:
+def tops_of(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:
     """:func:`top_k` where some members are elsewhere."""
     return [top_k([z], k)[0] if isinstance(z, Tensor) else z.top(k) for z in logits]
 
@@ -161,7 +161,7 @@ def _known(z: Logits, ids: Tensor) -> tuple[Tensor, Tensor]:
     return (z.gather(1, ids), torch.ones_like(ids, dtype=torch.bool)) if isinstance(z, Tensor) else z.known(ids)
 
 
-def _fetch(
+def fetch_logits(
     logits: Sequence[Logits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
 ) -> Tensor:
     """Logits [members, B, U] at given ids, of members of which some are in other processes.
@@ -173,8 +173,8 @@ def _fetch(
         can_win: [B, U] the entries that the primary can express.
         weights: [members], to skip rows whose winner is certain without more logits; None to fetch all.
 
-    Raises:
-        MemberError: A member cannot give a logit that is needed.
+    Returns:
+        The logits; NaN in rows where a member cannot give what is needed.
     """
     fetched = False
     while True:
@@ -195,7 +195,9 @@ def _fetch(
         if not needed:
             return values
         if fetched:
-            raise needed[0][0].unknown()
+            for z, _, wanted in needed:
+                z.give_up(wanted.any(dim=1))
+            continue
         # All requests are sent before the first reply is awaited, so that the members answer at the same time.
         for wait in [z.fetch(place, wanted) for z, place, wanted in needed]:
             wait()

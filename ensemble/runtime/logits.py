@@ -14,8 +14,6 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
-from ensemble.errors import MemberError
-
 
 class RemoteLogits(ABC):
     """Rows of logits in another process. The values that are requested arrive on the CPU."""
@@ -55,12 +53,20 @@ class RemoteLogits(ABC):
         """
 
     @abstractmethod
-    def unknown(self) -> MemberError:
-        """The error where logits that :meth:`fetch` requested are still not known."""
+    def give_up(self, rows: Tensor) -> None:
+        """Note that some rows [rows] need logits that :meth:`fetch` did not get; they count as NaN from now on."""
 
     @abstractmethod
-    def nan_rows(self) -> list[bool]:
-        """For each row, whether the logit of a candidate is NaN."""
+    def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest share [rows] that candidates may have in the probabilities of all ids.
+
+        Args:
+            exact: Whether both must be the same, which may take a request.
+        """
+
+    @abstractmethod
+    def fault(self, row: int) -> str | None:
+        """Why no token can be chosen in a row, whose logits are NaN then; None if one can."""
 
     @abstractmethod
     def concat(self, other: RemoteLogits) -> RemoteLogits:
@@ -99,7 +105,9 @@ def concat(first: Logits, second: Logits) -> Logits:
     return cast("RemoteLogits", first).concat(cast("RemoteLogits", second))
 
 
-def has_nan(logits: Logits, row: int) -> bool:
-    """Whether a logit of a row is NaN."""
+def fault(logits: Logits, row: int) -> str | None:
+    """Why no token can be chosen in a row; None if one can."""
+    if not isinstance(logits, Tensor):
+        return logits.fault(row)
     # Only asked after a step has failed: to ask at every step would make each step wait for the device.
-    return bool(logits[row].isnan().any()) if isinstance(logits, Tensor) else logits.nan_rows()[row]
+    return "its logits are not numbers (NaN)" if bool(logits[row].isnan().any()) else None

@@ -50,38 +50,42 @@ class PrefixRunner:
         Yields:
             Numbers of contexts, and their logits [numbers, V].
         """
+        first = self._calls + 1
         part: list[_Path] = []
         for path in _paths(contexts):
             tokens = len(path.ids) + sum(len(other.ids) for other in part)
             if part and (len(part) == self._most_rows or tokens > self._most_tokens):
-                yield self._read(part)
+                yield self._read(part, first)
                 part = []
             part.append(path)
         if part:
-            yield self._read(part)
+            yield self._read(part, first)
 
     @torch.inference_mode()
-    def _read(self, paths: list[_Path]) -> tuple[list[int], Tensor]:
+    def _read(self, paths: list[_Path], first: int) -> tuple[list[int], Tensor]:
         try:
-            parts = self._run(paths)
+            parts = self._run(paths, first)
         except BaseException:
             # A forward pass that failed leaves a cache that no longer fits its rows.
             self._batches.clear()
             raise
         return [number for numbers, _ in parts for number in numbers], torch.cat([logits for _, logits in parts])
 
-    def _run(self, paths: list[_Path]) -> list[tuple[list[int], Tensor]]:
+    def _run(self, paths: list[_Path], first: int) -> list[tuple[list[int], Tensor]]:
+        """Read some of the paths of a call, whose first part has the number ``first``."""
         self._calls += 1
         batch = self._matched(paths)
         new = [path for path in paths if path.row is None]
-        self._make_room(len(new), sum(len(path.ids) for path in new))
+        has_room = self._make_room(len(new), sum(len(path.ids) for path in new), first)
         batch.drop_idle(self._calls)
         found = batch.extend([path for path in paths if path.row is not None])
         if new:
-            found.append(batch.admit(new, self._calls))
-            found += batch.extend(new)
+            # More rows than there is room for would drop each other, and then no row is kept for the next call.
+            target = batch if has_room else _Batch(self._make())
+            found.append(target.admit(new, self._calls))
+            found += target.extend(new)
         # Without a cache every row would be computed again at the next call.
-        if isinstance(batch.runner, CachedRunner) and batch not in self._batches:
+        if isinstance(batch.runner, CachedRunner) and batch.rows and batch not in self._batches:
             self._batches.append(batch)
         return found
 
@@ -111,17 +115,18 @@ class PrefixRunner:
                 self._batches.remove(batch)
         return largest
 
-    def _make_room(self, rows: int, tokens: int) -> None:
-        """Drop the least recently used rows, so that there is room for new ones."""
+    def _make_room(self, rows: int, tokens: int, first: int) -> bool:
+        """Drop the least recently used rows before part ``first``; return whether there is room for new rows now."""
         kept = sorted((row for batch in self._batches for row in batch.rows), key=lambda row: row.used, reverse=True)
         rows += len(kept)
         tokens += sum(len(row.ids) for row in kept)
-        # Rows that this call needs stay, also where they are too many: its other rows would not help them.
-        while (rows > self._most_rows or tokens > self._most_tokens) and kept and kept[-1].used < self._calls:
+        while (rows > self._most_rows or tokens > self._most_tokens) and kept and kept[-1].used < first:
             rows, tokens = rows - 1, tokens - len(kept.pop().ids)
         for batch in self._batches:
             batch.drop([row for row in batch.rows if row in kept])
         self._batches = [batch for batch in self._batches if batch.rows]
+        # A single row may have more tokens.
+        return rows <= self._most_rows and (tokens <= self._most_tokens or not kept)
 
 
 class _Row:

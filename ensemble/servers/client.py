@@ -78,7 +78,7 @@ class ServerClient:
         # An absolute address: the openai client puts a relative one below its own.
         self._root = address.url.removesuffix("/v1")
         self._key = read_key(address)
-        http = RestrictedClient(address, self._key)
+        self._http = http = RestrictedClient(address, self._key)
         # The HTTP client adds the key; the openai client only needs some text for it.
         self._client = openai.OpenAI(
             base_url=address.url, api_key="none", max_retries=retries, timeout=http.timeout, http_client=http
@@ -89,6 +89,15 @@ class ServerClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def connections(self) -> int:
+        """Connections that were opened so far."""
+        return self._http.connections
+
+    def stop_retrying(self) -> None:
+        """Report each fault at once, from now on: the caller sends requests again itself."""
+        self._client = self._client.with_options(max_retries=0)
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,8 +1,9 @@
 """The adapter for llama.cpp's ``llama-server``: ``/completion`` with prompts as token ids.
 
-What version 0.5.0 does, found in its source and by trials: no BOS is added to ids; log-probabilities are the softmax of all
-logits before any sampler; minus infinity is the smallest number of float32. A token after which the text ends within a
-character is in ``tokens``, but its log-probabilities are left out; with speculative decoding they are left out too.
+What version 0.5.0 does, found in its source and by trials: no BOS is added to ids; log-probabilities are the softmax of
+all logits before any sampler; minus infinity is the smallest number of float32. A token after which the text ends in
+the middle of a character is in ``tokens``, but its log-probabilities are left out. With speculative decoding they are
+left out too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ensemble.servers.answer import InvalidAnswer, next_token, read_id, read_list, read_logprob
+from ensemble.servers.adapter import (
+    FIRST,
+    SECOND,
+    InvalidAnswerError,
+    is_close,
+    is_other_kind,
+    next_token,
+    read_id,
+    read_list,
+    read_logprob,
+)
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
@@ -22,19 +33,15 @@ _GREEDY = {
     **{"cache_prompt": True, "post_sampling_probs": False, "backend_sampling": False, "return_tokens": True},
     "response_fields": ["tokens", "tokens_evaluated", "stop_type", "completion_probabilities"],
 }
+# Contexts and chosen ids at a time. The server has no limits; it works through long lists.
 _CONTEXTS, _CHOSEN = 64, 128
-"""Contexts and chosen ids at a time. The server has no limits; it works through long lists."""
 _LARGEST_K = 10_000
+# Top log-probabilities in which chosen ids are looked up first.
 _USUAL_K = 500
-"""Top log-probabilities in which chosen ids are looked up first."""
+# Log-probabilities of one answer: each has 100 to 200 bytes, and the client reads up to 4 MiB.
 _VALUES = 20_000
-"""Log-probabilities of one answer: each has 100 to 200 bytes, and the client reads up to 4 MiB."""
+# Is added to a logit for sampling only: the log-probabilities are those of the logits without it.
 _FORCED = 1e9
-"""Is added to a logit for sampling only: the log-probabilities are those of the logits without it."""
-_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
-"""Contexts of the probe; every vocabulary has these ids."""
-_CLOSE = 0.5
-"""Largest difference of two log-probabilities of the same token; the server rounds by the size of its batch."""
 
 
 class _Place(NamedTuple):
@@ -63,6 +70,11 @@ class LlamaCppServer:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         return self._limits
 
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         try:
@@ -71,7 +83,7 @@ class LlamaCppServer:
                 [next_token(*place, k) for place in self._places(context, result, k)]
                 for context, result in zip(contexts, results, strict=True)
             ]
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
@@ -83,7 +95,7 @@ class LlamaCppServer:
                 rows = [n for n, logprobs in enumerate(found) if index not in logprobs]
                 for n, value in zip(rows, self._logprobs([contexts[n] for n in rows], index), strict=True):
                     found[n][index] = value
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
         return list(found)
 
@@ -93,7 +105,7 @@ class LlamaCppServer:
         answer = self._client.post("/tokenize", body, at_root=True)
         try:
             return [read_id(index) for index in read_list(answer, "tokens")]
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
 
     def close(self) -> None:
@@ -107,10 +119,7 @@ class LlamaCppServer:
         if [place.token for place in places] == tokens and all(len(place.top) >= k for place in places):
             return places
         # One by one, because it is not clear which places are left out: two tokens in a row may be equal.
-        again = self._forced([[*context, *tokens[:n]] for n in range(len(tokens))], self._plain, k)
-        if None in again:
-            raise InvalidAnswer("has no log-probabilities of each token")
-        tops = [place.top for place in again if place is not None]
+        tops = self._tops([[*context, *tokens[:n]] for n in range(len(tokens))], k)
         return [_Place(token, top.get(token, -math.inf), top) for token, top in zip(tokens, tops, strict=True)]
 
     def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[_Place | None]:
@@ -118,18 +127,25 @@ class LlamaCppServer:
         places: list[_Place | None] = []
         for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
             if read_list(result, "tokens") != [index]:
-                raise InvalidAnswer("has another token than the one that logit_bias forces")
+                raise InvalidAnswerError("has another token than the one that logit_bias forces")
             read = _read_places(result)
             places.append(read[0] if read and read[0].token == index else None)
         return places
+
+    def _tops(self, contexts: Sequence[Ids], k: int) -> list[Logprobs]:
+        """The top log-probabilities after each context, whatever the likeliest token is."""
+        places = self._forced(contexts, self._plain, k)
+        if None in places:
+            raise InvalidAnswerError("has no log-probabilities of each token")
+        return [place.top for place in places if place is not None]
 
     def _logprobs(self, contexts: Sequence[Ids], index: int) -> list[float]:
         """The log-probability of an id after each context."""
         places = self._forced(contexts, index, 1) if contexts else []
         if None not in places:
             return [place.logprob for place in places if place is not None]
-        # The text of this id ends within a character, so the server leaves it out wherever it is forced.
-        tops = [place.top for place in self._forced(contexts, self._plain, self._limits.k) if place is not None]
+        # The text of this id ends in the middle of a character, so the server leaves it out where it is forced.
+        tops = self._tops(contexts, self._limits.k)
         if not all(index in top for top in tops):
             raise ServerError(
                 f"{self._client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
@@ -149,19 +165,20 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
         ServerError: No server answers, or the key is wrong.
     """
     try:
-        results = list(_results(client, [_FIRST, _SECOND], 1, _LARGEST_K))
-        first = _read_places(results[0])[0]
-        plain = next(read_id(entry["id"]) for entry in _top_entries(results[0]) if _is_plain(entry))
-    except (InvalidAnswer, IndexError, StopIteration):
+        # The answer to a list has another form, and that to a large number shows the size of the vocabulary.
+        list(_results(client, [FIRST, SECOND], 1, 1))
+        (result,) = _results(client, [FIRST], 1, _LARGEST_K)
+        top = _read_places(result)[0].top
+        plain = next(read_id(entry["id"]) for entry in _top_entries(result) if _is_plain(entry))
+    except (InvalidAnswerError, IndexError, StopIteration):
         return None
     except ServerError as error:
-        # Any other error will not go better with another adapter.
-        if error.failure in ("refused", "invalid") or error.status in (404, 405, 501):
+        if is_other_kind(error):
             return None
         raise
-    k, context = len(first.top), _context(client)
+    k, context = len(top), _context(client)
     server = LlamaCppServer(client, ServerLimits(k, _CONTEXTS, _CHOSEN, context), plain)
-    if _gives_chosen(server, plain, first.top):
+    if _gives_chosen(server, plain, top):
         return server
     return LlamaCppServer(client, ServerLimits(k, _CONTEXTS, 0, context), plain)
 
@@ -169,10 +186,14 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
 def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
     """Whether a forced token has the log-probability that it has among the top ones."""
     try:
-        (place,) = server._forced([_FIRST], index, 1)
-    except (InvalidAnswer, ServerError):
+        (place,) = server._forced([FIRST], index, 1)
+    except InvalidAnswerError:
         return False
-    return place is not None and math.isclose(place.logprob, top[index], abs_tol=_CLOSE)
+    except ServerError as error:
+        if error.failure in ("refused", "invalid"):
+            return False
+        raise
+    return place is not None and is_close(place.logprob, top[index])
 
 
 def _context(client: ServerClient) -> int | None:
@@ -195,14 +216,14 @@ def _results(
         body = {**_GREEDY, **fields, "prompt": prompts, "n_predict": max_tokens, "n_probs": k}
         results = client.post_each(_PATH, body, at_root=True)
         if len(results) != len(prompts):
-            raise InvalidAnswer(f"does not have {len(prompts)} results")
+            raise InvalidAnswerError(f"does not have {len(prompts)} results")
         for prompt, result in zip(prompts, results, strict=True):
             # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
             if result.get("tokens_evaluated") != len(prompt):
-                raise InvalidAnswer("does not count the tokens that were sent")
+                raise InvalidAnswerError("does not count the tokens that were sent")
             count, stop = len(read_list(result, "tokens")), result.get("stop_type")
             if not 1 <= count <= max_tokens or (count < max_tokens and stop not in ("eos", "limit")):
-                raise InvalidAnswer(f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}")
+                raise InvalidAnswerError(f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}")
             yield result
 
 
@@ -214,7 +235,7 @@ def _read_places(result: Mapping[str, Any]) -> list[_Place]:
 
 def _read_entry(entry: object) -> tuple[int, float]:
     if not isinstance(entry, dict):
-        raise InvalidAnswer("has a log-probability without a token")
+        raise InvalidAnswerError("has a log-probability without a token")
     return read_id(entry.get("id")), read_logprob(entry.get("logprob"))
 
 

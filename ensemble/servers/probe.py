@@ -35,6 +35,8 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
                 "tokenizer= out)"
             )
         _check_values(server, name)
+        # A fault may mean that the server was restarted, which the member must know.
+        client.stop_retrying()
     except ServerError as error:
         client.close()
         raise InputError(f"{name}: {error}") from None

@@ -1,9 +1,9 @@
 """The adapter for SGLang: ``/generate`` with ``input_ids``.
 
 Written from the source of version 0.5.23, and not yet tried with a server. What it does: no BOS is added to ids;
-log-probabilities are the float32 log-softmax over all ids if the temperature is 0; values that are not finite are null in
-JSON; EOS is among the tokens. A request that would leave the context is refused, so it is cut here. A
-``top_logprobs_num`` above the size of the vocabulary stops the server, so no large number is tried.
+log-probabilities are the float32 log-softmax over all ids if the temperature is 0; values that are not finite are null
+in JSON; EOS is among the tokens. A request that would leave the context is refused, so it is cut here. The server does
+not limit ``top_logprobs_num``, but a number above the size of the vocabulary stops it, so no large one is tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble.servers.answer import InvalidAnswer, next_token, read_id, read_list, read_logprob
+from ensemble.servers.adapter import (
+    CAPS,
+    FIRST,
+    SECOND,
+    InvalidAnswerError,
+    accepts,
+    context_length,
+    gives_chosen,
+    is_other_kind,
+    next_token,
+    read_id,
+    read_list,
+    read_logprob,
+)
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
@@ -22,16 +35,10 @@ _GREEDY = {
     **{"temperature": 0, "top_p": 1, "min_p": 0, "min_new_tokens": 0, "ignore_eos": False},
     **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
 }
-_CAPS = (64, 20, 10, 5)
-"""Numbers of top log-probabilities to try; the server has no limit."""
+# Contexts and chosen ids of a request; the server has no limits.
 _CONTEXTS, _CHOSEN = 256, 128
-"""Contexts and chosen ids of a request; the server has no limits."""
+# Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB.
 _VALUES = 50_000
-"""Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB."""
-_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
-"""Contexts of the probe; every vocabulary has these ids."""
-_CLOSE = 0.5
-"""Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1."""
 
 
 class SglangServer:
@@ -50,12 +57,17 @@ class SglangServer:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         return self._limits
 
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         try:
             results = self._results(contexts, max_tokens, k)
             return [_tokens(result, k) for result in results]
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
@@ -63,7 +75,7 @@ class SglangServer:
         try:
             results = self._results(contexts, 1, 1, list(ids))
             return [_chosen(result, ids) for result in results]
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
 
     def tokenize(self, text: str) -> list[int] | None:
@@ -75,7 +87,7 @@ class SglangServer:
             if error.status in (404, 405):  # versions before 0.5
                 return None
             raise
-        except InvalidAnswer as error:
+        except InvalidAnswerError as error:
             raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
 
     def close(self) -> None:
@@ -97,11 +109,11 @@ class SglangServer:
             }
             results = self._client.post_each(_PATH, body, at_root=True)
             if len(results) != len(prompts):
-                raise InvalidAnswer(f"does not have {len(prompts)} results")
+                raise InvalidAnswerError(f"does not have {len(prompts)} results")
             for prompt, count, result in zip(prompts, counts, results, strict=True):
                 meta = result.get("meta_info")
                 if not isinstance(meta, dict):
-                    raise InvalidAnswer("has no meta_info")
+                    raise InvalidAnswerError("has no meta_info")
                 self._check(meta, len(prompt), count)
                 yield meta
 
@@ -116,9 +128,9 @@ class SglangServer:
             raise ServerError(f"{self._client.address.url}: SGLang stopped a request before its end", "temporary")
         # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
         if meta.get("prompt_tokens") != length:
-            raise InvalidAnswer("does not count the tokens that were sent")
+            raise InvalidAnswerError("does not count the tokens that were sent")
         if not 1 <= len(read_list(meta, "output_token_logprobs")) <= max_tokens:
-            raise InvalidAnswer(f"does not have 1 to {max_tokens} tokens")
+            raise InvalidAnswerError(f"does not have 1 to {max_tokens} tokens")
 
 
 def probe(client: ServerClient) -> SglangServer | None:
@@ -131,55 +143,24 @@ def probe(client: ServerClient) -> SglangServer | None:
         ServerError: No server answers, or the key is wrong.
     """
     try:
-        context = _context(client)
-        smallest = SglangServer(client, ServerLimits(_CAPS[-1], _CONTEXTS, 0, context))
-        first = smallest.write([_FIRST, _SECOND], 2, _CAPS[-1])[0][0].top
+        context = context_length(client)
+        smallest = SglangServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))
+        first = smallest.write([FIRST, SECOND], 2, CAPS[-1])[0][0].top
     except ServerError as error:
-        # Any other error will not go better with another adapter.
-        if error.failure in ("refused", "invalid") or error.status in (404, 405, 501):
+        if is_other_kind(error):
             return None
         raise
-    cap = next(k for k in _CAPS if k == _CAPS[-1] or _accepts(smallest, k))
+    cap = next(k for k in CAPS if k == CAPS[-1] or accepts(smallest, k))
     server = SglangServer(client, ServerLimits(cap, _CONTEXTS, _CHOSEN, context))
-    if _gives(server, first):
+    if gives_chosen(server, first):
         return server
     return SglangServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
-
-
-def _accepts(server: SglangServer, k: int) -> bool:
-    try:
-        server.write([_FIRST], 1, k)
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return True
-
-
-def _gives(server: SglangServer, expected: Logprobs) -> bool:
-    """Whether a server gives log-probabilities of chosen ids, equal to those among its top ones."""
-    try:
-        (values,) = server.chosen([_FIRST], list(expected))
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return all(math.isclose(values[index], value, abs_tol=_CLOSE) for index, value in expected.items())
-
-
-def _context(client: ServerClient) -> int | None:
-    """Tokens of the model's context, as the server's list of models says; None if it does not."""
-    models = client.get("/models").get("data")
-    own = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-    lengths = [model.get("max_model_len") for model in own if model.get("id") == client.address.model]
-    length = lengths[0] if lengths else None
-    return length if isinstance(length, int) and length > 1 else None
 
 
 def _tokens(meta: Mapping[str, Any], k: int) -> list[NextToken]:
     written, tops = read_list(meta, "output_token_logprobs"), read_list(meta, "output_top_logprobs")
     if len(written) != len(tops):
-        raise InvalidAnswer("has no top log-probabilities of each token")
+        raise InvalidAnswerError("has no top log-probabilities of each token")
     return [next_token(*_read_triple(triple), _read_top(top), k) for triple, top in zip(written, tops, strict=True)]
 
 
@@ -189,7 +170,7 @@ def _chosen(meta: Mapping[str, Any], ids: Ids) -> Logprobs:
     # NaN and minus infinity are both null; the token that the server chose tells them apart.
     _tokens(meta, 1)
     if any(index not in values for index in ids):
-        raise InvalidAnswer("lacks log-probabilities of token_ids_logprob")
+        raise InvalidAnswerError("lacks log-probabilities of token_ids_logprob")
     return {index: values[index] for index in ids}
 
 
@@ -200,6 +181,6 @@ def _read_top(triples: object) -> dict[int, float]:
 def _read_triple(triple: object) -> tuple[int, float]:
     """The id and the log-probability of ``[log-probability, id, text]``."""
     if not isinstance(triple, list) or len(triple) < 2:
-        raise InvalidAnswer("has a log-probability without a token")
+        raise InvalidAnswerError("has a log-probability without a token")
     value, index = triple[:2]
     return read_id(index), -math.inf if value is None else read_logprob(value)

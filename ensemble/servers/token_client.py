@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ T = TypeVar("T")
 _THREADS = 8
 """Requests to one server at a time: the parts of a large batch, and the rows of several runners."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+_CHECK_S = 60.0
+"""Seconds after which the fingerprint is checked in any case: behind a proxy, a restart opens no new connection."""
 _PROBES = (tuple(range(10, 26)), tuple(range(40, 48)), (30, 12, 45, 19, 33))
 """Contexts of the fingerprint; every vocabulary has these ids."""
 _PROBE_K = 5
@@ -68,7 +71,10 @@ class TokenClient:
         self._patience = patience
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"server {name}")
+        # With this object go its connections and threads; an ensemble has no end that its user must call.
+        weakref.finalize(self, _close, server, self._threads)
         self._fingerprint = self._probe()
+        self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
 
     def write(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, *, second: bool = False
@@ -133,9 +139,9 @@ class TokenClient:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
-            if failed:
+            if failed or self._server.connections > self._connections or time.monotonic() > self._next_check:
                 # A server that was restarted may have another model, and its values would be mixed with the old ones.
-                self._check_fingerprint()
+                self.check()
             with self._lock:
                 self.counts.requests += 1
                 self.counts.second += second
@@ -150,19 +156,23 @@ class TokenClient:
             MemberError: It does not.
         """
         try:
-            self._check_fingerprint()
+            same = same_model(self._fingerprint, self._probe())
         except ServerError as error:
             raise MemberError(f"{self.name}: {error}") from error
+        if not same:
+            raise MemberError(
+                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
+            )
+        self._connections, self._next_check = self._server.connections, time.monotonic() + _CHECK_S
 
     def _probe(self) -> list[Logprobs]:
         k = min(_PROBE_K, self.limits.k)
         return [tokens[0].top for tokens in self._server.write(_PROBES, 1, k)]
 
-    def _check_fingerprint(self) -> None:
-        if not same_model(self._fingerprint, self._probe()):
-            raise MemberError(
-                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
-            )
+
+def _close(server: TokenServer, threads: ThreadPoolExecutor) -> None:
+    threads.shutdown(wait=False)
+    server.close()
 
 
 def same_model(first: Sequence[Logprobs], second: Sequence[Logprobs]) -> bool:

@@ -58,6 +58,11 @@ class TokenServer(Protocol):
         """What the server gives."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """Connections opened so far: a new one may lead to a server that was restarted with another model."""
+        ...
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """Continue contexts greedily.
 

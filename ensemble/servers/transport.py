@@ -31,6 +31,9 @@ class RestrictedClient(httpx2.Client):
     Args:
         address: The server.
         key: Signs the requests; None for no key.
+
+    Attributes:
+        connections: Connections that were opened so far.
     """
 
     def __init__(self, address: ServerAddress, key: str | None) -> None:
@@ -46,13 +49,14 @@ class RestrictedClient(httpx2.Client):
         self._address, self._key = address, key
         self._lock = threading.Lock()
         self._next_start = 0.0
+        self.connections = 0
         # A request is sent and read by one thread, so the thread's deadline is that of its request.
         self._request = threading.local()
         for transport in (self._transport, *self._mounts.values()):
             if isinstance(transport, httpx2.HTTPTransport):
                 # httpx2 has no argument for it. Without the attribute this fails, and does not lose the deadline.
                 pool: Any = transport._pool
-                pool._network_backend = _TimedBackend(pool._network_backend, self._time_left)
+                pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._count_connection)
 
     def _on_request(self, request: httpx2.Request) -> None:
         # The openai client adds headers from its own environment variables (organisation, project, custom headers).
@@ -78,6 +82,10 @@ class RestrictedClient(httpx2.Client):
         response.encoding = "utf-8"
         if isinstance(response.stream, httpx2.SyncByteStream):  # always so in a client that is not async
             response.stream = _LimitedStream(response.stream)
+
+    def _count_connection(self) -> None:
+        with self._lock:
+            self.connections += 1
 
     def _time_left(self) -> float:
         """Seconds that this thread's request may still take."""
@@ -134,10 +142,13 @@ class _TimedBackend(httpcore2.NetworkBackend):
     Args:
         backend: Opens the connections.
         time_left: The seconds that the request may still take; raises ReadTimeout when the time is over.
+        on_open: Called for each connection.
     """
 
-    def __init__(self, backend: httpcore2.NetworkBackend, time_left: Callable[[], float]) -> None:
-        self._backend, self._time_left = backend, time_left
+    def __init__(
+        self, backend: httpcore2.NetworkBackend, time_left: Callable[[], float], on_open: Callable[[], None]
+    ) -> None:
+        self._backend, self._time_left, self._on_open = backend, time_left, on_open
 
     def connect_tcp(
         self,
@@ -149,6 +160,7 @@ class _TimedBackend(httpcore2.NetworkBackend):
     ) -> httpcore2.NetworkStream:
         """Open a connection."""
         stream = self._backend.connect_tcp(host, port, timeout, local_address, socket_options)
+        self._on_open()
         return _TimedStream(stream, self._time_left)
 
 

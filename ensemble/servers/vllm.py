@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ensemble.servers.adapter import CAPS, FIRST, SECOND, accepts, context_length, gives_chosen
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
@@ -23,14 +24,8 @@ _GREEDY = {
     **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
     "return_tokens_as_token_ids": True,
 }
-_CAPS = (64, 20, 10, 5)
-"""Numbers of top log-probabilities to try; vLLM's default limit is 20."""
 _CONTEXTS, _CHOSEN = 1024, 128
 """vLLM's limits of a request."""
-_FIRST, _SECOND = tuple(range(10, 18)), tuple(range(20, 25))
-"""Contexts of the probe; every vocabulary has these ids."""
-_CLOSE = 0.5
-"""Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1."""
 
 
 class VllmServer:
@@ -50,6 +45,11 @@ class VllmServer:
     def limits(self) -> ServerLimits:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         return self._limits
+
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -150,53 +150,22 @@ def probe(client: ServerClient) -> VllmServer | None:
     Raises:
         ServerError: No server answers, the model is not there, or the key is wrong.
     """
-    context = _context(client)
-    smallest = VllmServer(client, ServerLimits(_CAPS[-1], _CONTEXTS, 0, context))
+    context = context_length(client)
+    smallest = VllmServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))
     try:
-        first = smallest.write([_FIRST, _SECOND], 2, _CAPS[-1])
+        first = smallest.write([FIRST, SECOND], 2, CAPS[-1])
     except ServerError as error:
         # Refused, or answered in another form: not a vLLM. Anything else will not go better with another adapter.
         if error.failure == "refused" or (error.status is None and error.failure == "invalid"):
             return None
         raise
-    cap = next(k for k in _CAPS if k == _CAPS[-1] or _accepts(smallest, k))
-    wanted = [*first[0][0].top]
+    cap = next(k for k in CAPS if k == CAPS[-1] or accepts(smallest, k))
     chosen, appends = 0, False
     for appends in (False, True):
         limits = ServerLimits(cap, _CONTEXTS, _CHOSEN, context)
-        if _gives(VllmServer(client, limits, appends=appends), wanted, first[0][0].top):
+        if gives_chosen(VllmServer(client, limits, appends=appends), first[0][0].top):
             # Each pair of a context and an appended id is a prompt.
             chosen = _CHOSEN if not appends else 16
             break
     contexts = _CONTEXTS if not appends else _CONTEXTS // 16
     return VllmServer(client, ServerLimits(cap, contexts, chosen, context), appends=appends and chosen > 0)
-
-
-def _accepts(server: VllmServer, k: int) -> bool:
-    try:
-        server.write([_FIRST], 1, k)
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return True
-
-
-def _gives(server: VllmServer, ids: Sequence[int], expected: Logprobs) -> bool:
-    """Whether a server gives log-probabilities of chosen ids, equal to those among its top ones."""
-    try:
-        (values,) = server.chosen([_FIRST], ids)
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return all(math.isclose(values[index], expected[index], abs_tol=_CLOSE) for index in ids)
-
-
-def _context(client: ServerClient) -> int | None:
-    """Tokens of the model's context, as the server's list of models says; None if it does not."""
-    models = client.get("/models").get("data")
-    own = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-    lengths = [model.get("max_model_len") for model in own if model.get("id") == client.address.model]
-    length = lengths[0] if lengths else None
-    return length if isinstance(length, int) and length > 1 else None

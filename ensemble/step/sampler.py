@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
-from ensemble.runtime.logits import Logits, has_nan
+from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
@@ -196,8 +196,8 @@ def no_token(members: Sequence[Member], logits: Sequence[Logits], rows: Sequence
         where: The step, for the message.
     """
     for member, own in zip(members, logits, strict=False):
-        if any(has_nan(own, row) for row in rows):
-            return MemberError(f"{member.name}: its logits are not numbers (NaN){where}")
+        if reason := next((why for row in rows if (why := fault(own, row))), None):
+            return MemberError(f"{member.name}: {reason}{where}")
     return MemberError(f"no member has a candidate token{where}")
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch import Tensor
 
-from ensemble.runtime.logits import Logits, whole
+from ensemble.runtime.logits import Logits, RemoteLogits
 from ensemble.step.distribution import Distribution, candidate_logits, greedy
 from ensemble.vocabulary.joint import JointVocabulary, MemberTables
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ensemble.models.member import Member
 
 ENOUGH = 0.5
@@ -74,6 +73,8 @@ class TokenRule:
         gate: From a step, the rows in which the members' combination counts. None: it counts in all.
         needs_others: A gate before that: from the primary's logits [B, V], the rows that need the other members. They
             run only if there is a row, and then catch up in all rows. None: they run at every step.
+        only_greedy_remote: Whether members in other processes allow greedy decoding only: anything else would need the
+            probabilities of all entries.
         combine_greedy: Like ``combine``, for steps without a gate that need only the likeliest entry: the
             probabilities may be rough. None: ``combine`` is used.
     """
@@ -83,6 +84,7 @@ class TokenRule:
     gate: Callable[[Distribution, AppendsOnly], list[bool]] | None = None
     needs_others: Callable[[Logits], list[bool]] | None = None
     combine_greedy: Combine | None = None
+    only_greedy_remote: bool = False
 
 
 def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]:
@@ -106,10 +108,25 @@ def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bo
     """
 
     def needs_others(logits: Logits) -> list[bool]:
-        z = candidate_logits(whole([logits])[0], tables)
+        if not isinstance(logits, Tensor):
+            return _unsure_remote(logits, threshold)
+        z = candidate_logits(logits, tables)
         largest = (z.amax(dim=1) - z.logsumexp(dim=1)).exp()
         # "not >" instead of "<=": where a logit is NaN the others run, and the step reports it.
         rows: list[bool] = (~(largest > threshold)).tolist()
         return rows
 
     return needs_others
+
+
+def _unsure_remote(logits: RemoteLogits, threshold: float) -> list[bool]:
+    """The rows of a primary in another process whose largest probability is at most a threshold."""
+    values, _ = logits.top(1)
+    for exact in (False, True):
+        smallest, largest = logits.shares(exact=exact)
+        # The server's probabilities are of all ids, and the threshold is one of the candidates.
+        low, high = values[:, 0].exp() / largest, values[:, 0].exp() / smallest
+        if exact or not bool(((low <= threshold) & (high > threshold)).any()):
+            break
+    rows: list[bool] = (low <= threshold).tolist()
+    return rows

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -95,7 +96,8 @@ class Candidates:
         self.eos_ids = vocabulary.eos_ids
         self.size = vocabulary.size
         # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
-        self._candidate_of = {index: index for index in vocabulary.representatives.values()}
+        self._plain = set(vocabulary.representatives.values())
+        self._candidate_of = {index: index for index in self._plain}
         self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
 
     def of(self, logprobs: Mapping[int, float]) -> dict[int, float]:
@@ -106,6 +108,15 @@ class Candidates:
             if candidate is not None and value >= kept.get(candidate, value):
                 kept[candidate] = value
         return kept
+
+    def others(self, logprobs: Mapping[int, float]) -> dict[int, float]:
+        """The log-probabilities of the ids in :attr:`other_ids` among some ids."""
+        return {index: value for index, value in logprobs.items() if index not in self._plain}
+
+    @cached_property
+    def other_ids(self) -> list[int]:
+        """All ids but those with bytes: special tokens, those of EOS included, and ids without a token."""
+        return sorted(set(range(self.size)) - self._plain)
 
     def ids(self, candidate: int) -> tuple[int, ...]:
         """The ids of a candidate."""

@@ -1,0 +1,212 @@
+"""``vllm serve`` with models of the demo, each in a process group, and direct clients of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from benchmarks._measure import ROOT, progress
+from benchmarks._vllm_environment import executable
+
+MODELS = ROOT / "advisor" / "demo" / "models"
+LOGS = ROOT / "build" / "vllm-logs"
+START_S = 300
+STOP_S = 20
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+# Blocks of 32 tokens, because the prefix cache holds whole blocks only: the demo's prompts have 30 to 50 tokens.
+OPTIONS = ("--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--block-size", "32")
+
+
+class VllmProcess:
+    """A server of one of the demo's models.
+
+    Args:
+        name: The model's folder, and its name on the server.
+        core: The processor core that it computes on. Servers on one core slow each other down twentyfold.
+
+    Attributes:
+        name: See the arguments.
+        folder: The model's folder.
+        port: The port on 127.0.0.1; a restarted server has the same one.
+    """
+
+    def __init__(self, name: str, core: int) -> None:
+        self.name, self.folder = name, MODELS / name
+        self.port = _free_port()
+        self._core = core
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def line(self, port: int | None = None) -> str:
+        """The line of a pool file, with the port of a proxy where one is given."""
+        return f"openai:http://127.0.0.1:{port or self.port}/v1#{self.name} tokenizer={self.folder}"
+
+    def connection(self) -> closing[HTTPConnection]:
+        """A connection to it, which ends with its block."""
+        return closing(HTTPConnection("127.0.0.1", self.port, timeout=START_S))
+
+    def start(self) -> None:
+        """Start it, and do not wait."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        command = [str(executable()), "serve", str(self.folder), "--served-model-name", self.name]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), *OPTIONS]
+        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "VLLM")}
+        environment = {**kept, **ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": str(self._core)}
+        with self._log.open("ab") as log:
+            # A group of processes, because a server has two children, which would outlive it.
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            RuntimeError: It ended, or takes too long.
+        """
+        end = time.monotonic() + START_S
+        while not self._is_healthy():
+            if self._process is None or self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"vllm serve {self.name} did not start; see {self._log}")
+            time.sleep(0.2)
+        # Its first request compiles what later ones use, which takes about ten seconds.
+        with self.connection() as connection:
+            post(connection, {"model": self.name, "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0})
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            _signal(self._process, signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            _signal(self._process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+            # Its children too, whatever it did with them.
+            self.kill()
+
+    @property
+    def _log(self) -> Path:
+        return LOGS / f"{self.name}-{self.port}.log"
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@contextmanager
+def serving(names: Sequence[str], first_core: int = 0) -> Iterator[list[VllmProcess]]:
+    """Servers of these models, which end with the block.
+
+    Args:
+        names: The models.
+        first_core: The core of the first one; the others follow.
+    """
+    cores = os.cpu_count() or 1
+    servers = [VllmProcess(name, (first_core + n) % cores) for n, name in enumerate(names)]
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+            server.start()
+        progress(f"benchmarks.vllm: waiting for {', '.join(names)}; logs are in {LOGS.relative_to(ROOT)}")
+        for server in servers:
+            server.wait()
+        yield servers
+
+
+def post(connection: HTTPConnection, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Send a request for a completion, as a client without a library does.
+
+    Raises:
+        RuntimeError: The server refuses.
+    """
+    content = json.dumps(body)
+    try:
+        answer = _send(connection, content)
+    except ConnectionError:
+        # Servers close connections that were idle for seconds; the next request opens another one.
+        connection.close()
+        answer = _send(connection, content)
+    content = answer.read().decode()
+    if answer.status != 200:
+        raise RuntimeError(f"port {connection.port} answers {answer.status}: {content[:200]}")
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
+def _send(connection: HTTPConnection, content: str) -> HTTPResponse:
+    connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
+    return connection.getresponse()
+
+
+def post_all(requests: Mapping[VllmProcess, Sequence[Mapping[str, Any]]], clients: int) -> int:
+    """Send requests to all servers at once, by several clients that each have a connection.
+
+    Args:
+        requests: For each server the bodies.
+        clients: How many clients each server has.
+
+    Returns:
+        The tokens that were written.
+
+    Raises:
+        RuntimeError: A request failed.
+    """
+    written: list[int] = []
+
+    def work(server: VllmProcess, waiting: SimpleQueue[Mapping[str, Any]]) -> None:
+        with server.connection() as connection, suppress(Empty):
+            while True:
+                answer = post(connection, waiting.get_nowait())
+                written.append(int(answer["usage"]["completion_tokens"]))
+
+    threads = []
+    for server, bodies in requests.items():
+        waiting: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
+        for body in bodies:
+            waiting.put(body)
+        threads += [threading.Thread(target=work, args=(server, waiting)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lost = sum(map(len, requests.values())) - len(written)
+    if lost:
+        raise RuntimeError(f"{lost} requests of direct clients failed")
+    return sum(written)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # the whole group has ended
+        os.killpg(process.pid, number)

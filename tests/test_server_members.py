@@ -1,0 +1,238 @@
+"""Members behind real servers (``advisor serve`` of one model each): the texts of one process, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from running_server import Running, serving
+from servers import raw_server
+from tiny import save_member, tiny_model, tokenizer_named
+
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.distributed.remote_member import RemoteMember
+from ensemble.errors import InputError, MemberError
+from ensemble.models.load import load_member
+from ensemble.models.spec import Checkpoint, ModelSpec
+
+PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
+KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
+
+
+def line(server: Running, folder: Path) -> str:
+    """As a pool file has it."""
+    return f"openai:{server.url}/v1#tiny tokenizer={folder}"
+
+
+@dataclass(frozen=True)
+class Far:
+    """The same models in this process and behind servers."""
+
+    folders: list[Path]
+    here: Ensemble
+    lines: list[str]
+    servers: list[Running]
+
+    def ensembles(self, **options: Any) -> tuple[Ensemble, Ensemble]:
+        """Both with a method, the one here first."""
+        return Ensemble(self.here.members, **options), Ensemble(self.members, **options)
+
+    @property
+    def members(self) -> list[RemoteMember]:
+        return [cast("RemoteMember", member) for member in Ensemble.from_pretrained(self.lines).members]
+
+
+@contextlib.contextmanager
+def served(folder: Path, port: int = 0) -> Iterator[Running]:
+    member = load_member(ModelSpec(Checkpoint(str(folder)), "tiny", dtype="float64", chat_template="never"))
+    with serving(Ensemble([member], cache_dir=folder / "tables"), port=port) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    folders = []
+    for n, (name, arch) in enumerate(KINDS):
+        tokenizer = tokenizer_named(name)
+        # Sure enough of itself that it drafts.
+        model = tiny_model(tokenizer, seed=n, arch=arch, sharpness=6.0)
+        folders.append(save_member(tmp_path_factory.mktemp(f"model{n}"), model, tokenizer))
+    here = Ensemble.from_pretrained(folders, dtype="float64")
+    with served(folders[0]) as first, served(folders[1]) as second:
+        lines = [line(server, folder) for server, folder in zip((first, second), folders, strict=True)]
+        yield Far(folders, here, lines, [first, second])
+
+
+def generate(ensemble: Ensemble, prompts: list[str], settings: Settings, batch: Batch) -> list[Any]:
+    made = dict(ensemble.generate_each([ensemble.encode(prompt) for prompt in prompts], settings, batch))
+    return [made[n] for n in range(len(prompts))]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("draft", [0, 24])
+def test_texts_are_those_of_one_process(far: Far, size: int, draft: int) -> None:
+    here, apart = far.ensembles()
+    settings, batch = Settings(max_new_tokens=24), Batch(size, draft=draft)
+    assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "geometric"},
+        {"method": "core"},
+        {"method": "safe"},
+        {"method": "gac"},
+        {"method": "gac-threshold", "threshold": 0.5},
+        {"weights": [0.8, 0.2]},
+        {"k": 3},
+    ],
+    ids=str,
+)
+def test_methods_that_need_the_top_candidates_write_what_they_write_in_one_process(
+    far: Far, options: dict[str, Any]
+) -> None:
+    here, apart = far.ensembles(**options)
+    settings, batch = Settings(max_new_tokens=12), Batch(4)
+    assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+def test_draws_are_those_of_one_process(far: Far) -> None:
+    here, apart = far.ensembles()
+    settings, batch = Settings(max_new_tokens=12, temperature=1.0, top_p=0.9, seed=3), Batch(4)
+    assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+def test_greedy_and_drawn_texts_run_in_one_batch(far: Far) -> None:
+    texts = []
+    for ensemble in far.ensembles():
+        decoder = ensemble.decoder(Batch(4))
+        for n, prompt in enumerate(PROMPTS[:4]):
+            decoder.add(n, ensemble.encode(prompt), Settings(max_new_tokens=8, temperature=float(n % 2)))
+        texts.append(dict(decoder))
+    assert texts[0] == texts[1]
+
+
+def test_a_trace_has_the_probabilities_of_one_process(far: Far) -> None:
+    here, apart = (ensemble.generate(PROMPTS[:1], max_new_tokens=6, trace=True)[0] for ensemble in far.ensembles())
+    for own, other in zip(here.trace, apart.trace, strict=True):
+        assert (own.data, own.chosen) == (other.data, other.chosen)
+        for one, two in zip(own.candidates, other.candidates, strict=True):
+            assert two.data == one.data
+            assert two.probabilities == pytest.approx(one.probabilities, abs=1e-9)
+
+
+def test_options_have_the_scores_of_one_process(far: Far) -> None:
+    here, apart = (one.score("The cat sat on", [" the mat", " the dog", " James"]) for one in far.ensembles())
+    assert all(map(math.isfinite, here))
+    assert apart == pytest.approx(here, abs=1e-9)
+
+
+def test_a_stream_and_stop_strings_are_those_of_one_process(far: Far) -> None:
+    here, apart = far.ensembles()
+    (text,) = (generation.text for generation in here.generate(PROMPTS[:1], max_new_tokens=16))
+    stop = [text[len(text) // 2]]
+    whole = here.generate(PROMPTS[:1], max_new_tokens=16, stop=stop)
+    assert apart.generate(PROMPTS[:1], max_new_tokens=16, stop=stop) == whole
+    assert "".join(apart.stream(PROMPTS[0], max_new_tokens=16, stop=stop)) == whole[0].text
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["server first", "server second"])
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: tuple[int, int], size: int) -> None:
+    behind = far.members
+    mixed = [behind[n] if n == 0 else far.here.members[n] for n in order]
+    here = Ensemble([far.here.members[n] for n in order])
+    settings, batch = Settings(max_new_tokens=16), Batch(size)
+    assert generate(Ensemble(mixed), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far) -> None:
+    members = far.members
+    (made,) = generate(Ensemble(members), PROMPTS[1:2], Settings(max_new_tokens=24), Batch(1))
+    assert max(member.counts.requests for member in members) < len(made.tokens)
+
+
+def test_a_batch_takes_one_request_of_a_member_for_all_its_texts(far: Far) -> None:
+    members = far.members
+    before = members[0].counts.requests
+    made = generate(Ensemble(members), PROMPTS[:4], Settings(max_new_tokens=6), Batch(4, draft=0))
+    steps = max(generation.counts.steps for generation in made)
+    assert members[0].counts.requests - before - members[0].counts.second == steps
+
+
+def test_a_server_that_is_restarted_in_the_middle_changes_no_text(far: Far) -> None:
+    here, _ = far.ensembles()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(served(far.folders[1]))
+        port = int(server.url.rpartition(":")[2])
+        apart = Ensemble.from_pretrained([far.lines[0], line(server, far.folders[1])])
+        decoder = apart.decoder(Batch(4))
+        for n, prompt in enumerate(PROMPTS[:4]):
+            decoder.add(n, apart.encode(prompt), Settings(max_new_tokens=24))
+        found = dict(decoder.step())
+        stack.close()
+        with served(far.folders[1], port):
+            found |= dict(decoder)
+    assert [found[n] for n in range(4)] == generate(here, PROMPTS[:4], Settings(max_new_tokens=24), Batch(4))
+
+
+def test_a_server_that_comes_back_with_another_model_is_noticed(far: Far, tmp_path: Path) -> None:
+    tokenizer = tokenizer_named(KINDS[1][0])
+    other = save_member(tmp_path, tiny_model(tokenizer, seed=9, arch="gpt2", sharpness=6.0), tokenizer)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(served(far.folders[1]))
+        port = int(server.url.rpartition(":")[2])
+        apart = Ensemble.from_pretrained([far.lines[0], line(server, far.folders[1])])
+        stack.close()
+        with served(other, port), pytest.raises(MemberError, match=r"^tiny: the server has another model or numeric"):
+            apart.generate(PROMPTS[:1], max_new_tokens=4)
+
+
+def test_another_models_tokenizer_is_refused(far: Far) -> None:
+    wrong = line(far.servers[1], far.folders[0])
+    with pytest.raises(InputError, match=r"^tiny: tokenizer=.* is not the tokenizer of the server's model: it writes "):
+        Ensemble.from_pretrained([wrong])
+
+
+def test_a_line_without_a_tokenizer_says_what_it_needs(far: Far) -> None:
+    bare = far.lines[0].partition(" ")[0]
+    with pytest.raises(InputError, match=r"^tiny: .* add tokenizer=FOLDER_OR_ID to its line$"):
+        Ensemble.from_pretrained([bare])
+
+
+def test_methods_over_whole_vocabularies_are_refused_before_any_request(far: Far) -> None:
+    with pytest.raises(InputError, match=r"^method average: "):
+        Ensemble.from_pretrained(["openai:http://127.0.0.1:9/v1#m tokenizer=x"], method="average")
+
+
+def test_more_candidates_than_the_server_gives_are_refused(far: Far) -> None:
+    with pytest.raises(InputError, match=r"^tiny: its server gives 20 top log-probabilities, .* too few for k=25"):
+        Ensemble.from_pretrained(far.lines, k=25)
+
+
+def test_a_server_without_ids_says_what_would_give_them(far: Far) -> None:
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        if path.endswith("/models"):
+            return 200, {}, json.dumps({"data": [{"id": "m"}]}).encode()
+        return 400, {}, json.dumps({"error": {"message": "prompt must be a string"}}).encode()
+
+    with raw_server() as raw:
+        raw.answer = answer
+        with pytest.raises(InputError, match=r"^m: its server does not give top log-.* by token id, .* vLLM"):
+            Ensemble.from_pretrained([f"openai:{raw.url}#m tokenizer={far.folders[0]}"])
+
+
+def test_a_saved_ensemble_names_its_servers_and_needs_consent(far: Far, tmp_path: Path) -> None:
+    Ensemble.from_pretrained(far.lines).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"is behind the server http://127\.0\.0\.1:\d+, to which the questions would"):
+        Ensemble.from_pretrained(tmp_path)
+    loaded = Ensemble.from_pretrained(tmp_path, allow_servers=[server.url for server in far.servers])
+    assert loaded.generate(PROMPTS[:1], max_new_tokens=4) == far.here.generate(PROMPTS[:1], max_new_tokens=4)
