@@ -126,7 +126,7 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
     assert place.advisor("run", *given, prompt, "--max-new-tokens", "6").out == expected.out
     assert place.advisor("run", "run", prompt, "--strategy", "single", *consent).status == 0
     evaluated = place.advisor(
-        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,gac", "--out", "run", "--json", *consent)
+        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,gac", "--json", "--quiet", *consent)
     )
     assert evaluated.status == 0, evaluated.err
     found = {each["method"]: each for each in json.loads(evaluated.out)["methods"]}

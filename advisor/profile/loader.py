@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ensemble.models.spec import Checkpoint, EnsembleSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -36,12 +36,18 @@ def load_ensemble(
         check_engine(cast("Engine", engine), spec.method, spec.members)
     if engine == "ray":
         return _ensemble(load_members(spec.members, "ray"), spec, cache_dir)
-    if any(isinstance(model.checkpoint, Checkpoint) and model.checkpoint.gguf for model in spec.members):
-        _hush_gguf()
     known = {} if loaded is None else loaded
     missing = [model for model in spec.members if model.name not in known]
-    known |= {model.name: member for model, member in zip(missing, load_members(missing, "local"), strict=True)}
+    known |= {model.name: member for model, member in zip(missing, _load(missing), strict=True)}
     return _ensemble([known[model.name] for model in spec.members], spec, cache_dir)
+
+
+def _load(models: Sequence[ModelSpec]) -> Sequence[Member]:
+    from ensemble.distributed.engine import load_members
+
+    if any(isinstance(model.checkpoint, Checkpoint) and model.checkpoint.gguf for model in models):
+        _hush_gguf()
+    return load_members(models, "local")
 
 
 def _ensemble(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) -> Ensemble:
