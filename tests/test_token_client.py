@@ -171,8 +171,9 @@ def paced(seconds: Callable[[int], float], accepts: Callable[[int], int], steps:
     lengths = []
     for _ in range(steps):
         n = drafting.max_tokens
-        drafting.adapt(n, n, accepts(n))
-        drafting.pace(seconds(n))
+        if n:
+            drafting.adapt(n, n, accepts(n), ended=False)
+        drafting.pace(seconds(n), drafted=n > 0)
         lengths.append(n)
     return sorted(lengths[-20:])[10]
 
@@ -189,5 +190,16 @@ def test_drafts_are_longer_where_more_is_accepted() -> None:
     assert seldom < often
 
 
-def test_drafts_stay_short_where_nothing_is_accepted() -> None:
-    assert paced(lambda n: 0.001 + 0.01 * n, lambda _: 0) <= 2
+def test_nothing_is_drafted_where_nothing_is_accepted() -> None:
+    assert paced(lambda n: 0.001 + 0.01 * n, lambda _: 0) == 0
+
+
+def test_drafts_begin_again_where_the_members_begin_to_agree() -> None:
+    steps: list[int] = []
+
+    def seconds(n: int) -> float:
+        steps.append(n)
+        return 0.01 + 0.001 * n
+
+    assert paced(seconds, lambda n: n if len(steps) > 100 else 0, steps=600) > 4
+    assert 0 in steps
