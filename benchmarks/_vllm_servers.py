@@ -66,14 +66,21 @@ class VllmProcess:
     def start(self) -> None:
         """Start it, and do not wait."""
         LOGS.mkdir(parents=True, exist_ok=True)
-        command = [str(executable()), "serve", str(self.folder), "--served-model-name", self.name]
+        # Servers tell clients the folder that they were started with, which must not be one of this machine only.
+        command = [str(executable()), "serve", str(self.folder.relative_to(ROOT)), "--served-model-name", self.name]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *OPTIONS]
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "VLLM")}
         environment = {**kept, **ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": str(self._core)}
         with self._log.open("ab") as log:
             # A group of processes, because a server has two children, which would outlive it.
             self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def wait(self) -> None:

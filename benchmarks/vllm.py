@@ -51,6 +51,7 @@ KEYS = (
 )
 """The figures that have limits."""
 RECORDED_TOKENS = 20
+RECORDED_OPTIONS = (" 7",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,18 +268,20 @@ SECTIONS: dict[str, Callable[[Sequence[VllmProcess], Size, Timer], list[Figure]]
 def record(servers: Sequence[VllmProcess], path: Path) -> None:
     """Keep what an ensemble and the servers say to each other: the probe, a short text, a choice, chosen ids."""
     exchanges: list[list[dict[str, Any]]] = [[] for _ in servers]
+    prompt = demo_prompts(1)[0]
     with ExitStack() as stack:
         ports = [
             stack.enter_context(recorded(*pair)) for pair in zip((s.port for s in servers), exchanges, strict=True)
         ]
         ensemble = remote(servers, ports)
-        [prompt] = demo_prompts(1)
         [plain] = generations(ensemble, [prompt], Settings(RECORDED_TOKENS), PLAIN)
-        scores = ensemble.score(prompt, [" 36", " 7"])
+        scores = ensemble.score(prompt, RECORDED_OPTIONS)
     kept = {
         "server": "vLLM 0.32.0",
         "prompt": prompt,
+        "max_tokens": RECORDED_TOKENS,
         "text": plain.text,
+        "options": RECORDED_OPTIONS,
         "scores": scores,
         "members": [
             {"model": server.name, "exchanges": found} for server, found in zip(servers, exchanges, strict=True)
