@@ -113,25 +113,26 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
     place: Place, models: Path, servers: dict[str, Running]
 ) -> None:
     place.task(metric="exact_match")
-    place.pool(*lines(models, servers))
     select(place, *lines(models, servers))
+    chosen = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["selected"]
     prompt, consent = "What is 1 + 1?\nAnswer:", allowed(servers)
     refused = place.advisor("run", "run", prompt, "--method", "unite")
     assert (refused.status, "add --allow-server http://127.0.0.1:" in refused.err) == (2, True)
     ran = place.advisor("run", "run", prompt, "--method", "unite", *consent)
-    here = [word for name in NAMES for word in ("--models", str(models / name))]
+    here = [word for name in chosen for word in ("--models", str(models / name))]
     expected = place.advisor("run", *here, prompt, "--max-new-tokens", "6", "--chat-template", "never")
     assert (ran.status, ran.out) == (0, expected.out)
-    given = [word for line in lines(models, servers) for word in ("--models", line)]
+    by_name = dict(zip(NAMES, lines(models, servers), strict=True))
+    given = [word for name in chosen for word in ("--models", by_name[name])]
     assert place.advisor("run", *given, prompt, "--max-new-tokens", "6").out == expected.out
     assert place.advisor("run", "run", prompt, "--strategy", "single", *consent).status == 0
     evaluated = place.advisor(
-        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,average", "--json", "--quiet", *consent)
+        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,deepen", "--json", "--quiet", *consent)
     )
     assert evaluated.status == 0, evaluated.err
     found = {each["method"]: each for each in json.loads(evaluated.out)["methods"]}
     assert found["unite"]["accuracy"] is not None
-    assert "method average" in found["average"]["left_out"]
+    assert "method deepen" in found["deepen"]["left_out"]
     assert place.advisor("export", "run", "exported", "--strategy", "unite").status == 0
     assert "--allow-server" in place.advisor("run", "exported", prompt).line
     assert place.advisor("run", "exported", prompt, *consent).out == expected.out
@@ -139,7 +140,7 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
     place.task(metric="exact_match", data={"dev": "dev.jsonl", "held_out": "fresh.jsonl"})
     checked = place.advisor("check", "run", "--task", "task.yaml", "--strategy", "unite", "--json", *consent)
     assert checked.status in (0, 3), checked.err
-    assert json.loads(checked.out)["members"] == list(NAMES)
+    assert json.loads(checked.out)["members"] == chosen
 
 
 def test_options_are_scored_as_by_the_models_here(place: Place, models: Path, servers: dict[str, Running]) -> None:

@@ -7,7 +7,7 @@ the text are accepted unread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
@@ -307,6 +307,9 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
     chosen = {name: getattr(body, name) for name in ("logprob_token_ids", "return_tokens_as_token_ids")}
     refuse_unsupported(chosen)
     prompts: list[Prompt | tuple[int, ...]] = [*body.texts, *map(tuple, body.contexts)]
+    if body.contexts:
+        # A client that sends ids takes this model as a member, and not as the run that it is served from.
+        limits = replace(limits, default_stop=())
     return _generation_request(body, prompts, body.logprobs, body.max_tokens, limits, seed)
 
 
