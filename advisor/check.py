@@ -20,9 +20,9 @@ from advisor.config import (
     load_split,
 )
 from advisor.logs.join import JoinedLogs
-from advisor.output.chosen_set import candidates_of_run, limits_of_run
+from advisor.output.chosen_set import can_decode, candidates_of_run, check_servers, limits_of_run
 from advisor.output.result_json import is_text, read_result
-from advisor.production.chosen_strategy import check_servers, read_learned, sample_lines
+from advisor.production.chosen_strategy import read_learned, sample_lines
 from advisor.production.drift import (
     Judgement,
     answers_of,
@@ -47,7 +47,7 @@ from advisor.verify.strategies import ASKING, VOTES, Strategy
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
-from ensemble.servers.address import ServerAddress, why_not_decodable
+from ensemble.servers.address import why_not_decodable
 from reports.read.fields import Fields
 from reports.text import counted
 from reports.text import strategy as words_of
@@ -204,7 +204,8 @@ def _from_models(
     decodes = strategy.name not in ASKING
     entries = candidates_of_run(run, promise.models, options.get("pool"))
     for entry in entries:
-        if decodes and entry.name in strategy.members and isinstance(entry.checkpoint, ServerAddress):
+        # Before anything is contacted.
+        if decodes and entry.name in strategy.members and not can_decode(entry):
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options)
     split = options.get("split") or "held_out"

@@ -311,7 +311,8 @@ def read_reply(folder: Path, data: bytes) -> None:
 
     with mock.patch.object(httpx2.HTTPTransport, "handle_request", answer), mock.patch.object(identity, "_RETRIES", 0):
         _each(
-            lambda: json.dumps(identity.identify_server(address, chat=True).as_dict(), allow_nan=False).encode(), texts
+            lambda: json.dumps(identity.identify_server(address, "m", "auto").as_dict(), allow_nan=False).encode(),
+            texts,
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import openai
 
+from advisor.servers.health import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestEngine, ServingEngine
 from advisor.serving.metrics import Metrics
@@ -121,13 +122,14 @@ def running(
     key: str | None = None,
     connections: int | None = None,
     hosts: Sequence[str] = (),
+    health: ServerHealth | None = None,
     port: int = 0,
 ) -> Iterator[Running]:
     """Run a server with an engine; all requests are finished at the end."""
     ready = threading.Event()
     with bind("127.0.0.1", port) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)
-        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names)
+        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names, health)
         server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)
         errors: list[UniteError] = []
 

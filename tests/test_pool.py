@@ -9,6 +9,7 @@ import pytest
 from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
 from advisor.records import Cost
 from ensemble.errors import InputError
+from ensemble.servers.address import ServerAddress
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -196,3 +197,44 @@ def test_a_wrong_price_is_refused(tmp_path: Path, options: str, says: str) -> No
     (tmp_path / "pool.txt").write_text(f"org/model {options}\n", encoding="utf-8")
     with pytest.raises(InputError, match=says):
         read_pool(str(tmp_path / "pool.txt"))
+
+
+# --- The tokenizer of a model behind a server ---
+
+SERVER = "openai:http://host/v1#m"
+
+
+@pytest.mark.parametrize("written", ["alpha", "./alpha", "'./with space'"])
+def test_a_tokenizers_folder_is_relative_to_the_pool_file(folder: Path, written: str) -> None:
+    (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
+    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert candidate.checkpoint.tokenizer == str(folder / written.strip("'"))
+
+
+@pytest.mark.parametrize("written", ["org/name", "org/name@main"])
+def test_a_tokenizer_can_be_an_id_on_the_hub(folder: Path, written: str) -> None:
+    (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
+    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert candidate.checkpoint.tokenizer == written
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("./absent", "no such folder; paths are relative to the pool file"),
+        ("notes.txt", "is a file"),
+        ("'a b'", "is neither a folder next to the pool file nor a hub id"),
+        ("org/here", "is a folder of the current directory"),
+        ("org/name@", "has no revision after the @"),
+    ],
+)
+def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, written: str, reason: str) -> None:
+    message = refusal(folder, "alpha", f"{SERVER} tokenizer={written}")
+    assert message.startswith(f"{folder / 'models.txt'}:2: tokenizer=")
+    assert reason in message
+
+
+def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
+    (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
+    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert ServerAddress.from_dict(candidate.checkpoint.as_dict(), "result.json") == candidate.checkpoint

@@ -271,7 +271,7 @@ def test_a_vote_goes_on_without_a_server_that_fails(place: Place, run: Path, raw
 def test_a_set_that_decodes_needs_no_servers(place: Place, run: Path, raw: Raw) -> None:
     move_to_server(run, raw.url)
     line = place.refused("run", "run", PROMPT, "--method", "unite", "--allow-server", raw.url)
-    assert "is behind a server, which gives texts and no probabilities" in line
+    assert "is behind a server and has no tokenizer=" in line
 
 
 # --- Logs ---

@@ -208,7 +208,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ensemble.models.load.load_member", never)
+    monkeypatch.setattr("ensemble.distributed.engine.load_member", never)
     place.task(metric="exact_match")
     place.pool(
         f"openai:{url}#tiny/plain chat_template=never",
@@ -229,7 +229,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
     assert (ran.status, ran.err) == (0, "")
     ran = place.advisor("run", "run", "What is 1 + 1?", "--method", "unite")
     assert ran.status == 2
-    assert "is behind a server, which gives texts and no probabilities" in ran.line
+    assert "is behind a server and has no tokenizer=" in ran.line
     assert "use voting, mbr, router or rerank" in ran.line
     assert "behind a server" in place.advisor("run", "--models", f"openai:{url}#tiny/chat", "What?").line
 

@@ -14,8 +14,8 @@ import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
 from advisor.pool.pool_file import read_pool
-from advisor.servers import transport
 from ensemble.errors import InputError
+from ensemble.servers import transport
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, key_variable
 
@@ -121,7 +121,9 @@ def test_a_line_can_say_all_of_it(place: Place) -> None:
         "openai:http://host/v1#/models/gamma#2\tname=g",
     )
     first, second, third = read_pool("models.txt")
-    assert first.checkpoint == ServerAddress("https://host:8000/some/v1", "org/name", "BIG_API_KEY", "r1", 2.5, 3, 90.0)
+    assert first.checkpoint == ServerAddress(
+        "https://host:8000/some/v1", "org/name", None, "BIG_API_KEY", "r1", 2.5, 3, 90.0
+    )
     assert (first.name, first.chat_template) == ("big", "never")
     assert second.checkpoint == ServerAddress("http://host/v1", "a name")
     assert (third.name, third.checkpoint) == ("g", ServerAddress("http://host/v1", "/models/gamma#2"))
@@ -145,7 +147,7 @@ def test_a_line_can_say_all_of_it(place: Place) -> None:
     ],
 )
 def test_the_usual_key_goes_to_its_own_hosts_alone(url: str, key_env: str | None, variable: str | None) -> None:
-    assert key_variable(ServerAddress(url, "m", key_env)) == variable
+    assert key_variable(ServerAddress(url, "m", key_env=key_env)) == variable
 
 
 def test_a_server_gets_nothing_of_the_environment_that_was_not_meant_for_it(

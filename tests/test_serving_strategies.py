@@ -312,7 +312,7 @@ def raw() -> Iterator[Raw]:
 
 
 def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
-    return ServerModel(name, ServerAddress(raw.url, "m", **options), chat=chat)
+    return ServerModel(name, ServerAddress(raw.url, "m", **options), "auto" if chat else "never")
 
 
 def test_a_server_votes_like_the_others(raw: Raw) -> None:

@@ -29,43 +29,7 @@ from ensemble.servers.token_server import ServerLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = json.loads((ROOT / "tests/data/llama_cpp_exchanges.json").read_text(encoding="utf-8"))
-CONTEXTS = [
-    [
-        *(
-            79,
-            95,
-            56,
-            9,
-            56,
-            33,
-            47,
-            47,
-            43,
-            37,
-            49,
-            56,
-            33,
-            45,
-            36,
-            86,
-            56,
-            10,
-            102,
-            66,
-            101,
-            56,
-            33,
-            47,
-            47,
-            43,
-            37,
-            49,
-        ),
-        *(37, 49, 89, 79, 96, 103),
-    ],
-    [74, 56, 11, 57, 56, 14, 2, 20],
-    [40, 41, 42],
-]
+CONTEXTS = next(each["request"]["prompt"] for each in RECORDED["plain"] if each["request"].get("n_probs") == 8)
 """Contexts that were sent to the recorded server."""
 
 

@@ -23,7 +23,7 @@ def find_copies(
     Args:
         profiles: The candidates' answers to the dev questions, in any order.
         weights: What identifies each candidate's weights, by name, if they are known.
-        apart: Candidates that a server runs. A copy that can be decoded with others stays in their place.
+        apart: Candidates that give whole texts only. A copy that can be decoded with others stays in their place.
 
     Returns:
         The reason of each copy, by name, the first by rank first.

@@ -51,7 +51,8 @@ class ProfiledPool:
         dropped: The profiles of candidates that left a race, on fewer questions, which cannot be compared with the
             others, and those of copies of another candidate.
         reasons: Why each of these was dropped, by name: the copies, then those of the race, the last one first.
-        remote: The names of the candidates that a server runs. They cannot be decoded with others.
+        remote: The names of the candidates behind servers that give whole texts only. They cannot be decoded with
+            others.
     """
 
     complete: Mapping[str, Profile]
@@ -66,14 +67,14 @@ class ProfiledPool:
 
     @property
     def best(self) -> str:
-        """The most accurate candidate, in this process or on a server."""
+        """The most accurate candidate, wherever it runs."""
         return self._select(Rules()).selected[0]
 
     def select(self, rules: Rules) -> Selection:
         """Apply the rules to the candidates that answered all questions.
 
         The set is chosen among the candidates that can be decoded together. If no two of them fit, it is chosen among
-        all, with those that a server runs.
+        all, with those that give whole texts only.
         """
         dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
         if 0 < len(self.remote) < len(self.complete):
@@ -84,7 +85,7 @@ class ProfiledPool:
         return self._select(rules, dropped)
 
     def voters(self, rules: Rules) -> tuple[str, ...]:
-        """The set that the rules choose among all candidates, if a server runs one of its members; else empty."""
+        """The set that the rules choose among all candidates, if one of its members gives whole texts; else empty."""
         selected = self._select(rules).selected
         return selected if len(selected) > 1 and self.remote.intersection(selected) else ()
 
@@ -103,8 +104,9 @@ def profile_candidates(config: RunConfig, profiler: Profiler, progress: Progress
         if not names:
             name, reason = next(iter(profiler.failures.items()))
             raise UniteError(f"none of the {len(profiler.failures)} candidates could be run; {name}: {reason}")
-        # A candidate that a server runs may be far ahead, and the set cannot contain it. So it takes no part in a race.
-        remote = [name for name in names if profiler.is_remote(name)]
+        # A candidate that gives whole texts may be far ahead, and the set cannot contain it. So it takes no part in a
+        # race.
+        remote = [name for name in names if not profiler.decodes(name)]
         racing = [name for name in names if name not in remote]
         if config.race is None or len(racing) < 2:
             pool: ProfiledPool | None = _pool(profiler.alone(names, config.dev), profiler)
@@ -140,7 +142,7 @@ def _without_copies(pool: ProfiledPool, profiler: Profiler) -> ProfiledPool:
 
 
 def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:
-    return ProfiledPool(complete, remote=frozenset(name for name in complete if profiler.is_remote(name)))
+    return ProfiledPool(complete, remote=frozenset(name for name in complete if not profiler.decodes(name)))
 
 
 def race_order(task: Task) -> list[int]:

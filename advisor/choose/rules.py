@@ -23,7 +23,8 @@ def select(
         rules: The limits, all inclusive.
         dropped: The decisions about candidates that a race dropped. They come last in the result, and have no other
             effect.
-        apart: Candidates that a server runs. They cannot be decoded with others, so the rules choose among the rest.
+        apart: Candidates that give whole texts only. They cannot be decoded with others, so the rules choose among the
+            rest.
 
     Returns:
         A decision for each candidate, best first, and the chosen set, the primary first. If the set is full, the rules
@@ -119,7 +120,7 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
 
 
 def _why_apart(candidate: Standing, primary: Standing, rules: Rules) -> str:
-    """Why a candidate that a server runs is not in the set, and whether it fits by the rules."""
+    """Why a candidate that gives whole texts only is not in the set, and whether it fits by the rules."""
     server = "it is behind a server and cannot be decoded token by token with others"
     ahead = candidate.accuracy - primary.accuracy
     if ahead > TOLERANCE:

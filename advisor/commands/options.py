@@ -18,7 +18,11 @@ RunOrModels = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="A run folder or a saved ensemble; or give --models.")
 ]
 Members = Annotated[
-    list[str] | None, typer.Option("--models", help="A folder or hub id, once for each model; the primary first.")
+    list[str] | None,
+    typer.Option(
+        "--models",
+        help="A folder, a hub id, or a server as in a pool file, once for each model; the primary first.",
+    ),
 ]
 Pool = Annotated[
     str | None, typer.Option("--pool", metavar="FILE", help="A file with one candidate per line, or demo.")

@@ -228,15 +228,21 @@ class ModelMeasurer:
             names: Candidates that were profiled.
 
         Returns:
-            By name, without candidates that a server runs, and without those whose tokenizer fails, with a message.
+            By name, without candidates whose tokenizer is not known here, and without those whose tokenizer fails, with
+            a message.
         """
         words = common_words(example.prompt for example in self._config.dev.examples)
         tokenizations: dict[str, Tokenization] = {}
         by_key: dict[str, Tokenization] = {}
         for name in names:
-            if self._profiler.is_remote(name):
+            if not self._profiler.decodes(name):
                 continue  # only its server has the tokenizer
             try:
+                if self._profiler.is_remote(name):
+                    # Loaded already, to encode the prompts of its profile.
+                    (member,) = self._profiler.load([name]).members
+                    tokenizations[name] = tokenization_of(member.vocabulary, words)
+                    continue
                 checkpoint = self._profiler.model(name).weights
                 config = check(checkpoint)
                 rows = config.get_text_config().vocab_size
@@ -293,7 +299,7 @@ class ModelMeasurer:
         counts: dict[tuple[str, str], TokenAgreement] = {}
         for reader in names:
             if self._profiler.is_remote(reader):
-                continue  # others read its responses, but a server does not return its next tokens
+                continue  # others read its responses; a server would get a request for each of its positions
             answered = [n for n in sample if profiles[reader].answers[n].error is None]
             texts = {writer: self._texts(profiles[writer], answered) for writer in names if writer != reader}
             # Question by question, so that a prompt is computed once for all its responses.

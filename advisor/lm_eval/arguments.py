@@ -13,6 +13,7 @@ from advisor.pool.checks import check_models
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """The model's own arguments; the method's settings come in addition."""
@@ -39,6 +40,9 @@ def chosen(
     if (run is None) == (models is None):
         raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
+    # A run folder may come from other people, and the harness has no option for the user's consent to its servers.
+    if remote := next((each.name for each in found.members if isinstance(each.checkpoint, ServerAddress)), None):
+        raise InputError(f"lm-eval: {remote} is behind a server; the models of the harness are loaded in this process")
     check_loading("auto" if dtype is None else str(dtype), str(chat_template))
     found = found.with_loading(
         dtype=None if dtype is None else str(dtype), chat_template=cast("ChatTemplate", str(chat_template))

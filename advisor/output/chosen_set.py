@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_models
-from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.pool_file import PoolEntry, read_pool, read_server
 from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
+from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, check_distributed
+from ensemble.methods import DEFAULT
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
@@ -50,7 +51,9 @@ def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = 
             Path(options["run"]),
             trust_remote_code=options["trust_remote_code"],
             check_files=not options["no_check_files"],
+            allow_servers=options.get("allow_server") or (),
         )
+    check_servers(spec.members, options)
     # An empty list is an option that is not given.
     spec = spec.with_decoding(
         method=options["method"],
@@ -58,8 +61,8 @@ def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = 
         max_new_tokens=options["max_new_tokens"],
         stop=options["stop"] or None,
     ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
-    if inference.engine == "ray" and len(spec.members) > 1:
-        check_distributed(spec.method)
+    if len(spec.members) > 1:
+        check_engine(inference.engine, spec.method, spec.members)
     # Last, with the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(spec.members)
     return spec
@@ -103,15 +106,16 @@ def chosen_by_run(
         pool: A pool file with the places of the models; None for those of the run.
 
     Raises:
-        InputError: The folder is not a run folder, its result names no models, or a model is on a server.
+        InputError: The folder is not a run folder, its result names no models, or a model is behind a server that gives
+            whole texts only.
     """
     result = read_result(run)
     members = []
     for entry in candidates_of_run(run, names, pool):
         # Before anything is contacted.
-        if isinstance(entry.checkpoint, ServerAddress):
+        if not can_decode(entry):
             raise InputError(why_not_decodable(entry.name))
-        members.append(model_spec(entry, entry.checkpoint))
+        members.append(model_spec(entry))
     ensemble = result.get("ensemble") or {}
     max_new_tokens, stop = limits_of_run(run)
     return EnsembleSpec(
@@ -136,13 +140,42 @@ def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
     return task.get("max_new_tokens"), tuple(task["stop"])
 
 
-def model_spec(entry: PoolEntry, checkpoint: Checkpoint) -> ModelSpec:
+def model_spec(entry: PoolEntry) -> ModelSpec:
     """A candidate as a model to load; values that it does not set have their defaults."""
     device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
-    return ModelSpec(checkpoint, entry.name, device, dtype, template)
+    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template)
 
 
-def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> EnsembleSpec:
+def can_decode(entry: PoolEntry) -> bool:
+    """Whether a candidate can be decoded token by token: its model or its tokenizer is loaded here."""
+    return not isinstance(entry.checkpoint, ServerAddress) or entry.checkpoint.tokenizer is not None
+
+
+def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str, Any]) -> None:
+    """Check that the user allows the servers that a folder names, and the variables of their keys.
+
+    Args:
+        models: The models, some of which may be behind servers.
+        options: The options of the command, by parameter name.
+
+    Raises:
+        InputError: A server, or the variable of its key, is not allowed.
+    """
+    for model in models:
+        if not isinstance(model.checkpoint, ServerAddress):
+            continue
+        source = "--models" if options.get("models") else str(options.get("run"))
+        place = f"{model.place if isinstance(model, PoolEntry) else source}: {model.name}"
+        # The user wrote the pool file and the command line, but a folder may come from other people: it must not decide
+        # where prompts and keys are sent.
+        if options["pool"] is None and not options.get("models"):
+            model.checkpoint.check_consent(options["allow_server"] or (), place)
+        model.checkpoint.check_key_name(options.get("allow_key_env") or (), place)
+
+
+def chosen_by_folder(
+    folder: Path, *, trust_remote_code: bool = False, check_files: bool = True, allow_servers: Collection[str] = ()
+) -> EnsembleSpec:
     """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
 
     Raises:
@@ -152,7 +185,9 @@ def chosen_by_folder(folder: Path, *, trust_remote_code: bool = False, check_fil
     is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
     if not is_exported or (folder / "result.json").exists():
         return chosen_by_run(folder)
-    return savedfolder.read(folder, trust_remote_code=trust_remote_code, check_files=check_files)
+    return savedfolder.read(
+        folder, trust_remote_code=trust_remote_code, check_files=check_files, allow_servers=allow_servers
+    )
 
 
 def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = None) -> tuple[PoolEntry, ...]:
@@ -208,12 +243,18 @@ def _check_path(model: str, place: str) -> None:
 
 
 def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
-    """Models given by folder or hub id (``@revision`` may follow an id), the primary first."""
+    """Models given by folder, hub id (``@revision`` may follow an id) or server, the primary first.
+
+    A model behind a server is written as in a pool file: ``openai:http://HOST:PORT/v1#MODEL tokenizer=FOLDER_OR_ID``.
+    """
     members = []
     for model in models:
-        # Said before the text is taken as a hub id, which would end in a message about a missing folder.
         if model.startswith(PREFIX):
-            raise InputError(why_not_decodable(model.partition("#")[2] or "a model"))
+            entry = read_server(model, "--models")
+            if not can_decode(entry):
+                raise InputError(why_not_decodable(entry.name))
+            members.append(model_spec(entry))
+            continue
         _check_path(model, "--models")
         # The path of a folder may contain an @.
         path_or_id, _, revision = (model, "", "") if Path(model).expanduser().exists() else model.partition("@")

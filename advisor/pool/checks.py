@@ -11,11 +11,13 @@ from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import Checkpoint, ModelSpec, tokenizer_of
+from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, tokenizer_of
 from ensemble.servers.address import ServerAddress
 
 
-def check_pool(entries: Sequence[PoolEntry], device: str, chat_template: str, *, on_this_machine: bool) -> None:
+def check_pool(
+    entries: Sequence[PoolEntry], device: str, chat_template: ChatTemplate, *, on_this_machine: bool
+) -> None:
     """Check that the run can use every candidate. A server gets a request for its models and one for a few tokens.
 
     Args:
@@ -35,7 +37,7 @@ def check_pool(entries: Sequence[PoolEntry], device: str, chat_template: str, *,
             _check_device(f"{entry.place}: device", entry.device)
         try:
             if isinstance(entry.checkpoint, ServerAddress):
-                identify_server(entry.checkpoint, chat=(entry.chat_template or chat_template) != "never")
+                identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
             else:
                 _check_checkpoint(entry.checkpoint)
         except InputError as error:

@@ -13,7 +13,7 @@ from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
+from ensemble.models.spec import ChatTemplate, ModelSpec, Sides, tokenizer_of
 from ensemble.servers.address import ServerAddress, why_not_decodable
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -66,7 +66,9 @@ class Fingerprint:
         }
 
 
-def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: ResponseCache) -> Fingerprint | ServerIdentity:
+def identify(
+    entry: PoolEntry, dtype: str, chat_template: ChatTemplate, cache: ResponseCache
+) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
     Args:
@@ -82,7 +84,8 @@ def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: ResponseCa
     checkpoint = entry.checkpoint
     try:
         if isinstance(checkpoint, ServerAddress):
-            return identify_server(checkpoint, chat=template != "never")
+            identity = identify_server(checkpoint, entry.name, template)
+            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, cache))
         config = check(checkpoint)
         files = tuple((path.name, cache.sha256(path)) for path in files_of(checkpoint))
         commit = None if checkpoint.is_local else commit_of(checkpoint)
@@ -99,16 +102,26 @@ def identify(entry: PoolEntry, dtype: str, chat_template: str, cache: ResponseCa
     return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
 
 
+def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str, str]:
+    """The hashes of a local tokenizer's files, by name; its folder may also have weights, which do not count."""
+    if not identity.decodes:
+        return {}
+    files = files_of(tokenizer_of(identity.address, ""))
+    return {path.name: cache.sha256(path) for path in files if path.suffix not in WEIGHTS}
+
+
 def model_of(
     entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
 ) -> ModelSpec:
     """A candidate as a model to load: with the entry's own values, or else with those of the run.
 
     Raises:
-        InputError: The model is on a server.
+        InputError: The model is behind a server that gives whole texts only.
     """
     if isinstance(entry.checkpoint, ServerAddress) or isinstance(fingerprint, ServerIdentity):
-        raise InputError(why_not_decodable(entry.name))
+        if not isinstance(fingerprint, ServerIdentity) or not fingerprint.decodes:
+            raise InputError(getattr(fingerprint, "lacks", None) or why_not_decodable(entry.name))
+        return ModelSpec(fingerprint.address, entry.name, chat_template=fingerprint.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
     revision = fingerprint.revision or entry.checkpoint.revision
     return ModelSpec(

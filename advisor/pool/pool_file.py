@@ -7,8 +7,9 @@
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub model
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
+    openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
 
-The last model is on a server; see :mod:`ensemble.servers.address`.
+The last two models are on servers; see :mod:`ensemble.servers.address`.
 """
 
 from __future__ import annotations
@@ -101,6 +102,19 @@ def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
         yield entry
 
 
+def read_server(line: str, place: str) -> PoolEntry:
+    """Read a model behind a server as a pool file has it, for a command line: its folder is the current one.
+
+    Raises:
+        InputError: The address or an option is wrong.
+    """
+    try:
+        words = _words(line)
+    except ValueError as error:
+        raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+    return _entry(words, place, Path())
+
+
 def _words(line: str) -> list[str]:
     """The words of a line, without its comment."""
     # In the address of a server, # comes before the model's name and does not begin a comment.
@@ -113,6 +127,7 @@ def _words(line: str) -> list[str]:
 def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
     if words[0].startswith(PREFIX):
         remote, options = read_server_line(words, place)
+        remote = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
         name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
         template, price = _template(options, place), read_price(options, place)
         return PoolEntry(name, remote, place, chat_template=template, price=price)
@@ -185,6 +200,19 @@ def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint
         kind = "file" if path.suffix.lower() == SUFFIX else "folder"
         raise InputError(f"{place}: {path}: no such {kind}; paths are relative to the pool file")
     return _on_hub(model, place, trust)
+
+
+def _tokenizer(model: str | None, place: str, folder: Path) -> str | None:
+    """The tokenizer of a model behind a server: the absolute path of a folder, or an id on the hub."""
+    if model is None:
+        return None
+    try:
+        checkpoint = _checkpoint(model, place, folder, trust=False)
+    except InputError as error:
+        raise InputError(f"{place}: tokenizer={str(error).removeprefix(f'{place}: ')}") from None
+    if checkpoint.gguf is not None:
+        raise InputError(f"{place}: tokenizer={model}: give a folder or a hub id, not a {SUFFIX} file")
+    return f"{checkpoint.path_or_id}@{checkpoint.revision}" if checkpoint.revision else checkpoint.path_or_id
 
 
 def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config import check_keys
 from advisor.output.chosen_set import (
     candidates_of_run,
     check_decoding,
+    check_servers,
     check_source,
     chosen_by_options,
     chosen_by_run,
@@ -124,20 +124,6 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     )
 
 
-def check_servers(entries: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
-    """Check that the user allows the servers that a folder names, and the variables of their keys.
-
-    Raises:
-        InputError: A server, or the variable of its key, is not allowed.
-    """
-    for entry in entries:
-        # The user wrote the pool file, but a run folder may come from other people: it must not decide where prompts
-        # and keys are sent.
-        if isinstance(entry.checkpoint, ServerAddress) and options["pool"] is None:
-            entry.checkpoint.check_consent(options["allow_server"] or (), f"{entry.place}: {entry.name}")
-    check_keys(entries, options)
-
-
 def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[[str], None]) -> StrategyPlan:
     """The plan with the changes of the options, after its members are checked."""
     if options.get("engine") == "ray":
@@ -165,8 +151,7 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
 
 
 def _member(entry: PoolEntry) -> ModelSpec | PoolEntry:
-    checkpoint = entry.checkpoint
-    return entry if isinstance(checkpoint, ServerAddress) else model_spec(entry, checkpoint)
+    return entry if isinstance(entry.checkpoint, ServerAddress) else model_spec(entry)
 
 
 def _reader(root: Fields) -> AnswerReader:

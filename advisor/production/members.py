@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.pool.pool_file import PoolEntry
@@ -15,16 +15,16 @@ from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
-from ensemble.models.spec import EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec, Sourced
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
-    from ensemble.models.member import Prompt
+    from ensemble.models.member import Member, Prompt
 
 Reply = tuple[Response, int]
 """A response, and the tokens of its prompt; 0 if a server does not say it."""
@@ -103,20 +103,24 @@ class ServerModel:
 
     Args:
         name: Its name.
-        address: The server and the model.
-        chat: Whether prompts go through the model's chat template, on the server.
+        address: The server and the model. With a tokenizer, prompts are encoded here, as in the profile.
+        chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
 
     Attributes:
         address: The server and the model.
-        chat: Whether prompts go through the model's chat template, on the server.
+        chat_template: Whether prompts go through a chat template.
 
     Raises:
         InputError: The openai client is not installed, or the key is missing.
     """
 
-    def __init__(self, name: str, address: ServerAddress, *, chat: bool) -> None:
+    def __init__(self, name: str, address: ServerAddress, chat_template: ChatTemplate = "auto") -> None:
         self.name = name
-        self.address, self.chat = address, chat
+        self.address, self.chat_template = address, chat_template
+        self._chat = address.tokenizer is None and chat_template != "never"
+        self._member: Member | None = None
+        # Tokenizers keep settings between calls, so they are not for two threads at a time.
+        self._encoding = threading.Lock()
         self._client = ServerClient(address, _RETRIES)
         self._places = asyncio.Semaphore(address.concurrency)
         self._threads: set[threading.Thread] = set()
@@ -130,7 +134,8 @@ class ServerModel:
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
-        if not self.chat and not isinstance(prompt, (str, Sourced)):
+        is_encoded_here = self.address.tokenizer is not None
+        if not self._chat and not is_encoded_here and not isinstance(prompt, (str, Sourced)):
             raise InputError(f"{self.name}: a conversation needs a chat template, and this model is used without one")
         await self._places.acquire()
         loop = asyncio.get_running_loop()
@@ -160,10 +165,10 @@ class ServerModel:
         try:
             response, answer = generate(
                 self._client,
-                prompt.prompt if isinstance(prompt, Sourced) else prompt,
+                self._encoded(prompt),
                 settings.stop,
                 settings.max_new_tokens,
-                chat=self.chat,
+                chat=self._chat,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
                 seed=settings.seed,
@@ -178,6 +183,25 @@ class ServerModel:
         count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         return response, count if type(count) is int and 0 <= count < 2**31 else 0
 
+    def _encoded(self, prompt: Prompt) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
+        """A prompt as the server gets it: ids if its tokenizer is here, else texts."""
+        if self.address.tokenizer is None:
+            return prompt.prompt if isinstance(prompt, Sourced) else prompt
+        with self._encoding:
+            if self._member is None:
+                self._member = self._load()
+            return self._member.encode_prompt(prompt)
+
+    def _load(self) -> Member:
+        from ensemble.distributed.engine import load_members
+
+        try:
+            (member,) = load_members([ModelSpec(self.address, self.name, chat_template=self.chat_template)], "local")
+        except InputError as error:
+            # A client can do nothing about it, and the other models of the strategy go on.
+            raise MemberError(str(error)) from error
+        return member
+
 
 def server_model(entry: PoolEntry) -> ServerModel:
     """A model behind a server from its entry.
@@ -187,7 +211,7 @@ def server_model(entry: PoolEntry) -> ServerModel:
     """
     if not isinstance(entry.checkpoint, ServerAddress):
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
-    return ServerModel(entry.name, entry.checkpoint, chat=(entry.chat_template or "auto") != "never")
+    return ServerModel(entry.name, entry.checkpoint, entry.chat_template or "auto")
 
 
 def check_answers(models: Iterable[ServerModel]) -> list[str]:
@@ -195,7 +219,7 @@ def check_answers(models: Iterable[ServerModel]) -> list[str]:
     problems = []
     for model in models:
         try:
-            identify_server(model.address, chat=model.chat)
+            identify_server(model.address, model.name, model.chat_template)
         except InputError as error:
             problems.append(f"{model.name}: {error}")
     return problems

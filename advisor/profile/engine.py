@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+import queue
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from typing import Protocol
 
 from advisor.profile.generate import free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
+from advisor.response_cache import Response
 from ensemble.errors import MemberError
 
 
@@ -23,25 +27,80 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Runs one job after the other in this process, so that only the models of one job are in memory."""
+    """Runs jobs in this process: those of servers at the same time, then one after the other those of models here."""
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """See :meth:`Engine.run`. A job is taken from ``jobs`` only when the one before it is finished."""
+        """See :meth:`Engine.run`. Only the models of one job are in memory at a time."""
+        local: list[Job] = []
+        servers: dict[str, list[Job]] = {}
         for job in jobs:
+            # Stored responses need no server.
+            (servers.setdefault(job.server, []) if job.server and job.questions else local).append(job)
+        if servers:
+            yield from _run_on_servers(list(servers.values()))
+        for job in local:
             job.start()
             peak, error = None, None
             if job.questions:
-                # A job without a spec is answered by a server: it needs no torch and no memory of this process.
-                if job.spec is not None:
-                    reset_peak_memory()
+                reset_peak_memory()
                 try:
                     for number, response in job.answer(job.questions, job.task, job.inference):
                         job.add(number, response)
-                    peak = None if job.spec is None else peak_memory()
+                    peak = peak_memory()
                 except MemberError as failure:
                     error = str(failure)
                 # After the handler, no traceback refers to the models any more.
-                if job.spec is not None:
-                    free_memory()
+                free_memory()
             job.finish(peak, error)
             yield job
+
+
+def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, None]:
+    """Run jobs that servers answer: those of different servers at the same time.
+
+    Args:
+        queues: The jobs of each server. One runs after the other, because models behind one address often share its
+            machine, and its limits.
+
+    Yields:
+        Each job when it is finished.
+    """
+    arrived: queue.SimpleQueue[tuple[Job, int, Response] | tuple[Job, None, Exception | None]] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def ask(waiting: Sequence[Job]) -> None:
+        for job in waiting:
+            failure = None
+            try:
+                # Closed at once, so that its requests end with it.
+                with closing(job.answer(job.questions, job.task, job.inference)) as responses:
+                    for number, response in responses:
+                        arrived.put((job, number, response))
+                        if stopped.is_set():
+                            return
+            except Exception as error:  # noqa: BLE001  # raised again in the thread that waits
+                failure = error
+            arrived.put((job, None, failure))
+
+    for waiting in queues:
+        for job in waiting:
+            job.start()
+        threading.Thread(target=ask, args=(waiting,), daemon=True).start()
+    try:
+        for _ in range(sum(map(len, queues))):
+            # The cache is of this thread, so the responses are stored here.
+            while isinstance((event := arrived.get())[2], Response):
+                event[0].add(event[1], event[2])
+            job, _, failure = event
+            if failure is not None and not isinstance(failure, MemberError):
+                raise failure
+            job.finish(error=None if failure is None else str(failure))
+            yield job
+    finally:
+        stopped.set()
+        # At Ctrl-C: what has arrived is kept.
+        with suppress(queue.Empty):
+            while True:
+                job, number, response = arrived.get_nowait()
+                if number is not None and isinstance(response, Response):
+                    job.add(number, response)

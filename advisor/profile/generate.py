@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,7 +43,7 @@ def answers(
     questions: Mapping[int, Example],
     task: Task,
     inference: InferenceConfig,
-) -> Iterator[tuple[int, Response]]:
+) -> Generator[tuple[int, Response], None, None]:
     """Load a model or an ensemble, and answer questions with it.
 
     Args:

@@ -6,7 +6,7 @@ cache has all of them, no model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +19,7 @@ from advisor.tasks.task import Example, Score, Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec
 
-AnswerFunction = Callable[[Mapping[int, Example], Task, InferenceConfig], Iterator[tuple[int, Response]]]
+AnswerFunction = Callable[[Mapping[int, Example], Task, InferenceConfig], Generator[tuple[int, Response], None, None]]
 """Answers questions, given by number. Yields the number and the response of each one; a failed question has an error.
 
 Raises MemberError if no question can be answered.
@@ -43,6 +43,7 @@ class Job:
         progress: Shows the progress.
         stage: The label of the progress; the name if it is empty.
         spec: The models, for an engine that loads them in other processes; None if a server answers.
+        server: The URL of the server that answers; empty for models that decode here.
         resources: The resources that each model requests from a node of a cluster.
 
     Attributes:
@@ -68,12 +69,13 @@ class Job:
         progress: Progress,
         stage: str = "",
         spec: EnsembleSpec | None = None,
+        server: str = "",
         resources: Sequence[Resources] = (),
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
         self.name, self.task, self.inference, self.answer = name, task, inference, answer
-        self.spec, self.resources = spec, tuple(resources)
+        self.spec, self.server, self.resources = spec, server, tuple(resources)
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
         self._keys = [question_key(key, example, task, inference) for example in task.examples]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
+    from ensemble.distributed.engine import Engine
     from ensemble.models.member import Member
 
 
@@ -26,29 +27,27 @@ def load_ensemble(
             anew and keeps none, so that only the members of one ensemble are in memory.
 
     Raises:
-        InputError: The spec cannot be used; with ``ray`` also if the method needs its members in one process.
+        InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
         MemberError: A model failed while it was loaded.
     """
+    from ensemble.distributed.engine import check_engine, load_members
+
+    if len(spec.members) > 1 or spec.method == "average":
+        check_engine(cast("Engine", engine), spec.method, spec.members)
     if engine == "ray":
-        from ensemble.distributed.engine import check_engine, load_members
-
-        if len(spec.members) > 1 or spec.method == "average":
-            check_engine("ray", spec.method)
         return _ensemble(load_members(spec.members, "ray"), spec, cache_dir)
-    if loaded is None:
-        return _ensemble([_load(model) for model in spec.members], spec, cache_dir)
-    for model in spec.members:
-        if model.name not in loaded:
-            loaded[model.name] = _load(model)
-    return _ensemble([loaded[model.name] for model in spec.members], spec, cache_dir)
+    known = {} if loaded is None else loaded
+    missing = [model for model in spec.members if model.name not in known]
+    known |= {model.name: member for model, member in zip(missing, _load(missing), strict=True)}
+    return _ensemble([known[model.name] for model in spec.members], spec, cache_dir)
 
 
-def _load(model: ModelSpec) -> Member:
-    from ensemble.models.load import load_member
+def _load(models: Sequence[ModelSpec]) -> Sequence[Member]:
+    from ensemble.distributed.engine import load_members
 
-    if model.weights.gguf is not None:
+    if any(isinstance(model.checkpoint, Checkpoint) and model.checkpoint.gguf for model in models):
         _hush_gguf()
-    return load_member(model)
+    return load_members(models, "local")
 
 
 def _ensemble(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) -> Ensemble:

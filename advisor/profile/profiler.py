@@ -5,6 +5,7 @@ If a candidate fails, the failure is recorded and the others continue.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -25,6 +26,7 @@ from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -66,13 +68,19 @@ class Profiler:
         self._cache = cache
         self._progress = progress
         self._engine = engine or LocalEngine()
-        self._loaded: dict[str, Member] | None = {} if keep_models else None
+        self._keep_models = keep_models
+        self._loaded: dict[str, Member] = {}
+        # Servers answer at the same time, each in a thread; libraries are imported by one.
+        self._loading = threading.Lock()
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
             name: identify(candidate, config.inference.dtype, config.inference.chat_template, cache)
             for name, candidate in self._candidates.items()
         }
         self.failures: dict[str, str] = {}
+        for name, identity in self.identities.items():
+            if isinstance(identity, ServerIdentity) and identity.lacks is not None:
+                progress.say(f"{name}: {identity.lacks.removeprefix(f'{name}: ')}; until then it gives whole texts")
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.
@@ -134,11 +142,16 @@ class Profiler:
         """Whether a server runs the candidate, so that it cannot be loaded here."""
         return isinstance(self.identities[name], ServerIdentity)
 
+    def decodes(self, name: str) -> bool:
+        """Whether the candidate can be decoded token by token with others."""
+        identity = self.identities[name]
+        return not isinstance(identity, ServerIdentity) or identity.decodes
+
     def model(self, name: str) -> ModelSpec:
         """The spec of a candidate.
 
         Raises:
-            InputError: A server runs it.
+            InputError: It is behind a server that gives whole texts only.
         """
         inference = self._config.inference
         return model_of(
@@ -155,13 +168,28 @@ class Profiler:
         """Load candidates as an ensemble; see :meth:`together` for the arguments.
 
         Raises:
-            InputError: A server runs one of them, or they do not fit the method.
+            InputError: One of them is behind a server that gives whole texts only, or they do not fit the method.
             MemberError: One of them failed while it was loaded.
         """
         return self._load(replace(self._decoding(method, options), members=tuple(map(self.model, names))))
 
     def _load(self, spec: EnsembleSpec) -> Ensemble:
-        return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
+        behind_servers = any(isinstance(model.checkpoint, ServerAddress) for model in spec.members)
+        if behind_servers and self._config.inference.engine == "ray":
+            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayEngine.
+            return load_ensemble(spec, self._config.cache_dir, engine="ray")
+        if self._keep_models:
+            return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
+        with self._loading:
+            loaded = dict(self._loaded)
+            ensemble = load_ensemble(spec, self._config.cache_dir, loaded=loaded)
+            # Members behind servers take no memory here, and each new one would probe its server again.
+            self._loaded |= {name: member for name, member in loaded.items() if not member.is_here}
+        return ensemble
+
+    def _server_member(self, name: str) -> Member:
+        (member,) = self._load(EnsembleSpec((self.model(name),))).members
+        return member
 
     def _decoding(self, method: str | None, options: Mapping[str, Any] | None) -> EnsembleSpec:
         """How a set decodes, without its members."""
@@ -180,8 +208,11 @@ class Profiler:
         identity = self.identities[members[0]]
         key = self._key(members, decoding)
         if len(members) == 1 and isinstance(identity, ServerIdentity):
-            answer, spec = ServerAnswerer(name, identity.address, chat=identity.chat).answer, None
+            member = partial(self._server_member, members[0]) if identity.decodes else None
+            answerer = ServerAnswerer(name, identity.address, chat=identity.chat, member=member)
+            answer, spec, server = answerer.answer, None, identity.address.url
         else:
+            server = ""
             models = tuple(map(self.model, members))
             spec = replace(decoding or self._decoding(None, None), members=models)
             answer = partial(answers, name, partial(self._load, spec))
@@ -195,6 +226,7 @@ class Profiler:
             progress=self._progress,
             stage=f"{stage or name} on {task.split}",
             spec=spec,
+            server=server,
             resources=[self._candidates[member].resources for member in members],
         )
 

@@ -23,6 +23,7 @@ from advisor.profile.job import Job
 from advisor.profile.ray_worker import Reply, Worker, pack
 from advisor.response_cache import Response
 from ensemble.errors import InputError, first_line
+from ensemble.models.spec import EnsembleSpec
 from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class RayEngine:
         queues: dict[Resources, deque[Job]] = {}
         local = []
         for job in jobs:
-            if not job.questions or job.spec is None:
+            if not job.questions or job.spec is None or _is_behind_server(job.spec):
                 local.append(job)
                 continue
             needs = combined(_needs_of_models(job))
@@ -126,7 +127,10 @@ class RayEngine:
             # Workers are still pending only if the run was interrupted.
             for worker in pending.values():
                 stop_worker(worker.actor)
-        # Last, because these need no worker: all responses are stored, or a server gives them.
+        # Last, because these need no worker: all responses are stored, or servers give them. In a set, the members that
+        # are not behind servers are actors, which need what idle workers hold.
+        if any(job.spec is not None and job.questions for job in local):
+            self._pool.close()
         yield from LocalEngine().run(local)
 
     def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:
@@ -312,6 +316,10 @@ def _nodes() -> list[dict[str, float]]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
+
+
+def _is_behind_server(spec: EnsembleSpec) -> bool:
+    return any(isinstance(model.checkpoint, ServerAddress) for model in spec.members)
 
 
 def _needs_of_models(job: Job) -> list[Resources]:

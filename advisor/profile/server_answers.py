@@ -1,26 +1,43 @@
 """A server's responses to the questions of a task, with several requests at a time.
 
-A question that fails is sent once more, after all others. After several failures in a row the server is given up.
+A question that fails is sent once more, after all others. After several failures in a row the server is given up. Where
+a provider answers that it accepts no more requests now, fewer are sent at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
-from advisor.servers.completions import CHAT, COMPLETIONS, NO_LOGPROBS, generate, likeliest_choice
+from advisor.servers.completions import (
+    CHAT,
+    COMPLETIONS,
+    NO_LOGPROBS,
+    generate,
+    likeliest_choice,
+    likeliest_option,
+)
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.probe import connect
+
+if TYPE_CHECKING:
+    from ensemble.models.member import Member
+    from ensemble.score.choices import ChoiceQuestion
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""
+_TOO_MANY = 429
+"""HTTP status of a server that accepts no more requests now."""
 
 Ask = Callable[[Example], Response]
 
@@ -32,32 +49,40 @@ class ServerAnswerer:
         name: The candidate's name.
         address: The server and the model.
         chat: Whether prompts go through the model's chat template, on the server.
+        member: Loads the tokenizer of a model that can be decoded with others. It is asked as the set will ask it: with
+            token ids. None for a model that gives whole texts only.
     """
 
-    def __init__(self, name: str, address: ServerAddress, *, chat: bool) -> None:
+    def __init__(
+        self, name: str, address: ServerAddress, *, chat: bool, member: Callable[[], Member] | None = None
+    ) -> None:
         self.name = name
         self._address = address
         self._chat = chat
+        self._member = member
 
     def answer(
         self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
-    ) -> Iterator[tuple[int, Response]]:
+    ) -> Generator[tuple[int, Response], None, None]:
         """Answer questions; see :data:`advisor.profile.job.AnswerFunction`."""
         if task.metric == "choice" and self._chat:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
             raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
         try:
+            if task.metric == "choice" and self._member is not None:
+                yield from self._choose_in_parallel(asked, task, self._member())
+                return
+            encode = None if self._member is None else _Encoder(self._member())
             with ServerClient(self._address) as server:
 
                 def ask(example: Example) -> Response:
                     if task.metric == "choice":
                         return likeliest_choice(server, example, task.delimiter)
-                    limit = inference.limit(task)
                     return generate(
                         server,
-                        example.prompt,
+                        example.prompt if encode is None else encode.prompt(example),
                         task.stop,
-                        limit,
+                        inference.limit(task),
                         chat=self._chat,
                         temperature=inference.temperature,
                         seed=inference.seed,
@@ -65,7 +90,21 @@ class ServerAnswerer:
 
                 yield from self._answer_in_parallel(asked, ask)
         except InputError as error:
-            raise MemberError(f"{self.name}: {error}") from None
+            raise MemberError(f"{self.name}: {str(error).removeprefix(f'{self.name}: ')}") from None
+
+    def _choose_in_parallel(
+        self, questions: Mapping[int, Example], task: Task, member: Member
+    ) -> Iterator[tuple[int, Response]]:
+        encode, server = _Encoder(member), connect(self._address, self.name)
+        try:
+            if not server.limits.chosen:
+                reason = "it does not give those of chosen token ids"
+                raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
+            yield from self._answer_in_parallel(
+                questions, lambda example: likeliest_option(server, encode.options(example, task), example)
+            )
+        finally:
+            server.close()
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
         # Threads and not asyncio: the engines and the cache around this are synchronous.
@@ -81,6 +120,8 @@ class ServerAnswerer:
                     # The time since the last response, not that of the request: several requests run at a time.
                     response, last = replace(result, seconds=now - last), now
                     answered, failures_in_a_row = answered + 1, 0
+                elif result.status == _TOO_MANY and workers.shrink(n):
+                    continue
                 else:
                     # A server that has answered other questions may refuse one that is too long for it.
                     failures_in_a_row += result.failure != "refused" or not answered
@@ -98,13 +139,46 @@ class ServerAnswerer:
             workers.stop()
 
 
+class _Encoder:
+    """Encodes questions with a member's tokenizer, for several threads."""
+
+    def __init__(self, member: Member) -> None:
+        from ensemble import Ensemble
+
+        # With k=1 this needs nothing but the tokenizer and the vocabulary.
+        self._ensemble = Ensemble([member], k=1)
+        self._lock = threading.Lock()
+
+    def prompt(self, example: Example) -> list[int]:
+        """The ids of a question's prompt."""
+        # Tokenizers keep settings between calls, so they are not for two threads at a time.
+        with self._lock, _as_refusal():
+            return self._ensemble.encode(example.model_input)[0]
+
+    def options(self, example: Example, task: Task) -> ChoiceQuestion:
+        """A question of a choice task with its options."""
+        with self._lock, _as_refusal():
+            options = [f"{task.delimiter}{choice}" for choice in example.choices]
+            return self._ensemble.encode_options(example.model_input, options)
+
+
+@contextlib.contextmanager
+def _as_refusal() -> Iterator[None]:
+    """A question that a tokenizer cannot read fails alone, as one that the server refuses."""
+    try:
+        yield
+    except InputError as error:
+        raise ServerError(str(error), "refused") from None
+
+
 class _Workers:
-    """Threads that send the questions."""
+    """Threads that send the questions, each one after the other."""
 
     def __init__(self, questions: Mapping[int, Example], ask: Ask, threads: int) -> None:
         self._questions, self._ask, self._threads = questions, ask, threads
         self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[int, Response | Exception]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[int, float, Response | Exception]] = queue.SimpleQueue()
+        self._begun, self._shrunk = 0.0, 0.0
         for n in questions:
             self.add(n)
         # Daemon threads, not an executor: Python would wait for an executor's threads at its exit, and a request can
@@ -118,25 +192,41 @@ class _Workers:
 
     def next_result(self) -> tuple[int, Response | ServerError]:
         """Wait for the next question that is answered or failed."""
-        n, result = self._results.get()
+        n, self._begun, result = self._results.get()
         if isinstance(result, (Response, ServerError)):
             return n, result
         raise result
 
+    def shrink(self, n: int) -> bool:
+        """Send question n again, the last one that was returned, and half as many at a time; False if one is sent."""
+        # What was sent before the last change says nothing of the present number.
+        if self._begun >= self._shrunk:
+            if self._threads == 1:
+                return False
+            ended = self._threads // 2
+            self._threads, self._shrunk = self._threads - ended, time.monotonic()
+            self._end(ended)
+        self.add(n)
+        return True
+
     def stop(self) -> None:
         """Send no more questions."""
-        try:
+        self._end(self._threads)
+
+    def _end(self, threads: int) -> None:
+        """End some threads, before they take another question."""
+        # Each thread takes one end mark from the queue and ends. The marks go before the questions that wait.
+        waiting: list[int | None] = []
+        with contextlib.suppress(queue.Empty):
             while True:
-                self._waiting.get_nowait()
-        except queue.Empty:
-            pass
-        # One end mark for each thread, because each takes one from the queue and ends.
-        for _ in range(self._threads):
-            self._waiting.put(None)
+                waiting.append(self._waiting.get_nowait())
+        for n in (*[None] * threads, *waiting):
+            self._waiting.put(n)
 
     def _work(self) -> None:
         while (n := self._waiting.get()) is not None:
+            begun = time.monotonic()
             try:
-                self._results.put((n, self._ask(self._questions[n])))
+                self._results.put((n, begun, self._ask(self._questions[n])))
             except Exception as error:  # noqa: BLE001  # raised again by next_result, in the thread that waits for it
-                self._results.put((n, error))
+                self._results.put((n, begun, error))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.tasks.task import Example
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.token_server import TokenServer
+
+if TYPE_CHECKING:
+    from ensemble.score.choices import ChoiceQuestion
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 NO_LOGPROBS = (
@@ -17,13 +21,15 @@ NO_LOGPROBS = (
 )
 # Some servers accept no more stop strings. Responses are cut at all of them here.
 _MAX_STOPS = 4
+# The defaults of some servers come from the model's generation_config.json. A member decodes without penalties.
+_NO_PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
 # Characters; the longest tokens in vocabularies are rows of some hundred spaces or dashes.
 _MAX_TOKEN_LENGTH = 1000
 
 
 def generate(
     server: ServerClient,
-    prompt: str | Sequence[Mapping[str, str]],
+    prompt: str | Sequence[Mapping[str, str]] | Sequence[int],
     stop: tuple[str, ...],
     max_new_tokens: int,
     *,
@@ -37,7 +43,7 @@ def generate(
     Args:
         server: The server.
         prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
-            the messages of a conversation.
+            the messages of a conversation. Token ids go to ``/completions`` as they are, and no penalties apply.
         stop: The response ends before the first of these.
         max_new_tokens: Longest response, in tokens.
         temperature: 0 for greedy decoding, else the temperature of the draws.
@@ -59,8 +65,10 @@ def generate(
         body["stop"] = list(stop[:_MAX_STOPS])
     if temperature:
         body |= {"seed": seed, "top_p": top_p}
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    body |= {"messages": messages} if chat else {"prompt": prompt}
+    if chat:
+        body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    else:
+        body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
     answer = server.post(path, body)
     choice = _first_choice(server, path, answer)
     message = choice.get("message") if chat else choice
@@ -94,11 +102,47 @@ def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> 
         ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
     scores = [_log_probability(server, example.prompt, f"{delimiter}{choice}") for choice in example.choices]
+    if max(scores) == -math.inf:
+        raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
+    return _likeliest(scores, example)
+
+
+def likeliest_option(server: TokenServer, question: ChoiceQuestion, example: Example) -> Response:
+    """Like :func:`likeliest_choice`, for a server that gives log-probabilities of chosen token ids.
+
+    Args:
+        server: The server; its limit of chosen ids is at least 1.
+        question: The question as the model's tokenizer writes it.
+        example: The same question.
+
+    Raises:
+        ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
+    """
+    (prompt,), (states,) = question.prompts, question.states
+    contexts = [[*prompt, *state] for state in states]
+    scores = list(question.known)
+    start = 0
+    while start < len(contexts):
+        # One list of ids serves all contexts of a request, so as many go together as the server takes.
+        end, ids = start, set[int]()
+        while end < len(contexts) and end - start < server.limits.contexts:
+            if len(ids | {question.tokens[end]}) > server.limits.chosen:
+                break
+            ids.add(question.tokens[end])
+            end += 1
+        answers = server.chosen(contexts[start:end], sorted(ids))
+        for place, logprobs in enumerate(answers, start):
+            scores[question.owners[place]] += logprobs[question.tokens[place]]
+        start = end
+    if max(scores) == -math.inf:
+        raise ServerError("its tokenizer or model cannot express any of the options", "refused")
+    return _likeliest(scores, example)
+
+
+def _likeliest(scores: Sequence[float], example: Example) -> Response:
     # max takes the first of equal scores, as the models that run here do.
     best = max(range(len(scores)), key=scores.__getitem__)
-    if scores[best] == -math.inf:
-        raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
-    options = tuple(None if score == -math.inf else score for score in scores)
+    options = tuple(None if score == -math.inf else min(score, 0.0) for score in scores)
     return Response(example.choices[best], 0, "eos", 0.0, options=options)
 
 

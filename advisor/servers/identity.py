@@ -4,6 +4,9 @@ The owner of a server can change the model behind an address at any time, and no
 So responses are stored under the address, what the server says of its model, and the day (UTC): on another day the
 questions are sent again. A user who knows the version of the model gives it a ``revision=``, which replaces the day and
 the server's words.
+
+A model whose line has ``tokenizer=`` is a full member if its server gives log-probabilities by token id: it is asked
+with token ids, here and in sets that decode together. Other models behind servers give whole texts.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.errors import InputError
+from ensemble.models.check import check_tokenizer
+from ensemble.models.spec import ChatTemplate, tokenizer_of
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.probe import connect
 
 # What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
 _MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")
@@ -40,16 +46,30 @@ class ServerIdentity:
     """What decides the responses of a model behind a server.
 
     Attributes:
-        address: The server and the model.
-        chat: Whether prompts go through the model's chat template, on the server.
+        address: The server and the model. It has a tokenizer if the model can be decoded token by token.
+        chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
         says: What the server says of the model.
         day: Day of the request, in UTC.
+        lacks: Why a model with a tokenizer cannot be decoded token by token; None if it can, or has none.
+        tokenizer: SHA-256 of each file of a local tokenizer, by name.
     """
 
     address: ServerAddress
-    chat: bool
+    chat_template: ChatTemplate
     says: Mapping[str, Any]
     day: str
+    lacks: str | None = None
+    tokenizer: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it can be decoded token by token, with others."""
+        return self.address.tokenizer is not None
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts go through the model's chat template, on the server."""
+        return not self.decodes and self.chat_template != "never"
 
     def key(self) -> dict[str, Any]:
         """As part of a response's key."""
@@ -58,7 +78,12 @@ class ServerIdentity:
         says = {name: value for name, value in self.says.items() if name != _FINGERPRINT}
         version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
         path = CHAT if self.chat else COMPLETIONS
-        return {"url": self.address.url, "model": self.address.model, "path": path, **version}
+        key: dict[str, Any] = {"url": self.address.url, "model": self.address.model, "path": path, **version}
+        if self.decodes:
+            # A folder is known by its files, wherever it is.
+            key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer
+            key["chat_template"] = self.chat_template
+        return key
 
     def as_dict(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
@@ -66,35 +91,54 @@ class ServerIdentity:
             "path_or_id": self.address.path_or_id,
             "revision": self.address.revision,
             "files": {},
-            "chat_template": "always" if self.chat else "never",
+            "chat_template": self.chat_template if self.decodes else "always" if self.chat else "never",
             "day": self.day,
             "says": dict(self.says),
             "remote": self.address.as_dict(),
         }
 
 
-def identify_server(address: ServerAddress, *, chat: bool) -> ServerIdentity:
+def identify_server(address: ServerAddress, name: str, chat_template: ChatTemplate) -> ServerIdentity:
     """Request a server's list of models, and a few tokens from the model to see that it answers.
+
+    If the address has a tokenizer, some more requests find out whether the model can be decoded token by token.
 
     Args:
         address: The server and the model.
-        chat: Whether prompts go through the model's chat template, on the server.
+        name: The model, for messages.
+        chat_template: Whether prompts go through a chat template.
 
     Raises:
-        InputError: No server answers, it is not OpenAI-compatible, does not have the model, or refuses the key.
+        InputError: No server answers, it is not OpenAI-compatible, does not have the model, or refuses the key; or the
+            tokenizer cannot be used.
     """
+    lacks = None
+    if address.tokenizer is not None:
+        check_tokenizer(tokenizer_of(address, name))
     try:
         with ServerClient(address, retries=_RETRIES) as server:
             # First, because it costs nothing, and because its names help where the model's name is wrong.
             models = _list_models(server)
+            if address.tokenizer is not None and (lacks := _what_it_lacks(address, name)):
+                address = replace(address, tokenizer=None)
+            identity = ServerIdentity(address, chat_template, {}, today(), lacks)
             try:
-                _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=chat)
+                _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=identity.chat)
             except ServerError as error:
-                raise _with_hint(error, address, list(models), chat=chat) from None
+                raise _with_hint(error, address, list(models), chat=identity.chat) from None
             says = {**models.get(address.model, {}), **_answered_as(answer)}
     except ServerError as error:
         raise InputError(str(error)) from None
-    return ServerIdentity(address, chat, says, today())
+    return replace(identity, says=says)
+
+
+def _what_it_lacks(address: ServerAddress, name: str) -> str | None:
+    """Why a server's model cannot be decoded token by token; None if it can."""
+    try:
+        connect(address, name).close()
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def today() -> str:

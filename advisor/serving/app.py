@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from advisor.servers.health import ServerHealth
 from advisor.serving.engine import RequestEngine, ServingEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
@@ -51,6 +52,7 @@ def make_app(
     metrics: Metrics,
     key_digest: bytes | None,
     hosts: frozenset[str] | None = None,
+    health: ServerHealth | None = None,
 ) -> FastAPI:
     """The application; the engine runs as long as the application runs.
 
@@ -61,12 +63,17 @@ def make_app(
         metrics: The figures to update and to show.
         key_digest: Digest of the API key; None where requests need no key.
         hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
+        health: Asks the servers of members whether they answer; None if no member is behind a server.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         engine.start(asyncio.get_running_loop())
+        if health is not None:
+            health.start()
         yield
+        if health is not None:
+            health.stop()
         # In a thread: the engine's last step posts events to this loop, which must not be blocked meanwhile.
         await asyncio.to_thread(engine.stop)
 
@@ -82,7 +89,7 @@ def make_app(
     )
     app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
     # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
-    endpoints = Endpoints(engine, model, limits, metrics)
+    endpoints = Endpoints(engine, model, limits, metrics, health)
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
@@ -103,8 +110,16 @@ def make_app(
 class Endpoints:
     """The handlers; see :func:`make_app` for the arguments."""
 
-    def __init__(self, engine: RequestEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: RequestEngine,
+        model: ServedModel,
+        limits: RequestLimits,
+        metrics: Metrics,
+        health: ServerHealth | None = None,
+    ) -> None:
         self._engine = engine
+        self._health = health
         self._model = model
         self._limits = limits
         self._metrics = metrics
@@ -117,7 +132,10 @@ class Endpoints:
         if body.contexts:
             if self._tokens is None:
                 raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
-            return await _work_response(request, self._tokens.complete(body))
+            if body.logprobs is not None or body.logprob_token_ids or body.return_tokens_as_token_ids:
+                return await _work_response(request, self._tokens.complete(body))
+            # Without log-probabilities it is a text like others: with stop strings, draws and streams.
+            self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
         generation = read_completion(body, self._limits, secrets.randbits(62))
         return await self._respond(generation, request, CompletionFormat(self._model, generation))
@@ -146,9 +164,17 @@ class Endpoints:
         return json_response(self._model.as_dict())
 
     async def health(self) -> Response:
-        """``/health``: whether the server accepts requests."""
+        """``/health``: whether the server accepts requests, and the servers of its members answer."""
         refusing = self._engine.refusing
-        return json_response({"status": refusing or "ok"}, 503 if refusing else 200)
+        if refusing or self._health is None:
+            return json_response({"status": refusing or "ok"}, 503 if refusing else 200)
+        failing = self._health.failing
+        # Without addresses and reasons: this path needs no key.
+        members = {name: "does not answer" if name in failing else "ok" for name in self._health.names}
+        # A set needs all of its members. A strategy goes on without one that fails.
+        is_down = failing and (isinstance(self._engine, ServingEngine) or failing.issuperset(self._model.members))
+        status = "degraded" if failing else "ok"
+        return json_response({"status": status, "members": members}, 503 if is_down else 200)
 
     async def metrics(self) -> Response:
         """``/metrics``."""

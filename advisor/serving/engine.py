@@ -344,7 +344,7 @@ class ServingEngine:
         tokens, limit = 0, self._limits.prompt_tokens
         prompts: list[list[list[int]]] = []
         for prompt in request.prompts:
-            ids = self._ensemble.encode(prompt)
+            ids = [list(prompt)] if isinstance(prompt, tuple) else self._ensemble.encode(prompt)
             if limit is not None and len(ids[0]) > limit:
                 raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
             prompts.append(ids)
@@ -485,10 +485,10 @@ class ServingEngine:
             self._accepted -= texts
 
 
-def _characters(prompt: Prompt) -> int:
+def _characters(prompt: Prompt | tuple[int, ...]) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    return 0 if isinstance(prompt, Sourced) else sum(len(message["content"]) for message in prompt)
+    return 0 if isinstance(prompt, Sourced | tuple) else sum(len(message["content"]) for message in prompt)
 
 
 def _length(prompt: Sequence[Sequence[int]]) -> int:

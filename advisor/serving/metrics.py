@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ensemble.servers.token_client import RequestCounts
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _CALLS = (1, 2, 3, 4, 5, 7, 10, 20, 50, 100)
@@ -24,9 +28,11 @@ class Metrics:
         rows: Number of texts in each step.
         failures: Number of failed steps.
         failed_texts: Number of texts that failed alone, for example because a member's logits were NaN.
-        member_calls: For a strategy, number of calls of each member.
-        member_errors: Number of calls that failed, by member.
-        member_seconds: Seconds of a call, by member.
+        member_calls: Number of calls of each member, for a strategy, and of requests to each member behind a server.
+        member_errors: Number of calls that failed, by member. Requests that fail are sent again.
+        member_seconds: For a strategy, seconds of a call, by member.
+        member_request_seconds: Seconds of all requests, by member behind a server.
+        member_second_requests: Number of requests for more of a context that was sent before, by member.
         calls: Number of calls for a text.
         votes: Number of votes, by whether all answers were the same.
     """
@@ -54,9 +60,28 @@ class Metrics:
         self.member_seconds = Histogram(
             "advisor_member_seconds", "Of a call.", ["member"], registry=registry, buckets=_SECONDS
         )
+        self.member_request_seconds = Counter(
+            "advisor_member_request_seconds", "Of all requests to a server.", ["member"], registry=registry
+        )
+        self.member_second_requests = Counter(
+            "advisor_member_second_requests", "Requests for more of a context.", ["member"], registry=registry
+        )
+        self._watched: dict[str, tuple[RequestCounts, RequestCounts]] = {}
         self.calls = Histogram("advisor_calls_per_text", "Calls for a text.", registry=registry, buckets=_CALLS)
         self.votes = Counter("advisor_votes", "Votes of several answers.", ["unanimous"], registry=registry)
 
+    def watch(self, name: str, counts: RequestCounts) -> None:
+        """Show what the requests to a member's server take; the counts are read whenever the figures are."""
+        self._watched[name] = counts, RequestCounts()
+
     def text(self) -> bytes:
         """All figures in the text format of Prometheus."""
+        for name, (counts, shown) in self._watched.items():
+            # A copy: the decoder's thread goes on counting.
+            now = replace(counts)
+            self.member_calls.labels(name).inc(now.requests - shown.requests)
+            self.member_errors.labels(name).inc(now.failed - shown.failed)
+            self.member_request_seconds.labels(name).inc(now.seconds - shown.seconds)
+            self.member_second_requests.labels(name).inc(now.second - shown.second)
+            self._watched[name] = counts, now
         return generate_latest(self._registry)

@@ -90,7 +90,8 @@ class GenerationRequest:
     """What the engine generates for a request, whichever endpoint received it.
 
     Attributes:
-        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them.
+        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them; or the token ids of a
+            prompt, for a single model.
         copies: Texts for each prompt; each copy has its own random draws.
         settings: Of all texts.
         stream: Whether the client wants the texts in pieces.
@@ -98,7 +99,7 @@ class GenerationRequest:
         group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
     """
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Prompt | tuple[int, ...], ...]
     copies: int
     settings: Settings
     stream: bool
@@ -305,7 +306,8 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
     """
     chosen = {name: getattr(body, name) for name in ("logprob_token_ids", "return_tokens_as_token_ids")}
     refuse_unsupported(chosen)
-    return _generation_request(body, body.texts, body.logprobs, body.max_tokens, limits, seed)
+    prompts: list[Prompt | tuple[int, ...]] = [*body.texts, *map(tuple, body.contexts)]
+    return _generation_request(body, prompts, body.logprobs, body.max_tokens, limits, seed)
 
 
 def read_chat(body: ChatRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
@@ -330,7 +332,7 @@ def _chat_prompt(messages: Sequence[Message]) -> Prompt:
 
 def _generation_request(
     body: RequestBody,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt | tuple[int, ...]],
     alternatives: int | None,
     max_tokens: int | None,
     limits: RequestLimits,

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.plan import StrategyPlan
 from advisor.progress import Progress
+from advisor.servers.health import ServerHealth
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +121,7 @@ def make_app_of(
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
+    from ensemble.distributed.remote_member import RemoteMember
 
     metrics = Metrics()
     engine: RequestEngine
@@ -127,6 +130,9 @@ def make_app_of(
         method = chosen.method
         ensemble = load_chosen(chosen)
         (engine,) = _decoders([ensemble], limits, metrics, batch_size)
+        for member in ensemble.members:
+            if isinstance(member, RemoteMember):
+                metrics.watch(member.name, member.counts)
         if len(ensemble.members) == 1:
             max_model_len = ensemble.members[0].context
     else:
@@ -136,7 +142,9 @@ def make_app_of(
         engine = StrategyEngine(chosen, _models(chosen, limits, batch_size), limits, metrics, group)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
-    return make_app(engine, served, limits, metrics, key_digest, hosts), engine
+    servers = {each.name: each.checkpoint for each in chosen.members if isinstance(each.checkpoint, ServerAddress)}
+    health = ServerHealth(servers) if servers else None
+    return make_app(engine, served, limits, metrics, key_digest, hosts, health), engine
 
 
 def _decoders(

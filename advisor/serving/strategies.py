@@ -188,6 +188,7 @@ class StrategyEngine:
         answers = [
             asyncio.ensure_future(self._answerer.answer(prompt, request.settings, group, deadline))
             for prompt in request.prompts
+            if not isinstance(prompt, tuple)  # token ids, which are refused where the models have several tokenizers
         ]
         try:
             # All together, because the first event of a stream is the number of tokens of all prompts.

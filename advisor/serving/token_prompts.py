@@ -66,8 +66,7 @@ class TokenPrompts:
         Raises:
             RequestError: A parameter is not supported, a limit is reached, or the model failed.
         """
-        if self._server is None:
-            raise token_ids_refused(self._reason)
+        server = self._server_or_refuse()
         max_tokens = _read_parameters(body, self._limits)
         self._check_contexts(body.contexts, body.logprob_token_ids or ())
         # Many contexts with a token each are one step's work; long continuations are texts like others.
@@ -81,7 +80,7 @@ class TokenPrompts:
             )
         # As the model reads them: the places of a draft share all but their last tokens.
         tokens = distinct_tokens(body.contexts)
-        return await self._engine.work(self._steps(self._server, body, max_tokens), texts, tokens)
+        return await self._engine.work(self._steps(server, body, max_tokens), texts, tokens)
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         """The response to a body of ``/tokenize``, with the primary's tokenizer.
@@ -93,6 +92,20 @@ class TokenPrompts:
         self._engine.check_characters(len(body.prompt))
         ids = await self._engine.work(_token_ids(self._primary, body.prompt, body.add_special_tokens))
         return {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
+
+    def check(self, contexts: Sequence[Sequence[int]]) -> None:
+        """Check contexts that become texts of the decoder.
+
+        Raises:
+            RequestError: The server takes no token ids, or they are not those of a prompt.
+        """
+        self._server_or_refuse()
+        self._check_contexts(contexts, ())
+
+    def _server_or_refuse(self) -> LocalTokenServer:
+        if self._server is None:
+            raise token_ids_refused(self._reason)
+        return self._server
 
     def _check_contexts(self, contexts: Sequence[Sequence[int]], chosen: Sequence[int]) -> None:
         size, context, longest = self._primary.vocabulary.size, self._primary.context, max(map(len, contexts))

@@ -95,8 +95,8 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates.
 
     Args:
-        selection: The rules' outcome; a candidate behind a server is in the set.
-        remote: The names of all candidates behind a server.
+        selection: The rules' outcome; a candidate that gives whole texts only is in the set.
+        remote: The names of all candidates behind servers that give whole texts only.
     """
     best, *others = selection.selected
     if not others:
@@ -109,8 +109,8 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     return Advice(
         "single",
         f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
-        f"{_are(on_server)} behind a server, which gives texts and no probabilities of a whole vocabulary, so no "
-        f"ensemble with {them} can be decoded token by token.",
+        f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be decoded "
+        "token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can.",
     )
 
 
@@ -119,7 +119,7 @@ def behind_server(selection: Selection, remote: Collection[str], voters: Sequenc
 
     Args:
         selection: The rules' outcome.
-        remote: The names of all candidates behind a server.
+        remote: The names of all candidates behind servers that give whole texts only.
         voters: The models of votes, cascades and routers.
     """
     apart = [name for name in voters if name in remote]
@@ -132,7 +132,7 @@ def behind_server(selection: Selection, remote: Collection[str], voters: Sequenc
 
 
 def remote_in(selection: Selection, remote: Collection[str]) -> bool:
-    """Whether a candidate behind a server is in the set."""
+    """Whether a candidate that gives whole texts only is in the set."""
     return any(name in remote for name in selection.selected)
 
 

@@ -19,6 +19,8 @@ MAX_DRAFT_TOKENS = 24
 """Tokens of the longest draft."""
 MIN_PROBABILITY = 0.5
 """The smallest probability that the primary may give to a drafted token."""
+MIN_REMOTE_PROBABILITY = 0.15
+"""The same for members elsewhere: a token that is seldom accepted costs less than another request."""
 _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
 _RECENT = 0.97
@@ -106,7 +108,7 @@ class PacedDrafter(Drafter):
     """
 
     def __init__(
-        self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_PROBABILITY
+        self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_REMOTE_PROBABILITY
     ) -> None:
         super().__init__(tables, longest, min_probability)
         self._kept, self._lost = 4.0, 1.0

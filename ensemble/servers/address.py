@@ -21,6 +21,9 @@ OPTIONS = (
     *("price_in", "price_out"),
 )
 _OPENAI = "api.openai.com"
+# vLLM, SGLang and llama.cpp reach most of their throughput with 64 requests at a time, and let more wait. A provider
+# that allows fewer answers 429, which is sent again after a pause.
+_CONCURRENCY = 64
 # A host name, IPv4 or IPv6 address. Names in other scripts need their ASCII form (xn--...), as in DNS.
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 # A pool file or a run folder of other people must not send just any variable, such as AWS_SECRET_ACCESS_KEY.
@@ -50,7 +53,7 @@ class ServerAddress:
     key_env: str | None = None
     revision: str | None = None
     timeout: float = 300.0
-    concurrency: int = 8
+    concurrency: int = _CONCURRENCY
     requests_per_minute: float | None = None
 
     @property
@@ -161,10 +164,11 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def why_not_decodable(name: str) -> str:
-    """The message for a model behind a server that should decode token by token with others."""
+    """The message for a model behind a server that gives whole texts, and should decode token by token with others."""
     return (
-        f"{name} is behind a server, which gives texts and no probabilities of the whole vocabulary, so it cannot be "
-        "decoded token by token; use voting, mbr, router or rerank"
+        f"{name} is behind a server and has no tokenizer=, so it gives whole texts and cannot be decoded token by "
+        "token; add tokenizer=FOLDER_OR_ID to its line if vLLM, SGLang, llama.cpp or advisor serve runs it, or use "
+        "voting, mbr, router or rerank"
     )
 
 
@@ -212,7 +216,7 @@ def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[
         key_env=key_env,
         revision=revision,
         timeout=_number("timeout", options.pop("timeout", "300"), place),
-        concurrency=_concurrency(options.pop("concurrency", "8"), place),
+        concurrency=_concurrency(options.pop("concurrency", str(_CONCURRENCY)), place),
         requests_per_minute=None if per_minute is None else _number("requests_per_minute", per_minute, place),
     )
     return address, options

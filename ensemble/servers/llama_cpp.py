@@ -35,6 +35,7 @@ _GREEDY = {
 }
 # Contexts and chosen ids at a time. The server has no limits; it works through long lists.
 _CONTEXTS, _CHOSEN = 64, 128
+# The server has no limit, but the log-probabilities of a whole large vocabulary are longer than the client reads.
 _LARGEST_K = 10_000
 # Top log-probabilities in which chosen ids are looked up first.
 _USUAL_K = 500
@@ -91,6 +92,7 @@ class LlamaCppServer:
         tops = [tokens[0].top for tokens in self.write(contexts, 1, min(_USUAL_K, self._limits.k))]
         found = [{index: top[index] for index in ids if index in top} for top in tops]
         try:
+            # One by one, because a request can force only one token, in all of its contexts.
             for index in ids:
                 rows = [n for n, logprobs in enumerate(found) if index not in logprobs]
                 for n, value in zip(rows, self._logprobs([contexts[n] for n in rows], index), strict=True):

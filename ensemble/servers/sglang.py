@@ -101,6 +101,7 @@ class SglangServer:
         size = max(1, _VALUES // (max_tokens * (k + len(ids or ()))))
         for start in range(0, len(contexts), size):
             prompts = [list(context) for context in contexts[start : start + size]]
+            # The server refuses the whole request if one context has too few places for max_new_tokens.
             counts = [self._fitting(len(prompt), max_tokens) for prompt in prompts]
             body = {
                 **{"input_ids": prompts, "sampling_params": [{**_GREEDY, "max_new_tokens": n} for n in counts]},

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import httpcore2
@@ -37,9 +38,12 @@ class RestrictedClient(httpx2.Client):
 
     def __init__(self, address: ServerAddress, key: str | None) -> None:
         super().__init__(
+            verify=_tls_context(),
             timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
             # A redirect would send the prompts and the key to a host that the user did not name.
             follow_redirects=False,
+            # By default only 20 connections are kept, so that with more requests at a time most would open a new one.
+            limits=httpx2.Limits(max_keepalive_connections=address.concurrency),
             event_hooks={"request": [self._on_request], "response": [self._on_response]},
         )
         self._address, self._key = address, key
@@ -99,6 +103,12 @@ class RestrictedClient(httpx2.Client):
             start = max(now, self._next_start)
             self._next_start = start + 60 / self._address.requests_per_minute
         time.sleep(start - now)
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """The certificates of this machine; to read them takes longer than many requests."""
+    return httpx2.create_ssl_context()
 
 
 class _LimitedStream(httpx2.SyncByteStream):

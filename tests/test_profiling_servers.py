@@ -1,0 +1,136 @@
+"""Candidates behind servers are profiled together: all servers are busy, none gets more than it accepts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from servers import Answer, Raw, as_json, completion, models, raw_server
+
+from advisor.profile.engine import LocalEngine
+from advisor.response_cache import Response
+
+if TYPE_CHECKING:
+    from pools import Place
+
+    from advisor.profile.job import Job
+
+pytest_plugins = ["pools"]
+
+PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
+Body = dict[str, Any]
+
+
+@pytest.fixture
+def raw() -> Iterator[Raw]:
+    with raw_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+
+
+def is_test(path: str, body: Body) -> bool:
+    """Whether a request only sees whether the model answers."""
+    return path.endswith("/models") or body.get("prompt") == "Hello"
+
+
+def well(path: str, _: Body) -> Answer:
+    return models("m") if path.endswith("/models") else completion("7")
+
+
+def test_candidates_of_different_servers_are_asked_at_the_same_time(place: Place, raw: Raw) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def meet(path: str, body: Body) -> Answer:
+        if "What is 1 " in body.get("prompt", ""):
+            both.wait()
+        return well(path, body)
+
+    with raw_server() as other:
+        raw.answer = other.answer = meet
+        place.task()
+        place.pool(*(f"openai:{each.url}#m name=m{n} chat_template=never" for n, each in enumerate((raw, other))))
+        ran = place.advisor(*PROFILE)
+    assert ran.status == 0
+    assert "could not be answered" not in ran.err
+
+
+def test_candidates_of_one_server_are_asked_one_after_the_other(place: Place, raw: Raw) -> None:
+    raw.answer = well
+    place.task()
+    place.pool(*(f"openai:{raw.url}#{name} name={name} chat_template=never" for name in ("m", "other")))
+    assert place.advisor(*PROFILE).status == 0
+    asked = [body["model"] for path, _, body in raw.asked if not is_test(path, body)]
+    assert asked == ["m"] * 6 + ["other"] * 6
+
+
+def test_a_server_that_accepts_fewer_requests_gets_fewer_and_no_question_is_lost(place: Place, raw: Raw) -> None:
+    lock, running = threading.Lock(), [0]
+
+    def few(path: str, body: Body) -> Answer:
+        if is_test(path, body):
+            return well(path, body)
+        with lock:
+            running[0] += 1
+            many = running[0] > 2
+        # As long as others may come meanwhile.
+        threading.Event().wait(0.02)
+        with lock:
+            running[0] -= 1
+        return as_json({"error": "busy"}, 429) if many else well(path, body)
+
+    raw.answer = few
+    place.task([{"question": f"What is {n}?", "answer": "7"} for n in range(120)])
+    place.pool(f"openai:{raw.url}#m chat_template=never")
+    ran = place.advisor(*PROFILE)
+    assert ran.status == 0
+    assert "could not be answered" not in ran.err
+
+
+def test_what_has_arrived_is_stored_when_the_run_is_interrupted() -> None:
+    class FakeJob:
+        """What the engine uses of a job; the user interrupts while the first response is shown."""
+
+        name, server, task, inference = "m", "http://host/v1", None, None
+        questions = dict.fromkeys(range(4))
+
+        def __init__(self) -> None:
+            self.stored: list[int] = []
+            self.all_arrived = threading.Event()
+
+        def start(self) -> None:
+            pass
+
+        def answer(self, *_: object) -> Iterator[tuple[int, Response]]:
+            yield from ((n, Response("7", 1, "eos", 0.0)) for n in range(3))
+            self.all_arrived.set()
+            threading.Event().wait(60)
+
+        def add(self, number: int, _: Response) -> None:
+            self.stored.append(number)
+            if len(self.stored) == 1:
+                assert self.all_arrived.wait(20)
+                raise KeyboardInterrupt
+
+    job: Any = FakeJob()
+    jobs: list[Job] = [job]
+    with pytest.raises(KeyboardInterrupt):
+        list(LocalEngine().run(jobs))
+    assert job.stored == [0, 1, 2]
+
+
+def test_a_second_run_asks_only_what_was_not_answered(place: Place, raw: Raw) -> None:
+    raw.answer = well
+    place.task()
+    place.pool(f"openai:{raw.url}#m chat_template=never")
+    assert place.advisor(*PROFILE).status == 0
+    count = len(raw.questions)
+    assert place.advisor(*PROFILE).status == 0
+    assert len(raw.questions) == count == 6
+    assert Path(place.cache).exists()
