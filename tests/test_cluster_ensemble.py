@@ -207,7 +207,7 @@ def test_what_a_step_sends_does_not_grow_with_the_vocabulary(tmp_path: Path) -> 
 
 
 def test_methods_over_whole_vocabularies_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^method average: it cannot run on a cluster, .*; use unite, .* or safe$"):
+    with pytest.raises(InputError, match=r"^method average: it needs the logits of all .*; use unite, .* or safe$"):
         Ensemble.from_pretrained([tmp_path / "nothing"], method="average", engine="ray")
 
 

@@ -35,9 +35,9 @@ def test_a_draft_ends_before_eos_and_before_what_is_no_candidate() -> None:
 
 def test_a_refused_draft_makes_the_next_one_about_as_long_as_what_stood() -> None:
     drafting = drafter()
-    drafting.adapt(8, drafted=8, accepted=2)
+    drafting.adapt(8, drafted=8, accepted=2, ended=False)
     assert drafting.max_tokens == 3
-    drafting.adapt(8, drafted=3, accepted=0)
+    drafting.adapt(8, drafted=3, accepted=0, ended=False)
     assert drafting.max_tokens == 1
 
 
@@ -45,17 +45,17 @@ def test_drafts_grow_while_all_of_them_stand_up_to_the_longest() -> None:
     drafting = drafter()
     seen = [drafting.max_tokens]
     while drafting.max_tokens < MAX_DRAFT_TOKENS:
-        drafting.adapt(8, drafted=drafting.max_tokens, accepted=drafting.max_tokens)
+        drafting.adapt(8, drafted=drafting.max_tokens, accepted=drafting.max_tokens, ended=False)
         seen.append(drafting.max_tokens)
     assert seen == sorted(set(seen))
-    drafting.adapt(8, drafted=MAX_DRAFT_TOKENS, accepted=MAX_DRAFT_TOKENS)
+    drafting.adapt(8, drafted=MAX_DRAFT_TOKENS, accepted=MAX_DRAFT_TOKENS, ended=False)
     assert drafting.max_tokens == MAX_DRAFT_TOKENS
 
 
 def test_a_short_draft_that_stood_does_not_shorten_the_next() -> None:
     drafting = drafter()
     first = drafting.max_tokens
-    drafting.adapt(8, drafted=1, accepted=1)
+    drafting.adapt(8, drafted=1, accepted=1, ended=False)
     assert drafting.max_tokens == first
 
 

@@ -126,12 +126,12 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
     assert place.advisor("run", *given, prompt, "--max-new-tokens", "6").out == expected.out
     assert place.advisor("run", "run", prompt, "--strategy", "single", *consent).status == 0
     evaluated = place.advisor(
-        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,gac", "--json", "--quiet", *consent)
+        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,average", "--json", "--quiet", *consent)
     )
     assert evaluated.status == 0, evaluated.err
     found = {each["method"]: each for each in json.loads(evaluated.out)["methods"]}
     assert found["unite"]["accuracy"] is not None
-    assert "method gac" in found["gac"]["left_out"]
+    assert "method average" in found["average"]["left_out"]
     assert place.advisor("export", "run", "exported", "--strategy", "unite").status == 0
     assert "--allow-server" in place.advisor("run", "exported", prompt).line
     assert place.advisor("run", "exported", prompt, *consent).out == expected.out

@@ -95,7 +95,8 @@ class Decoder:
         :attr:`done`.
         """
         start = time.perf_counter()
-        if self._can_draft:
+        drafted = self._can_draft
+        if drafted:
             self._draft_and_check()
         else:
             if self._contexts.sequences:
@@ -107,8 +108,10 @@ class Decoder:
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
+        seconds = time.perf_counter() - start
+        self._drafter.pace(seconds, drafted=drafted)
         # The rows of a batch run together, so it is not known which row took how much of a step.
-        share = (time.perf_counter() - start) / len(self._contexts.sequences)
+        share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
             sequence.counts.seconds += share
         return self._finish()
@@ -155,7 +158,7 @@ class Decoder:
     def _can_draft(self) -> bool:
         """Whether to draft: greedy sequences whose passes are far from filling the device."""
         # Where the others wait for a gate, the primary writes ahead anyway.
-        if self._batch.draft == 0 or self._others_wait or len(self._members) == 1:
+        if not self._drafter.max_tokens or self._others_wait or len(self._members) == 1:
             return False
         unfinished = [*self._contexts.sequences, *itertools.islice(self._waiting, self._batch.size)]
         # Several rows fill a device already, and their drafts differ in length. But a request to another machine takes
@@ -167,7 +170,6 @@ class Decoder:
 
     def _draft_and_check(self) -> None:
         """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one."""
-        start = time.perf_counter()
         running = len(self._contexts.sequences)
         new = [self._waiting.popleft() for _ in range(self._room(running))]
         sequences = [*self._contexts.sequences, *new]
@@ -189,10 +191,8 @@ class Decoder:
         for sequence, draft, most in zip(sequences, drafts, wanted, strict=True):
             accepted = self._accept(sequence, draft, sampled[row : row + len(draft) + 1], row)
             row += len(draft) + 1
-            # The end of a text says nothing about how often the others agree.
-            if most and not sequence.finish_reason:
-                self._drafter.adapt(most, len(draft), accepted)
-        self._drafter.pace(time.perf_counter() - start)
+            if most:
+                self._drafter.adapt(most, len(draft), accepted, ended=bool(sequence.finish_reason))
 
     def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
         """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.

@@ -39,8 +39,8 @@ class Method:
         level: What it combines.
         summary: What it does, with its source, in one line.
         when: When to use it, in one line.
-        distributed: Whether members can run on other nodes of a cluster. It is True if the method reads only the top
-            candidates of each member and the logits of selected ids.
+        distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
+            reads only the top candidates of each member and the logits of selected ids.
     """
 
     level: Level
@@ -76,7 +76,7 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
 
 
 def check_distributed(name: str) -> None:
-    """Check that a method can combine members on other nodes of a cluster.
+    """Check that a method can combine members in other processes: on a cluster, or behind servers.
 
     Raises:
         InputError: It cannot.
@@ -84,8 +84,8 @@ def check_distributed(name: str) -> None:
     if not get_method(name).distributed:
         names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
-            f"method {name}: it cannot run on a cluster, because it needs all logits and a cluster sends only the top "
-            f"candidates; use {', '.join(names[:-1])} or {names[-1]}"
+            f"method {name}: it needs the logits of all tokens, and members on a cluster or behind servers send only "
+            f"the likeliest; use {', '.join(names[:-1])} or {names[-1]}"
         )
 
 

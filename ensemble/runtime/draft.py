@@ -25,7 +25,12 @@ _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
 _RECENT = 0.97
 """How much a step counts against the next one in what drafts have taken so far."""
+_ACCEPTED = 0.95
+"""The same for accepted and lost tokens, which depend on the text."""
 _DITHER = (0, 1, 0, -1)
+_RETRY = 32
+"""Of so many steps one has a draft in any case, because members may begin to agree."""
+_RETRY_TOKENS = 4
 _REQUEST_TOKENS = 4
 """Tokens that take about as long as a request, before anything is measured."""
 _TRUST = 2.0
@@ -82,7 +87,7 @@ class Drafter:
         entry_of = self._tables.entry_of
         return token < len(entry_of) and int(entry_of[token]) > EOS
 
-    def adapt(self, wanted: int, drafted: int, accepted: int) -> None:  # noqa: ARG002  # see PacedDrafter
+    def adapt(self, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:  # noqa: ARG002  # as PacedDrafter
         """Set the length of the next draft: shorter after a rejected token, longer after a draft accepted as a whole.
 
         So members that want different things lose little by drafting.
@@ -91,11 +96,14 @@ class Drafter:
             wanted: Tokens that the draft might have had.
             drafted: Tokens that it had.
             accepted: Tokens that were emitted.
+            ended: Whether the text ended there, which says nothing about how often the others agree.
         """
-        self.max_tokens = accepted + 1 if accepted < drafted else min(self._longest, max(self.max_tokens, 2 * drafted))
+        if drafted and not ended:
+            long = min(self._longest, max(self.max_tokens, 2 * drafted))
+            self.max_tokens = accepted + 1 if accepted < drafted else long
 
-    def pace(self, seconds: float) -> None:
-        """Note how long a step with a draft took; a device gives each place of a draft at about the same cost."""
+    def pace(self, seconds: float, *, drafted: bool) -> None:
+        """Note how long a step took, with a draft or without; a device gives each place at about the same cost."""
 
 
 class PacedDrafter(Drafter):
@@ -104,7 +112,7 @@ class PacedDrafter(Drafter):
     A step takes a time ``A`` for its requests, however long the draft is, and ``B`` for each of its tokens. If each
     token is accepted with probability ``p``, a draft of ``n`` emits ``1 + p + ... + p^n`` tokens. The length with the
     most tokens per second follows from the measured ``A``, ``B`` and ``p``: long drafts where requests travel far or
-    the members agree, short ones where neither is the case.
+    the members agree, short ones where neither is the case, and none where a step without a draft is faster.
     """
 
     def __init__(
@@ -112,26 +120,40 @@ class PacedDrafter(Drafter):
     ) -> None:
         super().__init__(tables, longest, min_probability)
         self._kept, self._lost = 4.0, 1.0
+        self._plain: float | None = None
         # Sums over the steps so far, of which old ones count less: 1, n, n^2, seconds, n * seconds.
         self._sums = [0.0] * 5
         self._steps = 0
 
-    def adapt(self, wanted: int, drafted: int, accepted: int) -> None:
+    def adapt(self, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:  # noqa: ARG002  # as Drafter
         """Count accepted and lost tokens; see :meth:`Drafter.adapt`."""
         # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
-        lost = accepted < max(wanted, drafted)
-        self._kept, self._lost = _RECENT * self._kept + accepted, _RECENT * self._lost + lost
+        lost = accepted < wanted and not ended
+        self._kept, self._lost = _ACCEPTED * self._kept + accepted, _ACCEPTED * self._lost + lost
 
-    def pace(self, seconds: float) -> None:
-        """Note how long a step took, and set the length of the next draft."""
+    def pace(self, seconds: float, *, drafted: bool) -> None:
+        """Note how long a step took, and set the length of the next draft; 0 for a step without one."""
         n = self.max_tokens
-        new = (1, n, n * n, seconds, n * seconds)
-        self._sums = [_RECENT * old + each for old, each in zip(self._sums, new, strict=True)]
         self._steps += 1
+        if drafted:
+            new = (1, n, n * n, seconds, n * seconds)
+            self._sums = [_RECENT * old + each for old, each in zip(self._sums, new, strict=True)]
+        else:
+            self._plain = seconds if self._plain is None else _RECENT * self._plain + (1 - _RECENT) * seconds
+        if not self._sums[0]:
+            return
         fixed, each = self._cost()
         p = self._kept / (self._kept + self._lost)
-        lengths = range(1, self._longest + 1)
-        best = max(lengths, key=lambda n: (1 - p ** (n + 1)) / (1 - p) / (fixed + each * (n + 1)))
+
+        def speed(n: int) -> float:
+            return (1 - p ** (n + 1)) / (1 - p) / (fixed + each * (n + 1))
+
+        best = max(range(1, self._longest + 1), key=speed)
+        # Without a draft all members are asked at the same time, and with one the primary first.
+        plain = each + fixed / 2 if self._plain is None else self._plain
+        if 1 / plain > speed(best):
+            self.max_tokens = 0 if self._steps % _RETRY else min(_RETRY_TOKENS, self._longest)
+            return
         # Lengths beside the best one show how the time depends on the length.
         self.max_tokens = min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _THREADS = 8
 """Requests to one server at a time: the parts of a large batch, and the rows of several runners."""
+_VALUES = 40_000
+"""Log-probabilities of one answer: each has about 40 bytes, and the client reads up to 4 MiB."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _CHECK_S = 60.0
 """Seconds after which the fingerprint is checked in any case: behind a proxy, a restart opens no new connection."""
@@ -87,7 +89,7 @@ class TokenClient:
             k: Top log-probabilities of each token.
             second: Whether the contexts were sent before, for the counts.
         """
-        size = self.limits.contexts
+        size = max(1, min(self.limits.contexts, _VALUES // (max_tokens * k)))
         parts = [contexts[n : n + size] for n in range(0, len(contexts), size)]
         wait = self._send([partial(self._server.write, part, max_tokens, k) for part in parts], second)
         return lambda: [tokens for answer in wait() for tokens in answer]
@@ -115,7 +117,11 @@ class TokenClient:
 
     def tokenize(self, text: str) -> list[int] | None:
         """See :meth:`TokenServer.tokenize`."""
-        return self._call(lambda: self._server.tokenize(text), second=False)
+        try:
+            return self._server.tokenize(text)
+        except ServerError:
+            # Not sent again: without this answer the tokenizer is only not checked.
+            return None
 
     def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
         futures = [self._threads.submit(self._call, call, second) for call in calls]
@@ -132,6 +138,9 @@ class TokenClient:
             start = time.perf_counter()
             try:
                 answer = call()
+                if failed or self._server.connections > self._connections or time.monotonic() > self._next_check:
+                    # A server that was restarted may have another model; its values would be mixed with the old ones.
+                    self._check_model()
             except ServerError as error:
                 if error.failure != "temporary" or time.monotonic() + pause > end:
                     raise MemberError(f"{self.name}: {error}") from error
@@ -139,9 +148,6 @@ class TokenClient:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
-            if failed or self._server.connections > self._connections or time.monotonic() > self._next_check:
-                # A server that was restarted may have another model, and its values would be mixed with the old ones.
-                self.check()
             with self._lock:
                 self.counts.requests += 1
                 self.counts.second += second
@@ -149,21 +155,14 @@ class TokenClient:
                 self.counts.seconds += time.perf_counter() - start
             return answer
 
-    def check(self) -> None:
-        """Check that the server answers, and still has the model that it had.
-
-        Raises:
-            MemberError: It does not.
-        """
-        try:
-            same = same_model(self._fingerprint, self._probe())
-        except ServerError as error:
-            raise MemberError(f"{self.name}: {error}") from error
-        if not same:
+    def _check_model(self) -> None:
+        connections = self._server.connections
+        if not same_model(self._fingerprint, self._probe()):
             raise MemberError(
                 f"{self.name}: the server has another model or numeric type than at the start; start the run again"
             )
-        self._connections, self._next_check = self._server.connections, time.monotonic() + _CHECK_S
+        self._connections = max(connections, self._server.connections)
+        self._next_check = time.monotonic() + _CHECK_S
 
     def _probe(self) -> list[Logprobs]:
         k = min(_PROBE_K, self.limits.k)

@@ -1,0 +1,205 @@
+"""Requests to a token server: split, joined, counted, sent again; and another model behind the same address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from ensemble.errors import MemberError
+from ensemble.runtime.draft import PacedDrafter
+from ensemble.servers import token_client
+from ensemble.servers.client import ServerError
+from ensemble.servers.token_client import TokenClient, is_half, same_model
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+
+def logprob(context: Ids, index: int) -> float:
+    """Something that depends on the whole context."""
+    return -((sum(context) * 7919 + index * 104729) % 997) / 97 - 0.0123
+
+
+@dataclass
+class Server:
+    """A server that keeps what it was sent, and fails as often as it is told to."""
+
+    limits: ServerLimits = field(default_factory=lambda: ServerLimits(k=20, contexts=4, chosen=3))
+    connections: int = 1
+    failures: list[ServerError] = field(default_factory=list)
+    sent: list[tuple[list[Ids], object]] = field(default_factory=list)
+    value: Callable[[Ids, int], float] = logprob
+
+    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
+        self._note(contexts, (max_tokens, k))
+        return [
+            [NextToken(0, {n: self.value(context, n) for n in range(k)}) for _ in range(max_tokens)]
+            for context in contexts
+        ]
+
+    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
+        self._note(contexts, list(ids))
+        return [{index: self.value(context, index) for index in ids} for context in contexts]
+
+    def tokenize(self, text: str) -> list[int] | None:
+        raise ServerError(f"no path for {text}", "temporary", 500)
+
+    def close(self) -> None:
+        pass
+
+    def _note(self, contexts: Sequence[Ids], what: object) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        self.sent.append((list(contexts), what))
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_client, "_FIRST_PAUSE_S", 0.001)
+
+
+def busy() -> ServerError:
+    return ServerError("http://a accepts no more requests now (429)", "temporary", 429)
+
+
+def test_many_contexts_go_in_parts_and_come_back_in_their_order() -> None:
+    server = Server()
+    contexts = [[n] for n in range(10)]
+    answers = TokenClient("m", server, 1).write(contexts, 2, 3)()
+    assert [tokens[0].top for tokens in answers] == [{n: logprob(each, n) for n in range(3)} for each in contexts]
+    assert sorted(len(sent) for sent, _ in server.sent[1:]) == [2, 4, 4]
+
+
+def test_an_answer_with_many_values_is_asked_for_in_parts() -> None:
+    server = Server(ServerLimits(k=20_000, contexts=100, chosen=1))
+    TokenClient("m", server, 1).write([[1], [2], [3]], 1, 20_000)()
+    assert sorted(len(sent) for sent, _ in server.sent[1:]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[[5], [6], [7, 8]], [[1, 2, 3, 4, 5], [1]], [[9], [], [9]], [[1, 2], [2, 3], [3, 4]]],
+    ids=str,
+)
+def test_chosen_ids_of_each_context_come_back_however_they_are_split(ids: list[list[int]]) -> None:
+    server = Server()
+    contexts = [[n] for n in range(len(ids))]
+    answers = TokenClient("m", server, 1).chosen(contexts, ids)()
+    for context, wanted, answer in zip(contexts, ids, answers, strict=True):
+        assert {index: answer[index] for index in wanted} == {index: logprob(context, index) for index in wanted}
+    assert all(len(what) <= 3 for _, what in server.sent[1:] if isinstance(what, list))
+
+
+def test_a_busy_server_gets_the_same_request_again() -> None:
+    server = Server()
+    client = TokenClient("m", server, 5)
+    server.failures = [busy(), busy()]
+    assert client.write([[1, 2]], 1, 3)()[0][0].top[2] == logprob([1, 2], 2)
+    assert (client.counts.requests, client.counts.failed) == (1, 2)
+
+
+def test_a_refused_request_is_not_sent_again() -> None:
+    server = Server()
+    client = TokenClient("m", server, 60)
+    server.failures = [ServerError("http://a refuses the request (400)", "refused", 400)]
+    with pytest.raises(MemberError, match=r"^m: http://a refuses the request \(400\)$"):
+        client.write([[1, 2]], 1, 3)()
+    assert client.counts.requests == 0
+
+
+def test_a_server_that_stays_away_ends_the_request_when_the_patience_is_over() -> None:
+    server = Server()
+    client = TokenClient("m", server, 0.01)
+    server.failures = [ServerError("no server answers at http://a", "temporary") for _ in range(1000)]
+    with pytest.raises(MemberError, match=r"^m: no server answers at http://a$"):
+        client.write([[1, 2]], 1, 3)()
+
+
+@pytest.mark.parametrize("fault", ["failure", "connection"])
+def test_another_model_is_noticed_after_a_fault(fault: str) -> None:
+    server = Server()
+    client = TokenClient("m", server, 5)
+    server.value = lambda context, index: logprob(context, index) - 0.5 * index
+    if fault == "failure":
+        server.failures = [busy()]
+    else:
+        server.connections += 1
+    with pytest.raises(MemberError, match=r"^m: the server has another model or numeric type than at the start; "):
+        client.write([[1, 2]], 1, 3)()
+
+
+def test_a_second_request_is_counted_apart() -> None:
+    client = TokenClient("m", Server(), 1)
+    client.write([[1]], 1, 3)()
+    client.chosen([[1]], [[2]])()
+    assert (client.counts.requests, client.counts.second) == (2, 1)
+
+
+def test_a_server_that_cannot_tokenize_does_not_hold_the_start() -> None:
+    assert TokenClient("m", Server(), 60).tokenize("text") is None
+
+
+TOPS = [{n: logprob([m], n) for n in range(5)} for m in range(3)]
+
+
+def moved(by: float) -> list[dict[int, float]]:
+    return [{index: value + by for index, value in top.items()} for top in TOPS]
+
+
+def halved() -> list[dict[int, float]]:
+    """The same logits as bfloat16 writes them between 4 and 8, and the constant of a softmax."""
+    return [{index: round(value * 32) / 32 - 0.777 for index, value in top.items()} for top in TOPS]
+
+
+def test_rounding_is_the_same_model_and_other_values_are_not() -> None:
+    assert same_model(TOPS, moved(1e-4))
+    assert not same_model(TOPS, moved(0.1))
+
+
+def test_half_precision_is_told_from_single_and_allows_more_rounding() -> None:
+    assert (is_half(TOPS), is_half(halved())) == (False, True)
+    assert not same_model(TOPS, halved())
+    other = [{index: value + 1 / 32 for index, value in top.items()} for top in halved()]
+    assert same_model(halved(), other)
+
+
+def paced(seconds: Callable[[int], float], accepts: Callable[[int], int], steps: int = 200) -> int:
+    """The length of drafts after some steps, each of which takes some seconds and accepts some tokens."""
+    from test_drafting import drafter
+
+    drafting = PacedDrafter(drafter()._tables)
+    lengths = []
+    for _ in range(steps):
+        n = drafting.max_tokens
+        if n:
+            drafting.adapt(n, n, accepts(n), ended=False)
+        drafting.pace(seconds(n), drafted=n > 0)
+        lengths.append(n)
+    return sorted(lengths[-20:])[10]
+
+
+def test_drafts_are_longer_where_a_request_takes_longer() -> None:
+    near = paced(lambda n: 0.005 + 0.004 * n, lambda n: min(n, 4))
+    far = paced(lambda n: 0.200 + 0.004 * n, lambda n: min(n, 4))
+    assert near < far
+
+
+def test_drafts_are_longer_where_more_is_accepted() -> None:
+    seldom = paced(lambda n: 0.01 + 0.003 * n, lambda n: min(n, 1))
+    often = paced(lambda n: 0.01 + 0.003 * n, lambda n: min(n, 20))
+    assert seldom < often
+
+
+def test_nothing_is_drafted_where_nothing_is_accepted() -> None:
+    assert paced(lambda n: 0.001 + 0.01 * n, lambda _: 0) == 0
+
+
+def test_drafts_begin_again_where_the_members_begin_to_agree() -> None:
+    steps: list[int] = []
+
+    def seconds(n: int) -> float:
+        steps.append(n)
+        return 0.01 + 0.001 * n
+
+    assert paced(seconds, lambda n: n if len(steps) > 100 else 0, steps=600) > 4
+    assert 0 in steps
