@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 _CHUNK = 2**16
 
@@ -25,14 +26,15 @@ def delayed(port: int, seconds: float) -> Iterator[int]:
         seconds: The delay of each direction, so that a request and its answer take twice as much longer.
     """
     loop = asyncio.new_event_loop()
+    connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        task = asyncio.current_task()
+        writers = connections[cast("asyncio.Task[None]", task)] = [writer]
+        with suppress(OSError):
             back, forth = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(pump(reader, forth), pump(back, writer))
+            writers.append(forth)
+            await asyncio.gather(pump(reader, forth), pump(back, writer))
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -40,18 +42,22 @@ def delayed(port: int, seconds: float) -> Iterator[int]:
                 loop.call_later(seconds, writer.write, data)
         loop.call_later(seconds, writer.close)
 
+    async def end() -> None:
+        server.close()
+        for writer in itertools.chain(*connections.values()):
+            writer.transport.abort()
+        # What reads from them ends by itself.
+        await asyncio.gather(*connections, return_exceptions=True)
+
     server = loop.run_until_complete(asyncio.start_server(connect, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 

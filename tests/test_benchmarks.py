@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 import torch
+from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
 from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, serving, start, steps
-from benchmarks._measure import Timer, ratio
+from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
+from benchmarks._proxies import delayed, recorded
 from ensemble.methods import list_methods
 
 
@@ -166,3 +171,35 @@ def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.
     assert set(serving.KEYS) <= set(printed)
     if printed["serving_speedup"] is not None:
         assert (printed["lost"], printed["same_texts"], printed["refused_over_limit"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "held"),
+    [(3.0, "at most 3.0", True), (3.1, "at most 3.0", False), (0.9, "at least 0.9", True), (1, "0", False)],
+)
+def test_a_figure_is_held_within_its_limit(value: float, limit: str, held: bool):
+    assert Figure("some", value, limit=limit).held is held
+
+
+def test_a_figure_that_was_not_measured_is_not_held():
+    assert not Figure("some", None, limit="0").held
+
+
+def test_a_delayed_server_sends_the_same_bytes():
+    with raw_server() as server, delayed(urlsplit(server.url).port or 0, 0.001) as port:
+        server.answer = lambda _path, body: as_json(body)
+        sent = {"prompt": [*range(100_000)]}
+        for _ in range(2):
+            with urlopen(f"http://127.0.0.1:{port}/v1", json.dumps(sent).encode()) as answer:
+                assert json.load(answer) == sent
+
+
+def test_the_recorder_keeps_each_request_once_with_its_answer():
+    exchanges: list[dict[str, object]] = []
+    with raw_server() as server, recorded(urlsplit(server.url).port or 0, exchanges) as port:
+        server.answer = lambda _path, body: as_json({"echo": body["n"]}, 400)
+        for n in (1, 2, 1):
+            with pytest.raises(HTTPError, match="400"):
+                urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
+    same = {"method": "POST", "path": "/v1/completions", "status": 400}
+    assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
