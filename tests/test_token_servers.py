@@ -1,4 +1,4 @@
-"""Adapters of servers that give log-probabilities by token id.
+"""Adapters of servers that give log-probabilities by token id; vLLM's recorded answers are in another file.
 
 llama.cpp's answers are recorded from a real server, see ``data/llama_cpp_exchanges.json``. SGLang's are not: they are
 written as the source of version 0.5.23 forms them.
@@ -20,12 +20,15 @@ import torch
 from servers import Answer, Raw, as_json, models, raw_server
 from transformers import AutoModelForCausalLM
 
+from ensemble.errors import InputError
 from ensemble.servers import llama_cpp, sglang
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.llama_cpp import LlamaCppServer
+from ensemble.servers.probe import connect
 from ensemble.servers.sglang import SglangServer
 from ensemble.servers.token_server import ServerLimits
+from ensemble.servers.vllm import VllmServer
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = json.loads((ROOT / "tests/data/llama_cpp_exchanges.json").read_text(encoding="utf-8"))
@@ -450,3 +453,78 @@ def test_sglang_null_is_minus_infinity_for_a_chosen_id() -> None:
         raw.answer = lambda _path, _body: as_json([{"meta_info": meta}])
         (values,) = SglangServer(client, ServerLimits(64, 256, 128)).chosen([[1, 2]], [6])
     assert values == {6: -math.inf}
+
+
+def vllm_answer() -> dict[str, Any]:
+    """As vLLM 0.32 answers one context of two ids."""
+    top = {"token_id:5": -0.1, "token_id:6": -2.5}
+    logprobs = {"text_offset": [0], "token_logprobs": [-0.1], "tokens": ["token_id:5"], "top_logprobs": [top]}
+    choice = {"index": 0, "text": " a", "logprobs": logprobs, "finish_reason": "length"}
+    return {"choices": [choice], "usage": {"prompt_tokens": 2, "total_tokens": 3, "completion_tokens": 1}}
+
+
+_LOGPROBS = ["choices", 0, "logprobs"]
+
+
+@hostile(
+    (["choices"], {}),
+    (["choices"], []),
+    (["choices", 0], None),
+    (["choices", 0, "index"], 1),
+    (["choices", 0, "index"], "0"),
+    (["usage"], None),
+    (["usage", "prompt_tokens"], 3),
+    (_LOGPROBS, None),
+    ([*_LOGPROBS, "tokens"], []),
+    ([*_LOGPROBS, "tokens"], ["token_id:5", "token_id:5"]),
+    ([*_LOGPROBS, "tokens", 0], " a"),
+    ([*_LOGPROBS, "tokens", 0], "token_id:-5"),
+    ([*_LOGPROBS, "tokens", 0], "token_id:" + "9" * 30),
+    ([*_LOGPROBS, "tokens", 0], "token_id:6"),
+    ([*_LOGPROBS, "tokens", 0], 5),
+    ([*_LOGPROBS, "token_logprobs"], []),
+    ([*_LOGPROBS, "token_logprobs", 0], None),
+    ([*_LOGPROBS, "top_logprobs", 0], []),
+    ([*_LOGPROBS, "top_logprobs", 0], {"token_id:5": -0.1}),
+    ([*_LOGPROBS, "top_logprobs", 0, "token_id:6"], "-1"),
+    ([*_LOGPROBS, "top_logprobs", 0, "token_id:6"], True),
+    ([*_LOGPROBS, "top_logprobs", 0, "token_id:6"], math.nan),
+    ([*_LOGPROBS, "top_logprobs", 0, "token_id:6"], math.inf),
+)
+def test_vllm_hostile_answers_are_one_line(place: list[Any], value: Any) -> None:
+    with connected() as (raw, client):
+        raw.answer = lambda _path, _body: as_json(changed(vllm_answer(), place, value))
+        server = VllmServer(client, ServerLimits(20, 64, 128))
+        with pytest.raises(ServerError) as error:
+            server.write([[1, 2]], 1, 2)
+    assert error.value.failure == "invalid"
+    assert f"{raw.url}/completions: the answer" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_vllm_writes_minus_infinity_as_a_number() -> None:
+    with connected() as (raw, client):
+        place = [*_LOGPROBS, "top_logprobs", 0, "token_id:6"]
+        raw.answer = lambda _path, _body: as_json(changed(vllm_answer(), place, -9999.0))
+        ((token,),) = VllmServer(client, ServerLimits(20, 64, 128)).write([[1, 2]], 1, 2)
+    assert token.top == {5: -0.1, 6: -math.inf}
+
+
+def test_values_that_are_no_log_probabilities_say_which_option_gives_them() -> None:
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if path.endswith("/models"):
+            return as_json({"data": [{"id": "m", "max_model_len": 64}]})
+        contexts, count, k = body["prompt"], body["max_tokens"], body.get("logprobs", 1)
+        top = {f"token_id:{n}": 9.5 - n for n in range(k)}
+        logprobs = {
+            "tokens": ["token_id:0"] * count,
+            "token_logprobs": [9.5] * count,
+            "top_logprobs": [top] * count,
+        }
+        choices = [{"index": n, "text": "", "logprobs": logprobs} for n in range(len(contexts))]
+        return as_json({"choices": choices, "usage": {"prompt_tokens": sum(map(len, contexts))}})
+
+    with raw_server() as raw:
+        raw.answer = answer
+        with pytest.raises(InputError, match=r"^name: its server does not give .* --logprobs-mode raw_logprobs$"):
+            connect(ServerAddress(raw.url, "m"), "name")

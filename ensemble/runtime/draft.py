@@ -111,8 +111,8 @@ class PacedDrafter(Drafter):
     """Sets the length of drafts by the time that requests take, for members in other processes.
 
     A step takes a time ``A`` for its requests, however long the drafts are, and ``B`` for each of their places. At each
-    place the text ends with a probability ``e``, or the drafted token is accepted with a probability ``a``, or the draft
-    is lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n``
+    place the text ends with a probability ``e``, or the token is accepted with a probability ``a``, or the draft is
+    lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n``
     tokens. The length with the most tokens per second follows from the measured values: long drafts where requests
     travel far or the members agree, and none where a step without a draft is faster.
     """

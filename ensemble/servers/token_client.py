@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -17,8 +17,6 @@ from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 T = TypeVar("T")
 
-_THREADS = 8
-"""Requests to one server at a time: the parts of a large batch, and the rows of several runners."""
 _VALUES = 40_000
 """Log-probabilities of one answer: each has about 40 bytes, and the client reads up to 4 MiB."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
@@ -72,9 +70,8 @@ class TokenClient:
         self._server = server
         self._patience = patience
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"server {name}")
-        # With this object go its connections and threads; an ensemble has no end that its user must call.
-        weakref.finalize(self, _close, server, self._threads)
+        # With this object go its connections; an ensemble has no end that its user must call.
+        weakref.finalize(self, server.close)
         self._fingerprint = self._probe()
         self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
 
@@ -124,8 +121,21 @@ class TokenClient:
             return None
 
     def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
-        futures = [self._threads.submit(self._call, call, second) for call in calls]
+        futures = [self._start(call, second) for call in calls]
         return lambda: [future.result() for future in futures]
+
+    def _start(self, call: Callable[[], T], second: bool) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(self._call(call, second))
+            except BaseException as error:  # noqa: BLE001  # raised again where the answer is awaited
+                future.set_exception(error)
+
+        # A daemon thread, not an executor's: Python would wait for those at its exit, and a request can take minutes.
+        threading.Thread(target=run, name=f"request to {self.name}", daemon=True).start()
+        return future
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
         """The answer to a request, which is sent again while the server does not answer.
@@ -167,11 +177,6 @@ class TokenClient:
     def _probe(self) -> list[Logprobs]:
         k = min(_PROBE_K, self.limits.k)
         return [tokens[0].top for tokens in self._server.write(_PROBES, 1, k)]
-
-
-def _close(server: TokenServer, threads: ThreadPoolExecutor) -> None:
-    threads.shutdown(wait=False)
-    server.close()
 
 
 def same_model(first: Sequence[Logprobs], second: Sequence[Logprobs]) -> bool:

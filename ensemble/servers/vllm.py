@@ -10,7 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble.servers.adapter import CAPS, FIRST, SECOND, accepts, context_length, gives_chosen
+from ensemble.servers.adapter import (
+    CAPS,
+    FIRST,
+    SECOND,
+    InvalidAnswerError,
+    accepts,
+    context_length,
+    gives_chosen,
+    next_token,
+    read_id,
+    read_list,
+)
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
@@ -62,7 +73,7 @@ class VllmServer:
             return self._appended(contexts, ids)
         choices = self._choices(contexts, max_tokens=1, logprobs=1, logprob_token_ids=list(ids))
         # The server adds the token that it would write, which may be none of these ids.
-        tops = [self._tokens(choice, 1, len(set(ids)))[0].top for choice in choices]
+        tops = [self._tokens(choice, 1, 0)[0].top for choice in choices]
         if any(index not in top for top in tops for index in ids):
             raise self._client.invalid_answer(_PATH, "lacks log-probabilities of logprob_token_ids")
         return [{index: top[index] for index in ids} for top in tops]
@@ -75,10 +86,10 @@ class VllmServer:
             if error.status in (404, 405):
                 return None
             raise
-        ids = answer.get("tokens")
-        if not isinstance(ids, list) or not all(isinstance(index, int) for index in ids):
-            raise self._client.invalid_answer("/tokenize", "has no list of tokens")
-        return ids
+        try:
+            return [read_id(index) for index in read_list(answer, "tokens")]
+        except InvalidAnswerError as error:
+            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
 
     def close(self) -> None:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -100,7 +111,10 @@ class VllmServer:
         entry = last.get(str(index)) if isinstance(last, dict) else None
         if not isinstance(entry, dict):
             raise self._client.invalid_answer(_PATH, "has no prompt_logprobs of every token")
-        return self._value(entry.get("logprob"))
+        try:
+            return self._value(entry.get("logprob"))
+        except InvalidAnswerError as error:
+            raise self._client.invalid_answer(_PATH, str(error)) from None
 
     def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[Mapping[str, Any]]:
         answer = self._client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
@@ -118,26 +132,42 @@ class VllmServer:
         return [by_index[n] for n in range(len(contexts))]
 
     def _tokens(self, choice: Mapping[str, Any], max_tokens: int, k: int) -> list[NextToken]:
-        logprobs = choice.get("logprobs")
-        names, tops = (logprobs.get("tokens"), logprobs.get("top_logprobs")) if isinstance(logprobs, dict) else (0, 0)
-        if not isinstance(names, list) or not isinstance(tops, list) or not 1 <= len(names) == len(tops) <= max_tokens:
-            raise self._client.invalid_answer(_PATH, "has no log-probabilities of each token")
-        return [NextToken(self._index(name), self._top(top, k)) for name, top in zip(names, tops, strict=True)]
+        """What a choice tells of each token.
 
-    def _top(self, top: object, k: int) -> Logprobs:
-        if not isinstance(top, dict) or len(top) < k:
-            raise self._client.invalid_answer(_PATH, f"has fewer than {k} log-probabilities of a token")
+        Args:
+            choice: The choice.
+            max_tokens: The largest number of tokens.
+            k: Log-probabilities that each token must have; 0 if they are those of chosen ids.
+        """
+        logprobs = choice.get("logprobs")
+        try:
+            names, values, tops = (read_list(logprobs, name) for name in ("tokens", "token_logprobs", "top_logprobs"))
+            if not 1 <= len(names) == len(values) == len(tops) <= max_tokens:
+                raise InvalidAnswerError("has no log-probabilities of each token")
+            places = [
+                (self._index(name), self._value(value), self._top(top))
+                for name, value, top in zip(names, values, tops, strict=True)
+            ]
+            # Chosen ids need not have the likeliest one among them.
+            return [next_token(*place, k) if k else NextToken(place[0], place[2]) for place in places]
+        except InvalidAnswerError as error:
+            raise self._client.invalid_answer(_PATH, str(error)) from None
+
+    def _top(self, top: object) -> Logprobs:
+        if not isinstance(top, dict):
+            raise InvalidAnswerError("has no log-probabilities of each token")
         return {self._index(name): self._value(value) for name, value in top.items()}
 
     def _index(self, name: object) -> int:
         digits = name[len(_PREFIX) :] if isinstance(name, str) and name.startswith(_PREFIX) else ""
         if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
-            raise self._client.invalid_answer(_PATH, "names tokens by their text, and not by their id")
+            raise InvalidAnswerError("names tokens by their text, and not by their id")
         return int(digits)
 
     def _value(self, value: object) -> float:
+        # Logits may be above 0: the probe of all servers says which option gives log-probabilities.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
-            raise self._client.invalid_answer(_PATH, "has a log-probability that is not a number")
+            raise InvalidAnswerError("has a log-probability that is not a number")
         return -math.inf if value <= _IMPOSSIBLE else float(value)
 
 
