@@ -108,7 +108,7 @@ def recorded(port: int, exchanges: list[dict[str, Any]]) -> Iterator[int]:
 
 
 def _read(content: bytes) -> Any:
-    """JSON, or the text of what is none."""
+    """The value of JSON, or the text where it is not JSON."""
     try:
         return json.loads(content)
     except ValueError:

@@ -40,6 +40,11 @@ class Requests:
         """Those for chosen ids, or for more candidates, where the top candidates were not enough."""
         return self._now()[1] - self._second
 
+    @property
+    def failed(self) -> int:
+        """Those that failed and were sent again, since the members were loaded."""
+        return sum(each.failed for each in self._counts)
+
     def _now(self) -> tuple[int, int]:
         return sum(each.requests for each in self._counts), sum(each.second for each in self._counts)
 
@@ -82,7 +87,7 @@ def remote(servers: Sequence[VllmProcess], ports: Sequence[int] = (), here: Sequ
 
     Args:
         servers: Their servers.
-        ports: Those of proxies; the servers' own if there are none.
+        ports: Those of proxies; without them, those of the servers.
         here: Models that this process loads, behind the others.
     """
     lines = [server.line(port) for server, port in zip(servers, ports or [one.port for one in servers], strict=True)]

@@ -217,7 +217,10 @@ def kill(servers: Sequence[VllmProcess], size: Size, _timer: Timer) -> list[Figu
     if not waited:
         raise RuntimeError(f"{member.name} did not come back")
     same = all(made.get(number, one) == one for number, one in enumerate(expected))
-    note = f"{size.texts} texts, {BATCH} at a time; {member.name} was killed and back after {waited[0]:.0f} s"
+    failed = Requests(ensemble).failed
+    note = f"{size.texts} texts, {BATCH} at a time; {member.name} was back after {waited[0]:.0f} s, {failed} failures"
+    if not failed:
+        raise RuntimeError(f"{member.name} was killed when all texts were written")
     return [
         Figure("killed_lost", len(prompts) - len(made), limit="0", note=note),
         Figure("killed_same_texts", float(same), limit="1", note="as without the kill"),
