@@ -106,7 +106,9 @@ def test_a_pool_of_servers_gives_the_texts_of_the_same_pool_here(
     result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
     assert (sorted(result["selected"]), result["ensemble"]["method"]) == (list(NAMES), "unite")
     assert {one["strategy"] for one in result["strategies"]} == {"single", "unite"}
-    assert all(pair["vocabulary_overlap"] is not None for pair in result["pairs"])
+    pairs = json.loads(Path("here/result.json").read_text(encoding="utf-8"))["pairs"]
+    assert pairs == result["pairs"]
+    assert pairs[0]["next_token"] is not None
 
 
 def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
