@@ -298,8 +298,8 @@ class ModelMeasurer:
         sample = sorted(random.Random(self._config.seed).sample(range(count), min(QUESTIONS, count)))
         counts: dict[tuple[str, str], TokenAgreement] = {}
         for reader in names:
-            if self._profiler.is_remote(reader):
-                continue  # others read its responses; a server would get a request for each of its positions
+            if not self._profiler.decodes(reader):
+                continue  # others read its responses, but its server does not return next tokens of a text
             answered = [n for n in sample if profiles[reader].answers[n].error is None]
             texts = {writer: self._texts(profiles[writer], answered) for writer in names if writer != reader}
             # Question by question, so that a prompt is computed once for all its responses.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ensemble.models.member import Member
     from ensemble.models.spec import Sourced
     from ensemble.runtime.local_runner import LocalRunner
+    from ensemble.vocabulary.token_bytes import Vocabulary
 
 # All logits of a long response would be larger than a small model: 4,000 places of 150,000 tokens are 2.4 GB.
 _LOGITS = 2**26
@@ -83,7 +84,7 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
     """Read other models' responses, each after its prompt as the member encodes it.
 
     The common beginning of a prompt and the one before it is not computed again, so texts of the same prompt should
-    follow each other. Each response takes one forward pass.
+    follow each other. Each response takes one forward pass, or one request to a member elsewhere.
 
     Args:
         member: The reader.
@@ -92,9 +93,11 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
     Raises:
         InputError: A prompt does not fit the context.
     """
+    from ensemble.distributed.remote_member import RemoteMember
     from ensemble.runtime.local_runner import common_length
 
-    runner, vocabulary = member.local.runner(), member.vocabulary
+    vocabulary = member.vocabulary
+    runner = member.local.runner() if member.is_here else None
     prompts: dict[str | Sourced, list[int]] = {}
     held: list[int] = []
     for text in texts:
@@ -111,14 +114,23 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
             continue
         # The first position is after the prompt's last token. The token after the last id is not needed.
         context, first = [*prompt, *ids[:-1]], len(prompt) - 1
+        if isinstance(member, RemoteMember):
+            places = [context[: n + 1] for n in range(first, len(context))]
+            wanted = [tokens[0].token for tokens in member.client.write(places, 1, 1)()]
+            yield _agreement(vocabulary, ids, wanted, text)
+            continue
         keep = min(common_length(held, context), first)
         # A runner cannot drop all of a row, so a prompt that shares nothing with the one before needs a new one.
-        if not keep:
+        if runner is None or not keep:
             runner = member.local.runner()
         wanted = _greedy(runner, keep, context, first, max(1, _LOGITS // vocabulary.size))
         held = context
-        pieces = [vocabulary.token_bytes(index) or b"" for index in ids]
-        yield count(pieces, [vocabulary.token_bytes(index) for index in wanted], cut=text.cut)
+        yield _agreement(vocabulary, ids, wanted, text)
+
+
+def _agreement(vocabulary: Vocabulary, ids: Sequence[int], wanted: Sequence[int], text: WrittenText) -> TokenAgreement:
+    pieces = [vocabulary.token_bytes(index) or b"" for index in ids]
+    return count(pieces, [vocabulary.token_bytes(index) for index in wanted], cut=text.cut)
 
 
 def agreements(models: Sequence[str], counts: Mapping[tuple[str, str], TokenAgreement]) -> Floats:
