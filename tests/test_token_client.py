@@ -173,7 +173,7 @@ def paced(seconds: Callable[[int], float], accepts: Callable[[int], int], steps:
         n = drafting.max_tokens
         if n:
             drafting.adapt(n, n, accepts(n), ended=False)
-        drafting.pace(seconds(n), drafted=n > 0)
+        drafting.pace(seconds(n), n + 1 if n else 0)
         lengths.append(n)
     return sorted(lengths[-20:])[10]
 

@@ -95,9 +95,9 @@ class Decoder:
         :attr:`done`.
         """
         start = time.perf_counter()
-        drafted = self._can_draft
-        if drafted:
-            self._draft_and_check()
+        places = 0.0
+        if self._can_draft:
+            places = self._draft_and_check()
         else:
             if self._contexts.sequences:
                 self._contexts.feed()
@@ -109,7 +109,7 @@ class Decoder:
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
         seconds = time.perf_counter() - start
-        self._drafter.pace(seconds, drafted=drafted)
+        self._drafter.pace(seconds, places)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -168,8 +168,12 @@ class Decoder:
         # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
         return all(sequence.settings.temperature == 0 for sequence in unfinished)
 
-    def _draft_and_check(self) -> None:
-        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one."""
+    def _draft_and_check(self) -> float:
+        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
+
+        Returns:
+            Places of each text, on average: its end, and the tokens of its draft.
+        """
         running = len(self._contexts.sequences)
         new = [self._waiting.popleft() for _ in range(self._room(running))]
         sequences = [*self._contexts.sequences, *new]
@@ -193,6 +197,7 @@ class Decoder:
             row += len(draft) + 1
             if most:
                 self._drafter.adapt(most, len(draft), accepted, ended=bool(sequence.finish_reason))
+        return row / len(sequences)
 
     def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
         """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.

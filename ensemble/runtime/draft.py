@@ -23,18 +23,16 @@ MIN_REMOTE_PROBABILITY = 0.15
 """The same for members elsewhere: a token that is seldom accepted costs less than another request."""
 _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
-_RECENT = 0.97
-"""How much a step counts against the next one in what drafts have taken so far."""
-_ACCEPTED = 0.95
-"""The same for accepted and lost tokens, which depend on the text."""
+_STEPS, _TEXTS = 0.97, 0.95
+"""How much the time of a step, and the acceptance of a draft, count against the next ones."""
 _DITHER = (0, 1, 0, -1)
 _RETRY = 32
 """Of so many steps one has a draft in any case, because members may begin to agree."""
 _RETRY_TOKENS = 4
-_REQUEST_TOKENS = 4
-"""Tokens that take about as long as a request, before anything is measured."""
+_REQUEST_PLACES = 3
+"""Places that take about as long as a request, before anything is measured."""
 _TRUST = 2.0
-"""How much the spread of the lengths must be to outweigh that."""
+"""The variance of the number of places that outweighs that."""
 
 
 class Drafter:
@@ -102,26 +100,30 @@ class Drafter:
             long = min(self._longest, max(self.max_tokens, 2 * drafted))
             self.max_tokens = accepted + 1 if accepted < drafted else long
 
-    def pace(self, seconds: float, *, drafted: bool) -> None:
-        """Note how long a step took, with a draft or without; a device gives each place at about the same cost."""
+    def pace(self, seconds: float, places: float) -> None:
+        """Note how long a step took, for so many places of each text (0 without a draft).
+
+        A device gives each place at about the same cost, so this changes nothing here.
+        """
 
 
 class PacedDrafter(Drafter):
     """Sets the length of drafts by the time that requests take, for members in other processes.
 
-    A step takes a time ``A`` for its requests, however long the draft is, and ``B`` for each of its tokens. If each
-    token is accepted with probability ``p``, a draft of ``n`` emits ``1 + p + ... + p^n`` tokens. The length with the
-    most tokens per second follows from the measured ``A``, ``B`` and ``p``: long drafts where requests travel far or
-    the members agree, short ones where neither is the case, and none where a step without a draft is faster.
+    A step takes a time ``A`` for its requests, however long the drafts are, and ``B`` for each of their places. At each
+    place the text ends with a probability ``e``, or the drafted token is accepted with a probability ``a``, or the draft
+    is lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n``
+    tokens. The length with the most tokens per second follows from the measured values: long drafts where requests
+    travel far or the members agree, and none where a step without a draft is faster.
     """
 
     def __init__(
         self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_REMOTE_PROBABILITY
     ) -> None:
         super().__init__(tables, longest, min_probability)
-        self._kept, self._lost = 4.0, 1.0
+        self._accepted, self._lost, self._ended = 8.0, 1.0, 0.0
         self._plain: float | None = None
-        # Sums over the steps so far, of which old ones count less: 1, n, n^2, seconds, n * seconds.
+        # Sums over the steps so far, of which old ones count less: 1, x, x^2, t, x * t for x places in t seconds.
         self._sums = [0.0] * 5
         self._steps = 0
 
@@ -129,24 +131,26 @@ class PacedDrafter(Drafter):
         """Count accepted and lost tokens; see :meth:`Drafter.adapt`."""
         # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
         lost = accepted < wanted and not ended
-        self._kept, self._lost = _ACCEPTED * self._kept + accepted, _ACCEPTED * self._lost + lost
+        self._accepted = _TEXTS * self._accepted + accepted
+        self._lost = _TEXTS * self._lost + lost
+        self._ended = _TEXTS * self._ended + ended
 
-    def pace(self, seconds: float, *, drafted: bool) -> None:
+    def pace(self, seconds: float, places: float) -> None:
         """Note how long a step took, and set the length of the next draft; 0 for a step without one."""
-        n = self.max_tokens
         self._steps += 1
-        if drafted:
-            new = (1, n, n * n, seconds, n * seconds)
-            self._sums = [_RECENT * old + each for old, each in zip(self._sums, new, strict=True)]
+        if places:
+            new = (1, places, places**2, seconds, places * seconds)
+            self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
         else:
-            self._plain = seconds if self._plain is None else _RECENT * self._plain + (1 - _RECENT) * seconds
+            self._plain = seconds if self._plain is None else _STEPS * self._plain + (1 - _STEPS) * seconds
         if not self._sums[0]:
             return
         fixed, each = self._cost()
-        p = self._kept / (self._kept + self._lost)
+        events = self._accepted + self._lost + self._ended
+        accepted, goes_on = self._accepted / events, 1 - self._ended / events
 
         def speed(n: int) -> float:
-            return (1 - p ** (n + 1)) / (1 - p) / (fixed + each * (n + 1))
+            return _sum_of_powers(accepted, n) / (fixed + each * _sum_of_powers(goes_on, n))
 
         best = max(range(1, self._longest + 1), key=speed)
         # Without a draft all members are asked at the same time, and with one the primary first.
@@ -158,13 +162,18 @@ class PacedDrafter(Drafter):
         self.max_tokens = min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
     def _cost(self) -> tuple[float, float]:
-        """The seconds of a step, and of each token of its draft: a line through the measured steps."""
-        count, n, squares, seconds, products = self._sums
-        mean = seconds / count
-        spread = squares / count - (n / count) ** 2
-        # Until the lengths differ, a request is taken to cost as much as some tokens.
-        usual = mean / (n / count + 1 + _REQUEST_TOKENS)
-        slope = (products / count - mean * n / count + _TRUST * usual) / (spread + _TRUST)
+        """The seconds of a step, and of each place: a line through the measured steps."""
+        count, places, squares, seconds, products = self._sums
+        mean, middle = seconds / count, places / count
+        spread = squares / count - middle**2
+        # Until the lengths differ, a request is taken to cost as much as some places.
+        usual = mean / (middle + _REQUEST_PLACES)
+        slope = (products / count - mean * middle + _TRUST * usual) / (spread + _TRUST)
         # Noise must make neither of them nothing.
-        slope = min(max(slope, usual / 10), mean / (n / count + 1))
-        return max(mean - slope * (n / count + 1), 0.0), slope
+        slope = min(max(slope, usual / 10), mean / middle)
+        return mean - slope * middle, slope
+
+
+def _sum_of_powers(base: float, n: int) -> float:
+    """``1 + base + ... + base^n``."""
+    return n + 1 if base == 1 else (1 - base ** (n + 1)) / (1 - base)
