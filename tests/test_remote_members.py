@@ -23,6 +23,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.servers import health
+from advisor.serving.app import Endpoints
 from advisor.serving.engine import ServingEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
@@ -240,6 +241,25 @@ def test_health_names_the_member_whose_server_does_not_answer_until_it_does(raw:
         assert json.loads(server.ask("/health").text) == degraded
         up[0] = True
         server.until(lambda: server.ask("/health").status == 200)
+
+
+def test_a_strategy_is_degraded_without_a_model_and_down_without_all() -> None:
+    class Strategy:
+        """What the path uses of the engine of a strategy."""
+
+        refusing = ""
+
+    engine: Any = Strategy()
+    watched = health.ServerHealth(dict.fromkeys(("a", "b"), ServerAddress("http://127.0.0.1:9/v1", "m")))
+    served = ServedModel("s", ("a", "b"), "vote", "fp", 0)
+    endpoints = Endpoints(engine, served, RequestLimits(), Metrics(), watched)
+    for failing, status in (((), 200), (("a",), 200), (("a", "b"), 503)):
+        watched.failing = set(failing)
+        response = asyncio.run(endpoints.health())
+        content = json.loads(bytes(response.body))
+        assert response.status_code == status
+        assert content["status"] == ("degraded" if failing else "ok")
+        assert [name for name, state in content["members"].items() if state != "ok"] == list(failing)
 
 
 def test_figures_tell_the_requests_to_each_member(models: Path, servers: dict[str, Running]) -> None:

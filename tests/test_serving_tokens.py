@@ -197,6 +197,15 @@ def test_without_logprobs_there_are_none(server: Running) -> None:
     assert choice["logprobs"] is None
 
 
+def test_without_logprobs_token_ids_are_a_prompt_like_a_text(server: Running, model: Member) -> None:
+    own = {"model": "tiny", "max_tokens": 40, "temperature": 0.8, "seed": 3, "stop": ["e"]}
+    replies = [
+        server.ask(COMPLETIONS, json.dumps({**own, "prompt": prompt})) for prompt in ("abc", model.encode_prompt("abc"))
+    ]
+    text, of_ids = (json.loads(reply.text)["choices"][0] for reply in replies)
+    assert (of_ids["text"], of_ids["finish_reason"]) == (text["text"], text["finish_reason"])
+
+
 def test_texts_are_written_as_before_beside_token_ids(server: Running, model: Member, tables: Path) -> None:
     wanted = Ensemble([model], cache_dir=tables).generate(["abc"] * 4, max_new_tokens=40)
 
