@@ -38,7 +38,7 @@ def raw() -> Iterator[Raw]:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's pauses between tries are its own; only what the server asks for is waited for here."""
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
 
 
 def well(path: str, body: Body) -> Answer:
@@ -246,7 +246,7 @@ def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch:
 def test_without_the_client_a_line_says_what_to_install(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     assert "pip install 'unite-advisor[openai]'" in refused(place, raw)
 
 

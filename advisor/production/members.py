@@ -111,7 +111,7 @@ class ServerModel:
         chat_template: Whether prompts go through a chat template.
 
     Raises:
-        InputError: The openai client is not installed, or the key is missing.
+        InputError: The HTTP client is not installed, or the key is missing.
     """
 
     def __init__(self, name: str, address: ServerAddress, chat_template: ChatTemplate = "auto") -> None:
@@ -207,7 +207,7 @@ def server_model(entry: PoolEntry) -> ServerModel:
     """A model behind a server from its entry.
 
     Raises:
-        InputError: The openai client is not installed, the key is missing, or the entry is not of a server.
+        InputError: The HTTP client is not installed, the key is missing, or the entry is not of a server.
     """
     if not isinstance(entry.checkpoint, ServerAddress):
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")

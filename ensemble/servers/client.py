@@ -1,4 +1,4 @@
-"""The client of a server: the openai client with its retries; each fault of the server becomes one line.
+"""The client of a server, with retries; each fault of the server becomes one line.
 
 A server's answers are untrusted, so every type in them is checked; numbers may be infinite or NaN. The API key is read
 from the environment when it is needed, is never stored or shown, and is removed from all that the server sends.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import random
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 
 # After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says.
 _RETRIES = 4
+FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_LONGEST_WAIT_S = 120.0
+_BUSY = (408, 409, 429)
+"""HTTP statuses after which the same request may succeed."""
 # An answer of the API has less than 10 levels. Deeper JSON would only be a danger to what stores and shows it.
 _MAX_DEPTH = 32
 # Digits of a whole number; longer ones become floats, as in other languages.
@@ -50,6 +58,19 @@ class ServerError(MemberError):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A try that failed, where another one may succeed.
+
+    Attributes:
+        error: The error of the last try.
+        wait: Seconds that the server asks to wait; None if it does not say.
+    """
+
+    error: ServerError
+    wait: float | None = None
+
+
 class ServerClient:
     """A connection to a server; several threads can use it at a time.
 
@@ -58,31 +79,27 @@ class ServerClient:
         retries: Number of tries after the first one, where the connection failed or the server was busy.
 
     Raises:
-        InputError: The openai client is not installed, or the key is missing.
+        InputError: The HTTP client is not installed, or the key is missing.
     """
 
     def __init__(self, address: ServerAddress, retries: int = _RETRIES) -> None:
         try:
-            import openai
+            import httpx2  # noqa: F401
         except ImportError:
             raise InputError(
-                "a model behind a server needs the openai client, which is not installed; "
+                "a model behind a server needs the client of the openai extra, which is not installed; "
                 "pip install 'unite-advisor[openai]'"
             ) from None
         from ensemble.servers.transport import RestrictedClient
 
         # Their debug messages quote the headers of requests and answers, and so the key.
-        for library in ("openai", "httpx2", "httpcore2"):
+        for library in ("httpx2", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
-        # An absolute address: the openai client puts a relative one below its own.
         self._root = address.url.removesuffix("/v1")
         self._key = read_key(address)
-        self._http = http = RestrictedClient(address, self._key)
-        # The HTTP client adds the key; the openai client only needs some text for it.
-        self._client = openai.OpenAI(
-            base_url=address.url, api_key="none", max_retries=retries, timeout=http.timeout, http_client=http
-        )
+        self._retries = retries
+        self._http = RestrictedClient(address, self._key)
 
     def __enter__(self) -> ServerClient:
         return self
@@ -97,11 +114,11 @@ class ServerClient:
 
     def stop_retrying(self) -> None:
         """Report each fault at once, from now on: the caller sends requests again itself."""
-        self._client = self._client.with_options(max_retries=0)
+        self._retries = 0
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._http.close()
 
     def get(self, path: str, *, at_root: bool = False) -> Mapping[str, Any]:
         """Send a GET request.
@@ -170,34 +187,55 @@ class ServerClient:
         )
 
     def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        tried = 0
+        while isinstance(answer := self._try(path, body), _Fault):
+            if tried == self._retries:
+                raise answer.error
+            # At random, so that requests that failed together do not come back together.
+            pause = min(FIRST_PAUSE_S * 2**tried, _LONGEST_PAUSE_S) * (1 - 0.25 * random.random())
+            time.sleep(pause if answer.wait is None else answer.wait)
+            tried += 1
+        return self._read(path, answer)
+
+    def _try(self, path: str, body: Mapping[str, Any] | None) -> httpx2.Response | _Fault:
+        """Send a request once.
+
+        Returns:
+            The answer, or a fault that may be over soon.
+
+        Raises:
+            ServerError: Another try would end the same.
+        """
         import httpx2
-        import openai
 
         url = self.address.url
         try:
-            if body is None:
-                response = self._client.get(path, cast_to=httpx2.Response)
-            else:
-                response = self._client.post(path, cast_to=httpx2.Response, body=body)
-        except openai.APIStatusError as error:
-            # Not chained: the client's message quotes the server, which may repeat the key.
-            raise self._status_error(error.status_code, error.response) from None
-        except openai.APITimeoutError:
-            raise ServerError(
-                f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "
-                "concurrency= on its line",
-                "temporary",
-            ) from None
+            response = self._http.request("GET" if body is None else "POST", self._place(path), json=body)
+        except httpx2.TimeoutException:
+            return _Fault(
+                ServerError(
+                    f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "
+                    "concurrency= on its line",
+                    "temporary",
+                )
+            )
         except (UnicodeError, httpx2.InvalidURL):
             raise ServerError(f"{url} is not a valid address; correct it", "fatal") from None
-        except openai.APIConnectionError as error:
-            reason = self._redact(first_line(error.__cause__ or error))
-            raise ServerError(
-                f"no server answers at {url} ({reason}); start it, or correct the address", "temporary"
-            ) from None
         except MemberError as error:  # raised by RestrictedClient
-            raise ServerError(f"{url}: {error}", "temporary") from None
-        return self._read(path, response)
+            return _Fault(ServerError(f"{url}: {error}", "temporary"))
+        except (httpx2.HTTPError, OSError) as error:
+            reason = self._redact(first_line(error))
+            return _Fault(
+                ServerError(f"no server answers at {url} ({reason}); start it, or correct the address", "temporary")
+            )
+        if response.is_success:
+            return response
+        refusal, wait = self._status_error(response.status_code, response), _retry_after(response)
+        is_busy = response.status_code in _BUSY or response.status_code >= 500
+        # A pause of hours is for the user to decide.
+        if not is_busy or (wait is not None and wait > _LONGEST_WAIT_S):
+            raise refusal
+        return _Fault(refusal, wait)
 
     def _read(self, path: str, response: httpx2.Response) -> Any:
         try:
@@ -261,6 +299,15 @@ class ServerClient:
         else:
             failure, text = "refused", f"refuses the request ({status}){says}"
         return ServerError(f"{self.address.url} {text}", failure, status)
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """The seconds that a busy server asks to wait; None if it does not say."""
+    try:
+        seconds = float(response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
 def _whole_number(text: str) -> float:

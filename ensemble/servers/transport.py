@@ -1,7 +1,8 @@
-"""The HTTP client below the openai client: it limits the headers, rate, size and time of what is sent and read."""
+"""The HTTP client: it limits the headers, rate, size and time of what is sent and read."""
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 import time
@@ -20,7 +21,7 @@ MAX_BYTES = 4 << 20
 # A host that accepts no connection in this time is taken as absent, however long a request may take.
 _CONNECT_S = 10.0
 _HEADERS = ("host", "content-type", "content-length", "connection")
-_OPENAI_HEADERS = ("openai-organization", "openai-project")
+_OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 _PIECE = 1 << 16
 """Bytes that are written at a time, each with the time that is left."""
 
@@ -59,12 +60,13 @@ class RestrictedClient(httpx2.Client):
                 pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._count_connection)
 
     def _on_request(self, request: httpx2.Request) -> None:
-        # The openai client adds headers from its own environment variables (organisation, project, custom headers).
-        # They are not meant for another company's server.
-        allowed = (*_HEADERS, *(_OPENAI_HEADERS if self._address.is_openai else ()))
         # A list of what is allowed: a list of what is not would miss the headers of later versions.
-        for name in [name for name in request.headers if name.lower() not in allowed]:
+        for name in [name for name in request.headers if name.lower() not in _HEADERS]:
             del request.headers[name]
+        # As OpenAI's own client does. They are not meant for another company's server.
+        for name, variable in _OPENAI_HEADERS.items() if self._address.is_openai else ():
+            if value := os.environ.get(variable):
+                request.headers[name] = value
         request.headers["accept"] = "application/json"
         # A small compressed answer can have any size when it is decompressed.
         request.headers["accept-encoding"] = "identity"
