@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from ensemble.decode.decoder import Decoder
+from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
@@ -22,6 +22,7 @@ from ensemble.methods._span import PromptDecoder, SpanMethod
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import CHAT_TEMPLATES, ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
+from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
@@ -74,6 +75,7 @@ class Ensemble:
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(step_device(members))
         setup = Setup(self.members, self._joint, k, self.weights)
+        self._drafters: dict[Batch, Drafter] = {}
         self._made: TokenRule | SpanMethod = get_module(method).make(setup, settings)
 
     @classmethod
@@ -223,7 +225,12 @@ class Ensemble:
         """
         if not isinstance(self._made, TokenRule):
             raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
-        return Decoder(self.members, self._joint, self._made, batch)
+        batch = batch or Batch()
+        if all(member.is_here for member in self.members):
+            return Decoder(self.members, self._joint, self._made, batch)
+        # Kept, because it has learned how long the requests to these members take.
+        drafter = self._drafters.setdefault(batch, make_drafter(self.members, self._joint, batch))
+        return Decoder(self.members, self._joint, self._made, batch, drafter)
 
     def stream(
         self,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from running_server import Running, serving
@@ -21,6 +21,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.runtime.draft import PacedDrafter, Way
 
 PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
 KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
@@ -75,12 +76,18 @@ def generate(ensemble: Ensemble, prompts: list[str], settings: Settings, batch: 
     return [made[n] for n in range(len(prompts))]
 
 
+def always(ensemble: Ensemble, way: Way, batch: Batch) -> Ensemble:
+    """The same ensemble, with each step made in one way, however long that takes."""
+    ensemble._drafters[batch] = PacedDrafter(ensemble._joint.members[0], batch.draft, (way,))
+    return ensemble
+
+
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("draft", [0, 24])
-def test_texts_are_those_of_one_process(far: Far, size: int, draft: int) -> None:
+@pytest.mark.parametrize("way", get_args(Way))
+def test_texts_are_those_of_one_process(far: Far, size: int, way: Way) -> None:
     here, apart = far.ensembles()
-    settings, batch = Settings(max_new_tokens=24), Batch(size, draft=draft)
-    assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+    settings, batch = Settings(max_new_tokens=24), Batch(size)
+    assert generate(always(apart, way, batch), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +161,14 @@ def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: t
     assert generate(Ensemble(mixed), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
 
 
-def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far) -> None:
-    members = far.members
-    (made,) = generate(Ensemble(members), PROMPTS[1:2], Settings(max_new_tokens=24), Batch(1))
-    assert max(member.counts.requests for member in members) < len(made.tokens)
+@pytest.mark.parametrize("way", ["check", "ahead"])
+def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: Way) -> None:
+    # Two connections to one model, which agree at every step.
+    members, batch = [far.members[0], far.members[0]], Batch(1)
+    before = [member.counts.requests for member in members]
+    (made,) = generate(always(Ensemble(members), way, batch), PROMPTS[1:2], Settings(max_new_tokens=24), batch)
+    taken = [member.counts.requests - count for member, count in zip(members, before, strict=True)]
+    assert max(taken) < len(made.tokens)
 
 
 def test_a_batch_takes_one_request_of_a_member_for_all_its_texts(far: Far) -> None:

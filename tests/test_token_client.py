@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from test_drafting import drafter
 
 from ensemble.errors import MemberError
-from ensemble.runtime.draft import PacedDrafter
+from ensemble.runtime.draft import PacedDrafter, Way
 from ensemble.servers import token_client
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
@@ -163,43 +165,55 @@ def test_half_precision_is_told_from_single_and_allows_more_rounding() -> None:
     assert same_model(halved(), other)
 
 
-def paced(seconds: Callable[[int], float], accepts: Callable[[int], int], steps: int = 200) -> int:
-    """The length of drafts after some steps, each of which takes some seconds and accepts some tokens."""
-    from test_drafting import drafter
-
+def paced(
+    seconds: Callable[[Way, int], float], accepts: Callable[[Way, int], int], steps: int = 300
+) -> tuple[Way, int]:
+    """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
     drafting = PacedDrafter(drafter()._tables)
-    lengths = []
+    made: list[tuple[Way, int]] = []
     for _ in range(steps):
-        n = drafting.max_tokens
+        way, n = drafting.way, drafting.max_tokens
+        accepted = accepts(way, n) if n else 0
         if n:
-            drafting.adapt(n, n, accepts(n), ended=False)
-        drafting.pace(seconds(n), n + 1 if n else 0)
-        lengths.append(n)
-    return sorted(lengths[-20:])[10]
+            drafting.adapt(n, n, accepted, ended=False)
+        drafting.pace(seconds(way, n), n + 1 if n else 0, accepted + 1)
+        made.append((way, n))
+    most = Counter(way for way, _ in made[-40:]).most_common(1)[0][0]
+    return most, sorted(n for way, n in made[-40:] if way == most)[10]
+
+
+def check_only(seconds: Callable[[int], float]) -> Callable[[Way, int], float]:
+    """Times where the other ways take for ever."""
+    return lambda way, n: seconds(n) if way == "check" else 99.0
 
 
 def test_drafts_are_longer_where_a_request_takes_longer() -> None:
-    near = paced(lambda n: 0.005 + 0.004 * n, lambda n: min(n, 4))
-    far = paced(lambda n: 0.200 + 0.004 * n, lambda n: min(n, 4))
-    assert near < far
+    near = paced(check_only(lambda n: 0.005 + 0.004 * n), lambda _, n: min(n, 4))
+    far = paced(check_only(lambda n: 0.200 + 0.004 * n), lambda _, n: min(n, 4))
+    assert (near[0], far[0]) == ("check", "check")
+    assert near[1] < far[1]
 
 
 def test_drafts_are_longer_where_more_is_accepted() -> None:
-    seldom = paced(lambda n: 0.01 + 0.003 * n, lambda n: min(n, 1))
-    often = paced(lambda n: 0.01 + 0.003 * n, lambda n: min(n, 20))
-    assert seldom < often
+    seldom = paced(check_only(lambda n: 0.01 + 0.003 * n), lambda _, n: min(n, 2))
+    often = paced(check_only(lambda n: 0.01 + 0.003 * n), lambda _, n: min(n, 20))
+    assert seldom[1] < often[1]
 
 
 def test_nothing_is_drafted_where_nothing_is_accepted() -> None:
-    assert paced(lambda n: 0.001 + 0.01 * n, lambda _: 0) == 0
+    assert paced(lambda _, n: 0.01 + 0.01 * n, lambda *_: 0) == ("plain", 0)
+
+
+def test_all_write_ahead_where_that_is_fastest() -> None:
+    assert paced(lambda way, n: {"ahead": 0.5, "check": 1.0, "plain": 0.6}[way] * (1 + n), lambda _, n: n)[0] == "ahead"
 
 
 def test_drafts_begin_again_where_the_members_begin_to_agree() -> None:
     steps: list[int] = []
 
-    def seconds(n: int) -> float:
+    def seconds(_: Way, n: int) -> float:
         steps.append(n)
         return 0.01 + 0.001 * n
 
-    assert paced(seconds, lambda n: n if len(steps) > 100 else 0, steps=600) > 4
-    assert 0 in steps
+    way, _ = paced(seconds, lambda _, n: n if len(steps) > 100 else 0, steps=2000)
+    assert (way != "plain", steps[50:90].count(0) > 30) == (True, True)

@@ -65,7 +65,9 @@ class Contexts:
         self.logits = [*self.logits, *(logits.to(self._device) for logits in new)]
         return self.logits
 
-    def draft(self, new: abc.Sequence[Sequence], drafter: Drafter, max_tokens: abc.Sequence[int]) -> list[Draft]:
+    def draft(
+        self, new: abc.Sequence[Sequence], drafter: Drafter, max_tokens: abc.Sequence[int], *, ahead: bool = False
+    ) -> list[Draft]:
         """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
 
         A member that reads rows gives logits at a place of a draft if ``C_i`` of the text up to there is a prefix of
@@ -75,6 +77,8 @@ class Contexts:
             new: The sequences to append.
             drafter: Chooses the tokens of the drafts.
             max_tokens: For each sequence, the new ones last, the largest number of drafted tokens.
+            ahead: Whether members elsewhere write ahead while the primary drafts. As far as they write the same text,
+                what they tell on the way needs no reading.
 
         Returns:
             The draft of each sequence. ``logits`` are those after its text and after each drafted token.
@@ -88,6 +92,10 @@ class Contexts:
             most if (limit := primary.most_tokens(sequence.prompts[0])) is None else min(most, limit - keep - len(ids))
             for sequence, most, (keep, ids) in zip(self.sequences, max_tokens, changes, strict=True)
         ]
+        if ahead:
+            for n, runner in enumerate(self._runners[1:], start=1):
+                states = [[*sequence.prompts[n], *sequence.ids(n)] for sequence in self.sequences]
+                runner.write_ahead(states, max(rooms) + 1)
         keeps, ids = zip(*changes, strict=True)
         drafts, own_logits = self._runners[0].draft(keeps, ids, drafter, rooms)
         # The runner holds the whole drafts, also what the ensemble rejects; the next step rolls that back.
@@ -153,7 +161,7 @@ class Contexts:
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
             final, places = _longest_chain(own) if runner.reads_rows else (len(own) - 1, len(own))
-            contexts.append([[*sequence.prompts[member], *ids] for ids in own[:places]])
+            contexts.append(runner.worth_reading([[*sequence.prompts[member], *ids] for ids in own[:places]]))
             # The text's last id is fed in any case: the logits after it are those of the first place.
             changes.append(self._change(member, n, own[final], running, at_most=len(own[0]) - 1))
         keeps, new = zip(*changes, strict=True)

@@ -29,23 +29,30 @@ class Decoder:
         joint: Their joint vocabulary, on the primary's device.
         rule: How the members are combined.
         batch: How prompts are decoded together.
+        drafter: From :func:`make_drafter`, perhaps of an earlier decoder: it knows how long requests take; a new one if
+            None.
     """
 
     def __init__(
-        self, members: abc.Sequence[Member], joint: JointVocabulary, rule: TokenRule, batch: Batch | None = None
+        self,
+        members: abc.Sequence[Member],
+        joint: JointVocabulary,
+        rule: TokenRule,
+        batch: Batch | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._members = members
         self._batch = batch or Batch()
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[Sequence] = deque()
+        self._emitted = 0
         # With a gate on the primary's logits, the other members run only where it opens.
         self._others_wait = rule.needs_others is not None
         self._contexts = Contexts(members, waiting=self._others_wait)
         self._is_here = all(member.is_here for member in members)
         self._only_greedy = rule.only_greedy_remote and not self._is_here
-        kind = Drafter if self._is_here else PacedDrafter
-        self._drafter = kind(joint.members[0], self._batch.draft)
+        self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
         """Add a prompt; it waits for a place in the batch.
@@ -94,7 +101,7 @@ class Decoder:
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
         """
-        start = time.perf_counter()
+        start, before = time.perf_counter(), self._emitted
         places = 0.0
         if self._can_draft:
             places = self._draft_and_check()
@@ -109,7 +116,7 @@ class Decoder:
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
         seconds = time.perf_counter() - start
-        self._drafter.pace(seconds, places)
+        self._drafter.pace(seconds, places, (self._emitted - before) / len(self._contexts.sequences))
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -180,7 +187,7 @@ class Decoder:
         # The step emits one more token than it drafts.
         rooms = [sequence.settings.max_new_tokens - len(sequence.tokens) - 1 for sequence in sequences]
         wanted = [min(self._drafter.max_tokens, room) for room in rooms]
-        drafts = self._contexts.draft(new, self._drafter, wanted)
+        drafts = self._contexts.draft(new, self._drafter, wanted, ahead=self._drafter.way == "ahead")
         # One draw serves all places of a text: drafted texts are greedy, and greedy draws take no random number.
         draws = [
             draw for each, draft in zip(sequences, drafts, strict=True) for draw in [each.draw()] * (len(draft) + 1)
@@ -272,6 +279,7 @@ class Decoder:
             sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
             return
         sequence.record(sampled)
+        self._emitted += 1
         data = self._detokenizer.data(sampled.token)
         if data is None:
             sequence.finish_reason = "eos"
@@ -285,3 +293,12 @@ class Decoder:
         sequence.append(ids, data, readers)
         if sequence.finish_reason is None and (len(ids) >= room or not sequence.fits(self._members)):
             sequence.finish_reason = "length"
+
+
+def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
+    """The drafter for some members: it measures requests if a member is elsewhere."""
+    if all(member.is_here for member in members):
+        return Drafter(joint.members[0], batch.draft)
+    # Members here have no requests that could run at the same time as the primary's.
+    others = any(not member.is_here for member in members[1:])
+    return PacedDrafter(joint.members[0], batch.draft, ("ahead", "check", "plain") if others else ("check", "plain"))

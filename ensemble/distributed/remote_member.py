@@ -11,9 +11,11 @@ for logits, exactly.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
+from ensemble.runtime.local_runner import common_length
 from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
 from ensemble.servers.token_client import RequestCounts, TokenClient
@@ -90,6 +93,8 @@ class RemoteRunner:
         self.k = 0
         self.need(_USUAL_K)
         self._rows: list[list[int]] = []
+        # What the server tells while it writes ahead: the paths that it wrote, and the token after each context.
+        self._ahead: Callable[[], tuple[list[list[int]], dict[tuple[int, ...], NextToken]]] | None = None
 
     def need(self, k: int) -> None:
         """Note how many candidates the method takes of each member."""
@@ -131,6 +136,36 @@ class RemoteRunner:
             tokens += answer[: len(drafts[-1]) + 1]
         return drafts, RemoteRows(self, contexts, self.k, lambda: tokens)
 
+    def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`."""
+        wait = self.client.write(contexts, max_tokens, self.k)
+
+        @cache
+        def written() -> tuple[list[list[int]], dict[tuple[int, ...], NextToken]]:
+            paths: list[list[int]] = []
+            known: dict[tuple[int, ...], NextToken] = {}
+            for context, tokens in zip(contexts, wait(), strict=True):
+                paths.append([*context, *(each.token for each in tokens)])
+                known |= {tuple(paths[-1][: len(context) + n]): each for n, each in enumerate(tokens)}
+            return paths, known
+
+        self._ahead = written
+
+    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.worth_reading`."""
+        if self._ahead is None:
+            return contexts
+        paths, known = self._ahead()
+        path = next(path for path in paths if path[: len(contexts[0])] == list(contexts[0]))
+        return list(itertools.takewhile(lambda ids: tuple(ids) in known or self._is_on(list(ids), path), contexts))
+
+    def _is_on(self, context: list[int], path: list[int]) -> bool:
+        """Whether a context is the beginning of a path's text, in other ids."""
+        same = common_length(context, path)
+        text, written = (b"".join(map(self.candidates.bytes_of, ids[same:])) for ids in (context, path))
+        # At the end of the path nothing is known any more.
+        return len(text) < len(written) and written.startswith(text)
+
     def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> RemoteRows:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`. All places of all rows are one request."""
         self._change(keep, new)
@@ -158,12 +193,17 @@ class RemoteRunner:
     def _after(self, contexts: Sequence[Ids]) -> RemoteRows:
         """What the server tells after some contexts; each of them is sent once."""
         distinct: dict[tuple[int, ...], int] = {}
-        numbers = [distinct.setdefault(tuple(context), len(distinct)) for context in contexts]
-        wait = self.client.write(list(distinct), 1, self.k)
+        known = {} if self._ahead is None else self._ahead()[1]
+        self._ahead = None
+        keys = [tuple(context) for context in contexts]
+        for key in keys:
+            if key not in known:
+                distinct.setdefault(key, len(distinct))
+        wait = self.client.write(list(distinct), 1, self.k) if distinct else lambda: []
 
         def tokens() -> list[NextToken]:
             answers = wait()
-            return [answers[n][0] for n in numbers]
+            return [known[key] if key in known else answers[distinct[key]][0] for key in keys]
 
         return RemoteRows(self, contexts, self.k, tokens)
 

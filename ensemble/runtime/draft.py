@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,16 +24,22 @@ MIN_REMOTE_PROBABILITY = 0.15
 """The same for members elsewhere: a token that is seldom accepted costs less than another request."""
 _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
-_STEPS, _TEXTS = 0.97, 0.95
-"""How much the time of a step, and the acceptance of a draft, count against the next ones."""
+_STEPS, _TEXTS = 0.93, 0.95
+"""How much a step, and what became of a text's draft, count against the next ones."""
 _DITHER = (0, 1, 0, -1)
-_RETRY = 32
-"""Of so many steps one has a draft in any case, because members may begin to agree."""
-_RETRY_TOKENS = 4
+_TRIES, _RETRY = 2, 48
+"""Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
+_MANY = 3.0
+"""Tokens of a text that a draft emits on average; where it is more, plain steps are not tried."""
 _REQUEST_PLACES = 3
 """Places that take about as long as a request, before anything is measured."""
 _TRUST = 2.0
 """The variance of the number of places that outweighs that."""
+
+
+Way = Literal["ahead", "check", "plain"]
+"""How members elsewhere make a step: all write ahead at the same time; or the primary writes, and then the others
+check; or all give one place."""
 
 
 class Drafter:
@@ -46,8 +53,11 @@ class Drafter:
             there, and what follows it would be lost.
 
     Attributes:
-        max_tokens: Tokens of the next draft, at most.
+        max_tokens: Tokens of the next draft, at most; 0 for a step without one.
+        way: How members elsewhere make the next step; see :data:`Way`.
     """
+
+    way: Way = "check"
 
     def __init__(
         self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_PROBABILITY
@@ -100,68 +110,124 @@ class Drafter:
             long = min(self._longest, max(self.max_tokens, 2 * drafted))
             self.max_tokens = accepted + 1 if accepted < drafted else long
 
-    def pace(self, seconds: float, places: float) -> None:
-        """Note how long a step took, for so many places of each text (0 without a draft).
+    def pace(self, seconds: float, places: float, tokens: float) -> None:
+        """Note how long a step took. A device gives each place at about the same cost, so nothing follows here.
 
-        A device gives each place at about the same cost, so this changes nothing here.
+        Args:
+            seconds: The time.
+            places: Places of each text, on average: its end, and the tokens of its draft; 0 without a draft.
+            tokens: Tokens emitted for each text, on average.
         """
 
 
 class PacedDrafter(Drafter):
-    """Sets the length of drafts by the time that requests take, for members in other processes.
+    """Chooses the way of the next step and the length of its draft by measured times, for members elsewhere.
 
-    A step takes a time ``A`` for its requests, however long the drafts are, and ``B`` for each of their places. At each
-    place the text ends with a probability ``e``, or the token is accepted with a probability ``a``, or the draft is
-    lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n``
-    tokens. The length with the most tokens per second follows from the measured values: long drafts where requests
-    travel far or the members agree, and none where a step without a draft is faster.
+    A step with a draft takes a time ``A`` for its requests, however long the drafts are, and ``B`` for each of their
+    places. At each place the text ends with a probability ``e``, or the token is accepted with a probability ``a``, or
+    the draft is lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits
+    ``1 + a + ... + a^n`` tokens. The length with the most tokens per second follows from the measured values: long
+    drafts where requests travel far or the members agree. The way is the one that emitted the most tokens per second.
+
+    Args:
+        tables: See :class:`Drafter`.
+        longest: See :class:`Drafter`; 0 leaves plain steps only.
+        ways: The ways to choose from.
+        min_probability: See :class:`Drafter`.
     """
 
     def __init__(
-        self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_REMOTE_PROBABILITY
+        self,
+        tables: MemberTables,
+        longest: int = MAX_DRAFT_TOKENS,
+        ways: Sequence[Way] = get_args(Way),
+        min_probability: float = MIN_REMOTE_PROBABILITY,
     ) -> None:
         super().__init__(tables, longest, min_probability)
-        self._accepted, self._lost, self._ended = 8.0, 1.0, 0.0
-        self._plain: float | None = None
-        # Sums over the steps so far, of which old ones count less: 1, x, x^2, t, x * t for x places in t seconds.
-        self._sums = [0.0] * 5
+        # With equal values the first way counts; plain steps are tried last.
+        self._records = {way: _Record() for way in ways if longest or way == "plain"}
         self._steps = 0
+        self._choose()
 
     def adapt(self, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:  # noqa: ARG002  # as Drafter
         """Count accepted and lost tokens; see :meth:`Drafter.adapt`."""
         # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
-        lost = accepted < wanted and not ended
-        self._accepted = _TEXTS * self._accepted + accepted
-        self._lost = _TEXTS * self._lost + lost
-        self._ended = _TEXTS * self._ended + ended
+        self._records[self.way].count(accepted, lost=accepted < wanted and not ended, ended=ended)
 
-    def pace(self, seconds: float, places: float) -> None:
-        """Note how long a step took, and set the length of the next draft; 0 for a step without one."""
+    def pace(self, seconds: float, places: float, tokens: float) -> None:
+        """Note how long a step took, and choose the next one; see :meth:`Drafter.pace`."""
+        self._records[self.way if places else "plain"].note(seconds, places, tokens)
         self._steps += 1
-        if places:
-            new = (1, places, places**2, seconds, places * seconds)
-            self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
+        self._choose()
+
+    def _choose(self) -> None:
+        # Where a draft emits many tokens, a step for each of them is not worth a trial.
+        tokens = max(record.tokens for record in self._records.values())
+        ways = [way for way in self._records if way != "plain" or tokens < _MANY or len(self._records) == 1]
+        untried = [way for way in ways if self._records[way].steps < _TRIES]
+        if untried:
+            self.way = untried[0]
+        elif self._steps % _RETRY:
+            self.way = max(ways, key=lambda way: self._records[way].speed)
         else:
-            self._plain = seconds if self._plain is None else _STEPS * self._plain + (1 - _STEPS) * seconds
-        if not self._sums[0]:
-            return
-        fixed, each = self._cost()
-        events = self._accepted + self._lost + self._ended
-        accepted, goes_on = self._accepted / events, 1 - self._ended / events
+            # Members may begin to agree, or a server may have been busy.
+            self.way = min(ways, key=lambda way: self._records[way].steps)
+        self.max_tokens = 0 if self.way == "plain" else self._length(self._records[self.way])
+
+    def _length(self, record: _Record) -> int:
+        """The length of the next draft."""
+        if not record.steps:
+            return min(_FIRST_DRAFT_TOKENS, self._longest)
+        fixed, each = record.cost()
+        accepted, goes_on = record.shares()
 
         def speed(n: int) -> float:
             return _sum_of_powers(accepted, n) / (fixed + each * _sum_of_powers(goes_on, n))
 
         best = max(range(1, self._longest + 1), key=speed)
-        # Without a draft all members are asked at the same time, and with one the primary first.
-        plain = each + fixed / 2 if self._plain is None else self._plain
-        if 1 / plain > speed(best):
-            self.max_tokens = 0 if self._steps % _RETRY else min(_RETRY_TOKENS, self._longest)
-            return
         # Lengths beside the best one show how the time depends on the length.
-        self.max_tokens = min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
+        return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
-    def _cost(self) -> tuple[float, float]:
+
+class _Record:
+    """What the steps of one way took and gave; old ones count less."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._accepted, self._lost, self._ended = 8.0, 1.0, 0.0
+        self._tokens = self._seconds = 0.0
+        # Sums over the steps: 1, x, x^2, t, x * t for x places in t seconds.
+        self._sums = [0.0] * 5
+
+    def count(self, accepted: int, *, lost: bool, ended: bool) -> None:
+        """Count what became of a text's draft."""
+        self._accepted = _TEXTS * self._accepted + accepted
+        self._lost = _TEXTS * self._lost + lost
+        self._ended = _TEXTS * self._ended + ended
+
+    def note(self, seconds: float, places: float, tokens: float) -> None:
+        """Note a step."""
+        self.steps += 1
+        new = (1, places, places**2, seconds, places * seconds)
+        self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
+        self._tokens, self._seconds = _STEPS * self._tokens + tokens, _STEPS * self._seconds + seconds
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a text per step."""
+        return self._tokens / self._sums[0] if self.steps else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Tokens of a text per second."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+    def shares(self) -> tuple[float, float]:
+        """At a place of a draft, the probability that its token is accepted, and that the text goes on."""
+        events = self._accepted + self._lost + self._ended
+        return self._accepted / events, 1 - self._ended / events
+
+    def cost(self) -> tuple[float, float]:
         """The seconds of a step, and of each place: a line through the measured steps."""
         count, places, squares, seconds, products = self._sums
         mean, middle = seconds / count, places / count
@@ -170,7 +236,7 @@ class PacedDrafter(Drafter):
         usual = mean / (middle + _REQUEST_PLACES)
         slope = (products / count - mean * middle + _TRUST * usual) / (spread + _TRUST)
         # Noise must make neither of them nothing.
-        slope = min(max(slope, usual / 10), mean / middle)
+        slope = min(max(slope, usual / 10), usual * 2, mean / middle)
         return mean - slope * middle, slope
 
 

@@ -61,6 +61,19 @@ class ModelRunner(Protocol):
         """
         ...
 
+    def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:
+        """Begin to write on its own after contexts, if the model is elsewhere; the next :meth:`read` uses what it told.
+
+        Args:
+            contexts: The contexts.
+            max_tokens: Tokens to write after each.
+        """
+        ...
+
+    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+        """The first of some contexts along a draft: where the model wrote ahead, as far as it wrote the same text."""
+        ...
+
     def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> Logits:
         """Feed the rows; return the logits after some contexts. Rows beyond those of the batch are admitted.
 

@@ -96,6 +96,7 @@ class Candidates:
         self.eos_ids = vocabulary.eos_ids
         self.size = vocabulary.size
         # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
+        self._vocabulary = vocabulary
         self._plain = set(vocabulary.representatives.values())
         self._candidate_of = {index: index for index in self._plain}
         self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
@@ -108,6 +109,10 @@ class Candidates:
             if candidate is not None and value >= kept.get(candidate, value):
                 kept[candidate] = value
         return kept
+
+    def bytes_of(self, index: int) -> bytes:
+        """The bytes that an id adds to a text; empty for special tokens."""
+        return self._vocabulary.token_bytes(index) or b""
 
     def others(self, logprobs: Mapping[int, float]) -> dict[int, float]:
         """The log-probabilities of the ids in :attr:`other_ids` among some ids."""
