@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from running_server import serving
 from tiny import save_member, tiny_model, tokenizer_named
 
 from benchmarks._models import made_up_tokenizer
@@ -115,6 +116,19 @@ def test_a_draft_takes_fewer_calls_than_its_tokens_and_changes_nothing(pair: Pai
         assert own == far
         calls[draft] = client(pair.apart.members[0]).calls - before
     assert calls[24] < calls[0]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_members_here_on_the_cluster_and_behind_a_server_write_together(pair: Pair, size: int) -> None:
+    first, second = pair.here.members
+    with serving(Ensemble([first])) as server:
+        line = f"openai:{server.url}/v1#tiny tokenizer={pair.folders[0]}"
+        (behind,) = Ensemble.from_pretrained([line]).members
+        texts = [
+            Ensemble(members).generate(PROMPTS, max_new_tokens=12, batch_size=size)
+            for members in ([first, second, first], [behind, pair.apart.members[1], first])
+        ]
+    assert texts[0] == texts[1]
 
 
 def test_options_have_the_scores_of_one_process(pair: Pair) -> None:
