@@ -5,7 +5,7 @@ own loopback. The models are tiny or small, so that what a cluster adds is most 
 take anything from the models' cores: on two cores the two members and the driver share them, which is part of what is
 added here and of no cluster of several machines. Greedy steps ask for logits only where the winner is not certain,
 which depends on the models; drawn ones nearly always do. What is not here: networks; for these see
-``benchmarks.on_paper``.
+``benchmarks.vllm``.
 """
 
 from __future__ import annotations

@@ -361,8 +361,11 @@ class Ensemble:
 def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
     """A model as its user wrote it: a checkpoint, a path or id, or a server's address with its options."""
     if isinstance(model, str) and model.startswith(PREFIX):
-        address, options = read_server_line(shlex.split(model), "models")
-        address.check_key_name((), "models")
+        try:
+            words = shlex.split(model)
+        except ValueError as error:
+            raise InputError(f"models: {str(error).lower()}; close the quotation mark") from None
+        address, options = read_server_line(words, "models")
         template = options.get("chat_template", "never")
         if template not in CHAT_TEMPLATES:
             raise InputError(f"models: chat_template={template}: not one of {', '.join(CHAT_TEMPLATES)}")

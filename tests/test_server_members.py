@@ -247,3 +247,33 @@ def test_a_saved_ensemble_names_its_servers_and_needs_consent(far: Far, tmp_path
         Ensemble.from_pretrained(tmp_path)
     loaded = Ensemble.from_pretrained(tmp_path, allow_servers=[server.url for server in far.servers])
     assert loaded.generate(PROMPTS[:1], max_new_tokens=4) == far.here.generate(PROMPTS[:1], max_new_tokens=4)
+
+
+def test_a_text_that_fills_the_context_ends_and_the_others_go_on(far: Far, tmp_path: Path) -> None:
+    tokenizer = tokenizer_named("bytes")
+    folder = save_member(tmp_path, tiny_model(tokenizer, seed=3, positions=24), tokenizer)
+    with served(folder) as server:
+        (member,) = Ensemble.from_pretrained([line(server, folder)]).members
+        made = Ensemble([member, far.members[0]]).generate(["The cat", "Anna"], max_new_tokens=64, batch_size=2)
+    assert [each.finish_reason for each in made] == ["length", "length"]
+    assert all(each.tokens for each in made)
+
+
+def test_an_unbalanced_quotation_mark_is_said(far: Far) -> None:
+    with pytest.raises(InputError, match=r"^models: no closing quotation; close the quotation mark$"):
+        Ensemble.from_pretrained([f"{far.lines[0]} name='x"])
+
+
+def test_a_method_that_decodes_greedily_only_says_so_before_anything_is_sent(far: Far) -> None:
+    _, apart = far.ensembles(method="gac")
+    with pytest.raises(InputError, match=r"^this method takes greedy decoding only where a member is in another"):
+        apart.generate(PROMPTS[:1], temperature=0.7)
+
+
+def test_a_drawn_request_to_such_a_method_does_not_end_the_server(far: Far) -> None:
+    _, apart = far.ensembles(method="gac")
+    with serving(apart) as server:
+        body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 2}
+        refused = server.ask("/v1/completions", json.dumps({**body, "temperature": 0.7}))
+        assert (refused.status, "greedy decoding only" in refused.error["message"]) == (400, True)
+        assert server.ask("/v1/completions", json.dumps(body)).status == 200

@@ -92,6 +92,12 @@ def test_chosen_ids_of_each_context_come_back_however_they_are_split(ids: list[l
     assert all(len(what) <= 3 for _, what in server.sent[1:] if isinstance(what, list))
 
 
+def test_contexts_that_want_the_same_many_ids_share_their_requests() -> None:
+    server = Server()
+    TokenClient("m", server, 1).chosen([[1], [2], [3]], [[5, 6, 7, 8, 9]] * 3)()
+    assert [(len(contexts), what) for contexts, what in server.sent[1:]] == [(3, [5, 6, 7]), (3, [8, 9])]
+
+
 def test_a_busy_server_gets_the_same_request_again() -> None:
     server = Server()
     client = TokenClient("m", server, 5)

@@ -52,6 +52,7 @@ def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = 
             trust_remote_code=options["trust_remote_code"],
             check_files=not options["no_check_files"],
             allow_servers=options.get("allow_server") or (),
+            allow_key_env=options.get("allow_key_env") or (),
         )
     check_servers(spec.members, options)
     # An empty list is an option that is not given.
@@ -174,7 +175,12 @@ def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str,
 
 
 def chosen_by_folder(
-    folder: Path, *, trust_remote_code: bool = False, check_files: bool = True, allow_servers: Collection[str] = ()
+    folder: Path,
+    *,
+    trust_remote_code: bool = False,
+    check_files: bool = True,
+    allow_servers: Collection[str] = (),
+    allow_key_env: Collection[str] = (),
 ) -> EnsembleSpec:
     """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
 
@@ -186,7 +192,11 @@ def chosen_by_folder(
     if not is_exported or (folder / "result.json").exists():
         return chosen_by_run(folder)
     return savedfolder.read(
-        folder, trust_remote_code=trust_remote_code, check_files=check_files, allow_servers=allow_servers
+        folder,
+        trust_remote_code=trust_remote_code,
+        check_files=check_files,
+        allow_servers=allow_servers,
+        allow_key_env=allow_key_env,
     )
 
 

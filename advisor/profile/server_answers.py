@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
@@ -28,9 +28,9 @@ from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.probe import connect
 
 if TYPE_CHECKING:
+    from ensemble.distributed.remote_member import RemoteMember
     from ensemble.models.member import Member
     from ensemble.score.choices import ChoiceQuestion
 
@@ -95,16 +95,13 @@ class ServerAnswerer:
     def _choose_in_parallel(
         self, questions: Mapping[int, Example], task: Task, member: Member
     ) -> Iterator[tuple[int, Response]]:
-        encode, server = _Encoder(member), connect(self._address, self.name)
-        try:
-            if not server.limits.chosen:
-                reason = "it does not give those of chosen token ids"
-                raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
-            yield from self._answer_in_parallel(
-                questions, lambda example: likeliest_option(server, encode.options(example, task), example)
-            )
-        finally:
-            server.close()
+        encode, client = _Encoder(member), cast("RemoteMember", member).client
+        if not client.limits.chosen:
+            reason = "it does not give those of chosen token ids"
+            raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
+        yield from self._answer_in_parallel(
+            questions, lambda example: likeliest_option(client, encode.options(example, task), example)
+        )
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
         # Threads and not asyncio: the engines and the cache around this are synchronous.

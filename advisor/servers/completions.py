@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.tasks.task import Example
+from ensemble.errors import MemberError
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.token_server import TokenServer
+from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
     from ensemble.score.choices import ChoiceQuestion
@@ -107,11 +108,11 @@ def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> 
     return _likeliest(scores, example)
 
 
-def likeliest_option(server: TokenServer, question: ChoiceQuestion, example: Example) -> Response:
+def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Example) -> Response:
     """Like :func:`likeliest_choice`, for a server that gives log-probabilities of chosen token ids.
 
     Args:
-        server: The server; its limit of chosen ids is at least 1.
+        client: The connection to the server; its limit of chosen ids is at least 1.
         question: The question as the model's tokenizer writes it.
         example: The same question.
 
@@ -119,21 +120,14 @@ def likeliest_option(server: TokenServer, question: ChoiceQuestion, example: Exa
         ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
     """
     (prompt,), (states,) = question.prompts, question.states
-    contexts = [[*prompt, *state] for state in states]
     scores = list(question.known)
-    start = 0
-    while start < len(contexts):
-        # One list of ids serves all contexts of a request, so as many go together as the server takes.
-        end, ids = start, set[int]()
-        while end < len(contexts) and end - start < server.limits.contexts:
-            if len(ids | {question.tokens[end]}) > server.limits.chosen:
-                break
-            ids.add(question.tokens[end])
-            end += 1
-        answers = server.chosen(contexts[start:end], sorted(ids))
-        for place, logprobs in enumerate(answers, start):
-            scores[question.owners[place]] += logprobs[question.tokens[place]]
-        start = end
+    try:
+        answers = client.chosen([[*prompt, *state] for state in states], [[token] for token in question.tokens])()
+    except MemberError as error:
+        # As the server said it: the question alone may be at fault.
+        raise (error.__cause__ if isinstance(error.__cause__, ServerError) else error) from None
+    for owner, token, logprobs in zip(question.owners, question.tokens, answers, strict=True):
+        scores[owner] += logprobs[token]
     if max(scores) == -math.inf:
         raise ServerError("its tokenizer or model cannot express any of the options", "refused")
     return _likeliest(scores, example)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 STOPPING = "the server is stopping"
+_STOP_S = 20.0
+"""Longest wait for the current step at the end."""
 _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
 
@@ -269,7 +271,8 @@ class ServingEngine:
         self.refuse()
         self._inbox.put(None)
         if self._thread.is_alive():
-            self._thread.join()
+            # A step waits for minutes where the server of a member is away; the thread ends with the process.
+            self._thread.join(_STOP_S)
 
     # Called by the thread
 
@@ -322,6 +325,7 @@ class ServingEngine:
         try:
             prompts = self._encode(request)
             stops = [stop.encode() for stop in request.settings.stop]
+            self._decoder.check(request.settings)
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
             # The texts were counted when the request was accepted, before its prompts were read.
             self._count_out(len(stream.numbers))

@@ -68,12 +68,7 @@ class Decoder:
             InputError: The method allows only greedy decoding, and the settings are others.
             PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
         """
-        drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
-        if self._only_greedy and drawn:
-            raise InputError(
-                "this method takes greedy decoding only where a member is in another process, without a trace and "
-                "log-probabilities: they would need the probabilities of all tokens; use unite"
-            )
+        self.check(settings)
         for member, ids in zip(self._members, prompt, strict=True):
             most = member.most_tokens(ids)
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.
@@ -82,6 +77,19 @@ class Decoder:
                     f"{member.name}: a prompt of {len(ids)} tokens does not fit its context of {member.context}"
                 )
         self._waiting.append(Sequence(number, prompt, settings, self._members, draw))
+
+    def check(self, settings: Settings) -> None:
+        """Make sure that the method can decode with these settings.
+
+        Raises:
+            InputError: It allows only greedy decoding where a member is in another process.
+        """
+        drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
+        if self._only_greedy and drawn:
+            raise InputError(
+                "this method takes greedy decoding only where a member is in another process, without a trace and "
+                "log-probabilities: they would need the probabilities of all tokens; use unite"
+            )
 
     @torch.inference_mode()
     def remove(self, number: int) -> None:

@@ -32,6 +32,8 @@ from ensemble.servers.token_server import Logprobs, NextToken
 from ensemble.vocabulary.joint import NONE, Candidates
 
 _USUAL_K = 10
+_LEAST_SHARE = 1e-4
+"""The least share of all probability that candidates have: the server's values have seven digits."""
 _MORE = 10
 """Ids above k to ask for: special tokens and ids with equal bytes take places among the top ones."""
 
@@ -60,8 +62,8 @@ class RemoteMember(Member):
         most = self.client.limits.k
         if most < min(k, self.vocabulary.size):
             raise InputError(
-                f"{self.name}: its server gives {most} top log-probabilities, which is too few for k={k}; allow more "
-                f"(vllm serve --max-logprobs {k + _MORE}), or give k={most}"
+                f"{self.name}: its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
+                f"64 of them (vllm serve --max-logprobs 64), or give k={most}"
             )
 
     def runner(self) -> RemoteRunner:
@@ -318,6 +320,10 @@ class RemoteRows(RemoteLogits):
             for row in self.rows
         ]
         if exact:
+            for row, share in zip(self.rows, largest, strict=True):
+                # What is left after the subtraction has no digits any more.
+                if share < _LEAST_SHARE:
+                    row.fault = row.fault or "nearly all probability is on special tokens that do not end a text"
             return torch.tensor(largest, dtype=torch.float64), torch.tensor(largest, dtype=torch.float64)
         smallest = [sum(map(math.exp, row.logprobs.values())) for row in self.rows]
         return torch.tensor(smallest, dtype=torch.float64), torch.tensor(largest, dtype=torch.float64)
@@ -353,7 +359,7 @@ class RemoteRows(RemoteLogits):
 
     def _fault(self, what: str) -> str:
         k = self._runner.client.limits.k
-        return f"its server gives {k} top log-probabilities; {what}; allow more (vllm serve --max-logprobs -1)"
+        return f"its server gives {k} top log-probabilities; {what}; allow more (vllm serve --max-logprobs 64)"
 
     def _widen(self, rows: Sequence[_Row]) -> Callable[[], None]:
         """Request the largest number of top candidates for some rows; return a function that waits for them."""

@@ -49,13 +49,14 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
     vocabulary = Vocabulary(
         tokenizer, _eos_ids(checkpoint), max(size, largest) if isinstance(size, int) and size < 2**24 else largest
     )
-    client = TokenClient(spec.name, server, address.timeout)
+    client = TokenClient(spec.name, server, address.timeout, address.concurrency)
     _check_tokenizer(client, tokenizer, address)
     return RemoteMember(
         name=spec.name,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
-        context=client.limits.context,
+        # Servers refuse a context that leaves no room for a token.
+        context=None if client.limits.context is None else client.limits.context - 1,
         chat_template=spec.chat_template,
         seq2seq=None,
         spec=spec,

@@ -34,22 +34,21 @@ METHOD = Method(
     when="to allow tokens that the primary lacks; every step handles all tokens of all members",
     distributed=True,
 )
-_TOP = 10
-"""Candidates of each member that are looked at where only the likeliest arrive."""
 
 
 def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
     """Make the rule."""
-    return TokenRule(over_all(setup.joint, setup.weights), only_greedy_remote=True)
+    return TokenRule(over_all(setup.joint, setup.weights, setup.k), only_greedy_remote=True)
 
 
-def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
+def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> Combine:
     """Eq. 3 over all entries of a joint vocabulary.
 
     Args:
         joint: The tables, on the device of the logits. It may have the tables of only some of the members that it was
             built for; then only these members count.
         weights: One for each member, with sum 1.
+        k: Candidates of each member that are looked at where only the likeliest arrive.
     """
     entries = torch.arange(joint.size, device=joint.members[0].entry_of.device)
     # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
@@ -63,7 +62,7 @@ def over_all(joint: JointVocabulary, weights: Sequence[float]) -> Combine:
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         if are_remote(logits):
-            return _over_tops(logits, joint, owned, ids, shares, also)
+            return _over_tops(logits, joint, owned, ids, shares, k, also)
         aligned = []
         for z, tables, mask in zip(whole(logits), joint.members, owned, strict=True):
             candidates = candidate_logits(z, tables)
@@ -85,6 +84,7 @@ def _over_tops(
     owned: Sequence[Tensor],
     ids_of: Tensor,
     weights: Tensor,
+    k: int,
     also: Tensor | None,
 ) -> Distribution:
     """Eq. 3 over the likeliest entries of each member, where a member is in another process.
@@ -95,6 +95,7 @@ def _over_tops(
         owned: For each member, the entries that are its tokens.
         ids_of: What the primary emits for each entry.
         weights: One for each member, with sum 1.
+        k: Candidates of each member.
         also: [B, n] entries to score.
 
     Returns:
@@ -108,10 +109,12 @@ def _over_tops(
     # constant, which is worth no request.
     exact = len(held) > 1 or also is not None
     shares = [
-        torch.zeros(len(z), dtype=torch.float64) if isinstance(z, Tensor) else z.shares(exact=exact)[1].log()
+        torch.zeros(len(z), dtype=torch.float64)
+        if isinstance(z, Tensor) or not exact
+        else z.shares(exact=True)[1].clamp(min=1e-9).log()
         for z in held
     ]
-    largest = tops_of(held, _TOP)
+    largest = tops_of(held, k)
     found = [
         tables.entry_of.take(ids).masked_fill(values == -torch.inf, NONE)
         for (values, ids), tables in zip(largest, joint.members, strict=True)

@@ -46,8 +46,8 @@ def make(setup: Setup, options: Options) -> TokenRule:
     # The primary's own distribution over the joint vocabulary, for the steps where it decides alone.
     primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
     return TokenRule(
-        over_all(setup.joint, setup.weights),
-        over_all(primary, (1.0,)),
+        over_all(setup.joint, setup.weights, setup.k),
+        over_all(primary, (1.0,), setup.k),
         needs_others=unsure(setup.joint.members[0], options.threshold),
         only_greedy_remote=True,
     )

@@ -109,7 +109,7 @@ def union(
     """Steps 1 to 6 of UNITE for a batch.
 
     Args:
-        logits: For each member its next-token logits [B, V_i], or its logits on another node.
+        logits: For each member its next-token logits [B, V_i], or what another process tells of them.
         joint: The tables, on the device of the logits.
         k: Candidates of each member.
         weights: [members], with sum 1.

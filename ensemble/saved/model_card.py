@@ -70,11 +70,21 @@ def model_card(
         local=len(ids) < len(loaded),
         servers=len(loaded) < len(members),
         trusted=", ".join(trusted),
-        extra="[gguf]" if any(member.weights.gguf for member in loaded) else "",
+        extra=_extras(members),
         loading=", ".join(dict.fromkeys(member.dtype for member in loaded)),
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"
+
+
+def _extras(members: Sequence[ModelSpec]) -> str:
+    """The extras to install for some members, as pip takes them."""
+    here = [member for member in members if not isinstance(member.checkpoint, ServerAddress)]
+    extras = [
+        *(["gguf"] if any(member.weights.gguf for member in here) else []),
+        *(["openai"] if len(here) < len(members) else []),
+    ]
+    return f"[{','.join(extras)}]" if extras else ""
 
 
 def _row(number: int, member: ModelSpec) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ class ServerClient:
             import httpx2  # noqa: F401
         except ImportError:
             raise InputError(
-                "a model behind a server needs the client of the openai extra, which is not installed; "
+                "a model behind a server needs an HTTP client (httpx2), which is not installed; "
                 "pip install 'unite-advisor[openai]'"
             ) from None
         from ensemble.servers.transport import RestrictedClient
@@ -222,7 +222,8 @@ class ServerClient:
         except (UnicodeError, httpx2.InvalidURL):
             raise ServerError(f"{url} is not a valid address; correct it", "fatal") from None
         except MemberError as error:  # raised by RestrictedClient
-            return _Fault(ServerError(f"{url}: {error}", "temporary"))
+            # Too long, or compressed: another try would end the same.
+            raise ServerError(f"{url}: {error}", "invalid") from None
         except (httpx2.HTTPError, OSError) as error:
             reason = self._redact(first_line(error))
             return _Fault(

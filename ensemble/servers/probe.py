@@ -22,8 +22,9 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
         name: The member, for messages.
 
     Raises:
-        InputError: No server answers, it does not have the model, it refuses the key, or it does not give top
-            log-probabilities by token id; the message says which option would give them.
+        InputError: The server does not have the model, it refuses the key, or it does not give top log-probabilities by
+            token id; the message says which option would give them.
+        ServerError: No server answers, or it is too busy.
     """
     client = ServerClient(address, retries=_RETRIES)
     try:
@@ -39,6 +40,9 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
         client.stop_retrying()
     except ServerError as error:
         client.close()
+        if error.failure == "temporary":
+            # The server may give everything, and does not answer now.
+            raise ServerError(f"{name}: {error}", error.failure, error.status) from None
         raise InputError(f"{name}: {error}") from None
     except InputError:
         client.close()

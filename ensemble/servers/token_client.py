@@ -57,19 +57,21 @@ class TokenClient:
         name: The member, for messages.
         server: Its server.
         patience: Seconds for which a request is sent again while the server does not answer or is busy.
+        concurrency: The largest number of requests at a time.
 
     Attributes:
         limits: What the server gives.
         counts: Updated by every request.
     """
 
-    def __init__(self, name: str, server: TokenServer, patience: float) -> None:
+    def __init__(self, name: str, server: TokenServer, patience: float, concurrency: int = 8) -> None:
         self.name = name
         self.limits: ServerLimits = server.limits
         self.counts = RequestCounts()
         self._server = server
         self._patience = patience
         self._lock = threading.Lock()
+        self._slots = threading.Semaphore(concurrency)
         # With this object go its connections; an ensemble has no end that its user must call.
         weakref.finalize(self, server.close)
         self._fingerprint = self._probe()
@@ -129,7 +131,8 @@ class TokenClient:
 
         def run() -> None:
             try:
-                future.set_result(self._call(call, second))
+                with self._slots:
+                    future.set_result(self._call(call, second))
             except BaseException as error:  # noqa: BLE001  # raised again where the answer is awaited
                 future.set_exception(error)
 
@@ -200,13 +203,20 @@ def is_half(tops: Sequence[Logprobs]) -> bool:
 def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], list[int]]]:
     """Split contexts and their ids into requests: for each the numbers of its contexts, and their ids together."""
     parts: list[tuple[list[int], list[int]]] = []
-    for n, own in enumerate(ids):
-        for start in range(0, len(own), limits.chosen):
-            new = set(own[start : start + limits.chosen])
-            rows, wanted = parts[-1] if parts else ([], [])
+    most = limits.chosen
+    # Block by block, not context by context: contexts that want the same many ids share the requests for them.
+    for start in range(0, max(map(len, ids), default=0), most):
+        rows: list[int] = []
+        wanted: set[int] = set()
+        for n, own in enumerate(ids):
+            new = set(own[start : start + most])
             # One list of ids serves all contexts of a request, so contexts go together while their ids fit.
-            if rows and rows[-1] != n and len(rows) < limits.contexts and len(new.union(wanted)) <= limits.chosen:
-                parts[-1] = [*rows, n], sorted(new.union(wanted))
-            else:
-                parts.append(([n], sorted(new)))
+            if rows and new and (len(rows) == limits.contexts or len(wanted | new) > most):
+                parts.append((rows, sorted(wanted)))
+                rows, wanted = [], set()
+            if new:
+                rows.append(n)
+                wanted |= new
+        if rows:
+            parts.append((rows, sorted(wanted)))
     return parts

@@ -197,5 +197,6 @@ def probe(client: ServerClient) -> VllmServer | None:
             # Each pair of a context and an appended id is a prompt.
             chosen = _CHOSEN if not appends else 16
             break
+    appends = appends and chosen > 0
     contexts = _CONTEXTS if not appends else _CONTEXTS // 16
-    return VllmServer(client, ServerLimits(cap, contexts, chosen, context), appends=appends and chosen > 0)
+    return VllmServer(client, ServerLimits(cap, contexts, chosen, context), appends=appends)

@@ -122,11 +122,13 @@ def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bo
 def _unsure_remote(logits: RemoteLogits, threshold: float) -> list[bool]:
     """The rows of a primary in another process whose largest probability is at most a threshold."""
     values, _ = logits.top(1)
-    for exact in (False, True):
-        smallest, largest = logits.shares(exact=exact)
-        # The server's probabilities are of all ids, and the threshold is one of the candidates.
-        low, high = values[:, 0].exp() / largest, values[:, 0].exp() / smallest
-        if exact or not bool(((low <= threshold) & (high > threshold)).any()):
-            break
-    rows: list[bool] = (low <= threshold).tolist()
-    return rows
+    likeliest = values[:, 0].exp()
+    # The server's probabilities are of all ids, and the threshold is one of the candidates.
+    smallest, largest = logits.shares(exact=False)
+    is_open = likeliest / largest <= threshold
+    unknown = is_open & (likeliest / smallest > threshold)
+    if rows := unknown.nonzero()[:, 0].tolist():
+        share, _ = logits[rows].shares(exact=True)
+        is_open[unknown] = ~(likeliest[unknown] / share > threshold)
+    found: list[bool] = is_open.tolist()
+    return found
