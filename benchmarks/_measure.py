@@ -200,8 +200,18 @@ def tell(
             "figures": {figure.name: {k: v for k, v in asdict(figure).items() if k != "name"} for figure in figures},
             **({"table": table} if table else {}),
         }
+        if getattr(options, "only", None):
+            kept["figures"] = {**_kept_before(options.save / f"{name}.json"), **kept["figures"]}
         options.save.mkdir(parents=True, exist_ok=True)
         (options.save / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _kept_before(path: Path) -> dict[str, Any]:
+    """The figures of an earlier run, each with its commit, where only a part is measured again."""
+    if not path.exists():
+        return {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return {name: {"commit": kept["commit"], **figure} for name, figure in kept["figures"].items()}
 
 
 def progress(text: str) -> None:

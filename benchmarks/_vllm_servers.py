@@ -72,7 +72,8 @@ class VllmProcess:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "VLLM")}
         environment = {**kept, **ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": str(self._core)}
         with self._log.open("ab") as log:
-            # A group of processes, because a server has two children, which would outlive it.
+            # A group of processes, because a server has two children, which would outlive it. And not a session: Linux
+            # shares processors among sessions, and a server that waits busily would get as much as its clients.
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -80,7 +81,7 @@ class VllmProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                preexec_fn=os.setpgrp,  # noqa: PLW1509  # no other thread runs yet; process_group= needs Python 3.11
             )
 
     def wait(self) -> None:

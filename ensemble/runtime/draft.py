@@ -29,6 +29,7 @@ _STEPS, _TEXTS = 0.93, 0.95
 _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
 """Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
+_ABOUT = 0.97
 _MANY = 3.0
 """Tokens of a text that a draft emits on average; where it is more, plain steps are not tried."""
 _REQUEST_PLACES = 3
@@ -184,8 +185,11 @@ class PacedDrafter(Drafter):
         def speed(n: int) -> float:
             return _sum_of_powers(accepted, n) / (fixed + each * _sum_of_powers(goes_on, n))
 
-        best = max(range(1, self._longest + 1), key=speed)
-        # Lengths beside the best one show how the time depends on the length.
+        lengths = range(1, self._longest + 1)
+        fastest = max(map(speed, lengths))
+        # Of lengths that are about as fast, the longest takes the fewest requests. Those beside it show how the time
+        # depends on the length.
+        best = max(n for n in lengths if speed(n) >= _ABOUT * fastest)
         return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
 
