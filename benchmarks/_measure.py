@@ -200,7 +200,8 @@ def tell(
             "figures": {figure.name: {k: v for k, v in asdict(figure).items() if k != "name"} for figure in figures},
             **({"table": table} if table else {}),
         }
-        if getattr(options, "only", None):
+        # Parts are a list; a benchmark whose parts have files for themselves names one.
+        if isinstance(getattr(options, "only", None), list):
             kept["figures"] = {**_kept_before(options.save / f"{name}.json"), **kept["figures"]}
         options.save.mkdir(parents=True, exist_ok=True)
         (options.save / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
