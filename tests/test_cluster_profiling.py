@@ -294,6 +294,8 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
     few = replace(many, examples=many.examples[:2])
     jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
     pool = [PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
+    # The worker of the test before may still be about to end.
+    wait_for(lambda: not workers())
     with RayEngine(place.cache, pytest.fail) as engine:
         engine.prepare(pool, "cpu")
         started = wait_for(workers)
