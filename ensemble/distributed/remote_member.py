@@ -29,7 +29,7 @@ from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
 from ensemble.servers.token_client import RequestCounts, TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
-from ensemble.vocabulary.joint import NONE, Candidates
+from ensemble.vocabulary.joint import NONE, Candidates, candidates_of
 
 _USUAL_K = 10
 _LEAST_SHARE = 1e-4
@@ -69,7 +69,7 @@ class RemoteMember(Member):
     def runner(self) -> RemoteRunner:
         """See :meth:`ensemble.models.member.Member.runner`."""
         # Runners hold ids only, so many of them may share one connection.
-        return RemoteRunner(self.client, Candidates(self.vocabulary))
+        return RemoteRunner(self.client, candidates_of(self.vocabulary))
 
     def free_memory(self) -> int | None:
         """See :meth:`ensemble.models.member.Member.free_memory`."""

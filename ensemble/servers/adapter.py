@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.token_server import Logprobs, NextToken, TokenServer
+from ensemble.servers.token_server import Logprobs, NextToken, ServerLimits, TokenServer
 
 FIRST, SECOND = tuple(range(10, 18)), tuple(range(20, 25))
 """Contexts of the probes; every vocabulary has these ids."""
@@ -21,6 +21,32 @@ _ROUNDING = 0.01
 _IMPOSSIBLE = -1e30
 # Largest difference of log-probabilities that a server may take for a tie.
 _TIE = 1e-3
+
+
+class Adapter:
+    """What the adapters have in common: a connection, and what the server gives.
+
+    Args:
+        client: The connection.
+        limits: What the server gives, as the adapter's probe found out.
+    """
+
+    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
+        self._client, self._limits = client, limits
+
+    @property
+    def limits(self) -> ServerLimits:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._limits
+
+    @property
+    def connections(self) -> int:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        return self._client.connections
+
+    def close(self) -> None:
+        """See :class:`~ensemble.servers.token_server.TokenServer`."""
+        self._client.close()
 
 
 class InvalidAnswerError(Exception):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ensemble.servers.adapter import (
     FIRST,
     SECOND,
+    Adapter,
     InvalidAnswerError,
     is_close,
     is_other_kind,
@@ -53,7 +54,7 @@ class _Place(NamedTuple):
     top: Logprobs
 
 
-class LlamaCppServer:
+class LlamaCppServer(Adapter):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind llama.cpp's ``llama-server``.
 
     Args:
@@ -64,17 +65,8 @@ class LlamaCppServer:
     """
 
     def __init__(self, client: ServerClient, limits: ServerLimits, plain: int) -> None:
-        self._client, self._limits, self._plain = client, limits, plain
-
-    @property
-    def limits(self) -> ServerLimits:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._limits
-
-    @property
-    def connections(self) -> int:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._client.connections
+        super().__init__(client, limits)
+        self._plain = plain
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -109,10 +101,6 @@ class LlamaCppServer:
             return [read_id(index) for index in read_list(answer, "tokens")]
         except InvalidAnswerError as error:
             raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
-
-    def close(self) -> None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        self._client.close()
 
     def _places(self, context: Ids, result: Mapping[str, Any], k: int) -> list[_Place]:
         """The tokens of a result; where the server left log-probabilities out, all its places are read again."""

@@ -16,6 +16,7 @@ from ensemble.servers.adapter import (
     CAPS,
     FIRST,
     SECOND,
+    Adapter,
     InvalidAnswerError,
     accepts,
     context_length,
@@ -41,26 +42,13 @@ _CONTEXTS, _CHOSEN = 256, 128
 _VALUES = 50_000
 
 
-class SglangServer:
+class SglangServer(Adapter):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang.
 
     Args:
         client: The connection.
         limits: What the server gives; see :func:`probe`.
     """
-
-    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
-        self._client, self._limits = client, limits
-
-    @property
-    def limits(self) -> ServerLimits:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._limits
-
-    @property
-    def connections(self) -> int:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._client.connections
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -89,10 +77,6 @@ class SglangServer:
             raise
         except InvalidAnswerError as error:
             raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
-
-    def close(self) -> None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        self._client.close()
 
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None

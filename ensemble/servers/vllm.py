@@ -14,6 +14,7 @@ from ensemble.servers.adapter import (
     CAPS,
     FIRST,
     SECOND,
+    Adapter,
     InvalidAnswerError,
     accepts,
     context_length,
@@ -39,7 +40,7 @@ _CONTEXTS, _CHOSEN = 1024, 128
 """vLLM's limits of a request."""
 
 
-class VllmServer:
+class VllmServer(Adapter):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM.
 
     Args:
@@ -50,17 +51,8 @@ class VllmServer:
     """
 
     def __init__(self, client: ServerClient, limits: ServerLimits, *, appends: bool = False) -> None:
-        self._client, self._limits, self._appends = client, limits, appends
-
-    @property
-    def limits(self) -> ServerLimits:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._limits
-
-    @property
-    def connections(self) -> int:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._client.connections
+        super().__init__(client, limits)
+        self._appends = appends
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -90,10 +82,6 @@ class VllmServer:
             return [read_id(index) for index in read_list(answer, "tokens")]
         except InvalidAnswerError as error:
             raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
-
-    def close(self) -> None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        self._client.close()
 
     def _appended(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """The log-probability of each id as the last token of a prompt."""

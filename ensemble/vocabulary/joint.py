@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -126,6 +126,12 @@ class Candidates:
     def ids(self, candidate: int) -> tuple[int, ...]:
         """The ids of a candidate."""
         return self.eos_ids if candidate in self.eos_ids else (candidate,)
+
+
+@lru_cache(maxsize=16)  # decoders are made often, and a large vocabulary has 150,000 candidates
+def candidates_of(vocabulary: Vocabulary) -> Candidates:
+    """The candidates of a model, made once."""
+    return Candidates(vocabulary)
 
 
 def build(vocabularies: Sequence[Vocabulary]) -> JointVocabulary:
