@@ -14,7 +14,7 @@ from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import Draw, SampledToken
 from ensemble.step.trace import Step
-from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.retokenize import Continuation, extend_all
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -220,6 +220,5 @@ def read_on(readers: abc.Sequence[Continuation], data: bytes) -> list[Continuati
     """Copies of the readers that have read more bytes."""
     # Copies, because a draft that is rejected must leave the readers of the text as they were.
     forks = [reader.fork() for reader in readers]
-    for fork in forks:
-        fork.extend(data)
+    extend_all(forks, [data] * len(forks))
     return forks

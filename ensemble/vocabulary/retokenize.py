@@ -6,6 +6,8 @@ not those before the last safe cut. So the text before the cut is tokenized once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ensemble.vocabulary.safe_cuts import last_cut
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -44,3 +46,14 @@ class Continuation:
             self._settled += len(self._vocabulary.continue_ids(self._tail[:cut]))
             self._tail = self._tail[cut:]
         return same
+
+
+def extend_all(readers: Sequence[Continuation], data: Sequence[bytes]) -> None:
+    """Append bytes to the texts of several readers, which may be of different vocabularies.
+
+    Args:
+        readers: The readers; each is changed, so each may be there once.
+        data: For each reader the bytes to append.
+    """
+    for reader, part in zip(readers, data, strict=True):
+        reader.extend(part)
