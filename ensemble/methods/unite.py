@@ -122,7 +122,8 @@ def _first(values: Tensor, k: int) -> Tensor:
         rest = _range(width, values.device)[whole:].expand(rows, -1)
         positions = torch.cat([positions, rest], dim=1)
     # The chunks are in ascending order, so among equals the lower place is the lower position.
-    return positions.gather(1, _first(values.gather(1, positions), k))
+    best: Tensor = positions.gather(1, _first(values.gather(1, positions), k))
+    return best
 
 
 def _maxima(values: Tensor, size: int) -> Tensor:
@@ -150,7 +151,8 @@ def _first_by_key(values: Tensor, k: int) -> Tensor:
     """
     # An infinite value would swallow what is subtracted; beyond the range of single precision any other number will do.
     wide = values.double().clamp_(-1e39, 1e39)
-    return wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device)).topk(k, dim=1).indices
+    keys = wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device))
+    return keys.topk(k, dim=1).indices
 
 
 @lru_cache(maxsize=64)  # a few for each size of vocabulary
