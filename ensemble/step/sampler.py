@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate, islice, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,12 @@ from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
 from ensemble.step.trace import Step, explain, packed_candidates
-from ensemble.vocabulary.joint import NONE, JointVocabulary
+from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_TOKEN = -2
 """The sampled token of a row with NaN, or with no entry that the primary can express."""
@@ -94,11 +99,21 @@ class Detokenizer:
     def entry_bytes(self, entry: int) -> bytes | None:
         """The bytes of an entry of the joint vocabulary; None for EOS."""
         if entry not in self._bytes:
-            # The tables are looked up on the host: a trace asks for many entries, and each look-up on a device waits.
-            self._joint = self._joint.to(torch.device("cpu"))
-            owner = self._joint.representative(entry)
-            self._bytes[entry] = None if owner is None else self._vocabularies[owner[0]].token_bytes(owner[1])
+            self._bytes[entry] = self._look_up(entry)
         return self._bytes[entry]
+
+    def _look_up(self, entry: int) -> bytes | None:
+        if entry == EOS:
+            return None
+        owned = ((n, int(place_of[entry])) for n, (place_of, _) in enumerate(self._tables))
+        # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
+        owner, index = next((n, index) for n, index in owned if self._tables[n][1][index] == entry)
+        return self._vocabularies[owner].token_bytes(index)
+
+    @cached_property
+    def _tables(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Each member's ``place_of`` and ``entry_of`` on the host: a look-up on another device waits for it."""
+        return [(each.place_of.cpu().numpy(), each.entry_of.cpu().numpy()) for each in self._joint.members]
 
 
 class Sampler:
@@ -182,7 +197,7 @@ class _Pick:
 
     def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
         self._draws, self._combined, self._trace = draws, combined, trace
-        winners = _winners(step, draws)[:, None]
+        winners = _winners(step, draws).unsqueeze(1)
         tokens = step.ids.gather(1, winners)
         # NaN where a probability is. In float64, so that all of them are when they are joined.
         total = step.mean.sum(dim=1, keepdim=True, dtype=torch.float64)
