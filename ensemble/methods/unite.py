@@ -26,7 +26,7 @@ from ensemble.vocabulary.joint import NONE, JointVocabulary
 _RANKED, _RANKED_AT_ONCE = 32, 2**14
 """Rows of up to so many times k values, and so many values of all rows, are not cut into chunks; measured."""
 _SORTED, _SORTED_AT_ONCE = 16, 2**10
-"""The same where values are sorted."""
+"""The same where they are sorted: few values, and those in double precision."""
 _CONVERTED = 2**18
 """Values of half precision that are converted at a time."""
 METHOD = Method(
@@ -106,9 +106,11 @@ def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
 def _first(values: Tensor, k: int) -> Tensor:
     """The positions [B, k] of the k largest values [B, n]; lower positions first among equals."""
     rows, width = values.shape
-    sorts = values.dtype == torch.float64
-    if width <= (_SORTED if sorts else _RANKED) * k or rows * width <= (_SORTED_AT_ONCE if sorts else _RANKED_AT_ONCE):
-        return _first_by_sort(values, k) if sorts else _first_by_key(values, k)
+    # Of few values a sort is the quickest, being a single operation.
+    if rows * width <= _SORTED_AT_ONCE or (values.dtype == torch.float64 and width <= _SORTED * k):
+        return values.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    if values.dtype != torch.float64 and (width <= _RANKED * k or rows * width <= _RANKED_AT_ONCE):
+        return _first_by_key(values, k)
     # The row is cut into chunks of neighbours, and the chunks are put in the order of their first values: those that
     # come before all others of their chunk. If a chunk is not among the first k, then k values of other chunks come
     # before its first value, and so before all its values. Therefore the k largest are in the first k chunks. The first
@@ -137,13 +139,8 @@ def _maxima(values: Tensor, size: int) -> Tensor:
     return torch.cat([part.float().view(shape).amax(dim=2) for part in parts])
 
 
-def _first_by_sort(values: Tensor, k: int) -> Tensor:
-    """See :func:`_first`."""
-    return values.sort(dim=1, descending=True, stable=True).indices[:, :k]
-
-
 def _first_by_key(values: Tensor, k: int) -> Tensor:
-    """See :func:`_first`; for types of at most single precision, several times as fast as a sort.
+    """See :func:`_first`; for types of at most single precision, several times as fast as a sort of many values.
 
     torch.topk leaves the order of equals open. So equals are made different, in double precision: from each value
     ``v`` the ``(|v| + 2^-149) * 2^-48`` fold of its position is subtracted. Two different values of single precision

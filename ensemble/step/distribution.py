@@ -45,7 +45,8 @@ def mask_(logits: Tensor, tables: MemberTables) -> None:
     """
     # A single EOS id keeps its logit: to write it again would cost as much as the rest of this function.
     eos = logits[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
-    logits.index_fill_(1, tables.outside, -torch.inf)
+    if len(tables.outside):
+        logits.index_fill_(1, tables.outside, -torch.inf)
     if eos is not None:
         logits[:, tables.eos_ids[:1]] = eos
 
