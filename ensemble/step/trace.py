@@ -128,7 +128,11 @@ def explain(
     # Each entry once, at its index in the row. They are in the order of the indices, and a stable sort keeps it.
     places = {int(index): place for place, index in enumerate(shown) if present[place]}
     order = sorted(sorted(places), key=lambda index: -means[places[index]])
-    tops = [set(own) for own in wanted]
+    probabilities = list(zip(*members, strict=True))
+    wanted_by: dict[float, tuple[int, ...]] = {}
+    for member, own in enumerate(wanted):
+        for entry in {*own}:
+            wanted_by[entry] = (*wanted_by.get(entry, ()), member)
     candidates = []
     for place in map(places.__getitem__, order):
         entry, token = entries[place], int(tokens[place])
@@ -136,8 +140,8 @@ def explain(
             Candidate(
                 data=entry_bytes(int(entry)),
                 token=None if token == NONE or token >= ids else token,
-                wanted_by=tuple(m for m, top in enumerate(tops) if entry in top),
-                probabilities=tuple(own[place] for own in members),
+                wanted_by=wanted_by.get(entry, ()),
+                probabilities=probabilities[place],
                 mean=means[place],
             )
         )
