@@ -99,6 +99,7 @@ class Vocabulary:
         self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
         self._backend = backend
         self._fits = max(self._tokens) < size
+        self._bytes: dict[int, bytes | None] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -107,6 +108,13 @@ class Vocabulary:
 
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""
+        # Kept, because the sampler and the decoder need the same tokens for every row at every step.
+        try:
+            return self._bytes[index]
+        except KeyError:
+            return self._bytes.setdefault(index, self._bytes_of(index))
+
+    def _bytes_of(self, index: int) -> bytes | None:
         if index in self._special or index not in self._tokens:
             return None
         token = self._tokens[index]
