@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
+from ensemble.vocabulary.borders import Borders, Unsupported
 from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
 
 if TYPE_CHECKING:
@@ -194,6 +195,14 @@ class Vocabulary:
             return None
         crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
         return safe_cuts([data for data in crossing if data], self._knows)
+
+    @cached_property
+    def borders(self) -> Borders | None:
+        """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known."""
+        try:
+            return Borders(self._continuation, BYTE_TO_CHARACTER)
+        except Unsupported:
+            return None
 
     def _knows(self, character: str) -> bool:
         """Whether a character never becomes the unknown token."""
