@@ -400,6 +400,24 @@ def test_rows_that_are_recomputed_have_no_more_logits_than_their_lengths_ask_for
     assert made == [3 if can_skip_logits(type(model).forward) else 6]
 
 
+@pytest.mark.parametrize("arch", ["llama", "openai-gpt"])
+def test_recomputed_rows_of_other_lengths_are_read_in_pieces(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(arch)
+    vocabulary, longest = model.config.vocab_size, 60
+    monkeypatch.setattr("ensemble.runtime.forward_pass._CPU_PASS_LOGITS", 30 * vocabulary)
+    rows, made = RecomputingRunner(model), list[int]()
+    prompts = [list(range(longest)), *([n] * 5 for n in range(8))]
+    hook = model.register_forward_hook(lambda _, __, output: made.append(output.logits.numel()))
+    with torch.inference_mode():
+        found = rows.prefill(prompts)
+        hook.remove()
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -1:] for prompt in prompts]
+    torch.testing.assert_close(found, torch.stack(expected))
+    # A single row has the logits of all of its tokens where the model cannot leave any out.
+    most = 8 if can_skip_logits(type(model).forward) else longest
+    assert max(made) <= most * vocabulary
+
+
 def test_a_cache_is_used_in_single_precision_too() -> None:
     model = tiny_model(byte_tokenizer(), arch="bloom", dtype=torch.float32)
     assert member_of(model, byte_tokenizer(), name="bloom").recompute_reason is None

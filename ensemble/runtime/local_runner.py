@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ensemble.runtime.draft import Drafter
+from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
@@ -175,15 +176,24 @@ class RecomputingRunner(LocalRunner):
         self._rows = [self._rows[n] for n in kept]
 
     def _forward(self, rows: Sequence[Ids], last: int) -> Tensor:
+        tokens = pass_tokens(self._device)
+        logits = pass_logits(self._device, self._model.config.get_text_config().vocab_size)
+        # Rows of other lengths end in other columns, and a pass has the logits of whole columns.
+        limits = (tokens, logits) if can_skip_logits(type(self._model).forward) else (min(tokens, logits),)
+        passes = plan_passes([len(row) for row in rows], *limits)
+        return run_passes(passes, lambda numbers: self._pass([rows[n] for n in numbers], last))
+
+    def _pass(self, rows: Sequence[Ids], last: int) -> Tensor:
+        """The logits [rows, last, V] of rows that are read together."""
         lengths = [len(row) for row in rows]
         longest = max(lengths)
         # Rows are padded on the right, where a causal model never sees the padding. So no mask is needed.
-        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self._device)
+        ids = to_device(torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]), self._device)
         # Logits take most of a long prompt's memory, so none are computed before the first one needed.
         needed = min(longest, longest - min(lengths) + last)
         options = {"logits_to_keep": needed} if can_skip_logits(type(self._model).forward) else {}
         logits: Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
-        ends = torch.tensor(lengths, device=self._device) - (longest - logits.shape[1])
+        ends = to_device(torch.tensor(lengths), self._device) - (longest - logits.shape[1])
         return last_logits(logits, ends, last)
 
 
