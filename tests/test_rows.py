@@ -233,6 +233,15 @@ def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows.admit([[*PREFIX, 6]], last=5)
 
 
+@pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2], [5, 6, 7, 8, 9, 10]], [[*PREFIX, 4], [*PREFIX, *PREFIX]]])
+def test_a_prompt_may_have_fewer_tokens_than_the_logits_that_another_needs(prompts: list[list[int]]) -> None:
+    cached, plain = CachedRunner(model_of("llama")), RecomputingRunner(model_of("llama"))
+    with torch.inference_mode():
+        got, expected = cached.prefill(prompts, last=14), plain.prefill(prompts, last=14)
+        for row, prompt in enumerate(prompts):
+            assert_close(got[row, -len(prompt) :], expected[row, -len(prompt) :])
+
+
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
     watch(model_of("llama"), fed, monkeypatch)

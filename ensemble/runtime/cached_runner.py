@@ -51,7 +51,7 @@ class CachedRunner(LocalRunner):
         """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
         # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
         prefix, cache = self._shared_prefix(prompts)
-        keep = [min(len(prefix), len(prompt) - last) for prompt in prompts]
+        keep = [max(0, min(len(prefix), len(prompt) - last)) for prompt in prompts]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
         parts: list[tuple[Sequence[int], CachedRunner]] = []
 

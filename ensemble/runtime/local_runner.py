@@ -140,7 +140,7 @@ class LocalRunner(ABC):
         logits = self.extend([length - 1 for length in self.lengths], new, last=widest)
         # The logits of all rows end in the same column, so a shorter row begins further right.
         columns = [(row, widest - len(new[row]) + position) for row, position in places]
-        index = torch.tensor(columns, device=logits.device)
+        index = to_device(torch.tensor(columns), logits.device)
         return logits[index[:, 0], index[:, 1]]
 
     def score(
