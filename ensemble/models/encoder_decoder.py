@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -153,6 +153,11 @@ class EncoderDecoderRunner(LocalRunner):
         """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
         self._rows = [self._rows[n] for n in kept]
         self._encoded = [self._encoded[n] for n in kept]
+
+    def take(self, other: LocalRunner) -> None:
+        """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
+        super().take(other)
+        self._encoded += cast(EncoderDecoderRunner, other)._encoded
 
     def _encode(self, sources: Sequence[Ids]) -> list[Tensor]:
         """The encoder's states [ids, width] of each source."""

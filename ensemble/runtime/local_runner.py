@@ -29,6 +29,8 @@ class LocalRunner(ABC):
     """
 
     reads_rows = True
+    keeps_rows = False
+    """Whether to extend a row costs only its new tokens, so that rows are worth keeping."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         # Typed as Any, because forward passes take other arguments for each kind of model.
@@ -57,6 +59,10 @@ class LocalRunner(ABC):
     @abstractmethod
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only the rows with these numbers, in this order."""
+
+    def take(self, other: LocalRunner) -> None:
+        """Append the rows of another runner of the same model and kind, which must not be used afterwards."""
+        self._rows += other._rows
 
     @property
     def lengths(self) -> list[int]:
@@ -168,12 +174,15 @@ class RecomputingRunner(LocalRunner):
     def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.extend`."""
         # The rows are kept as ids only, and every call runs them from their first token.
-        self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        for row, kept, ids in zip(self._rows, keep, new, strict=True):
+            del row[kept:]
+            row.extend(ids)
         return self._forward(self._rows, last)
 
     def drop(self, kept: Sequence[int]) -> None:
         """See :meth:`LocalRunner.drop`."""
-        self._rows = [self._rows[n] for n in kept]
+        # A row may be kept several times, and a list is changed in place: so each needs another list.
+        self._rows = [list(self._rows[n]) for n in kept]
 
     def _forward(self, rows: Sequence[Ids], last: int) -> Tensor:
         tokens = pass_tokens(self._device)
