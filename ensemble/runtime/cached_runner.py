@@ -34,11 +34,15 @@ class CachedRunner(LocalRunner):
     Args:
         model: A model whose cache can be padded and rolled back.
         window: Slots that it attends to; None if it attends to all.
+        min_prefix: Tokens of the shortest common prefix that gets a forward pass for itself.
     """
 
-    def __init__(self, model: PreTrainedModel, window: int | None = None) -> None:
+    keeps_rows = True
+
+    def __init__(self, model: PreTrainedModel, window: int | None = None, min_prefix: int = _SHORTEST_PREFIX) -> None:
         super().__init__(model)
         self._window = window
+        self._min_prefix = max(min_prefix, _SHORTEST_PREFIX)
         self._cache = GrowingCache()
         self._slots = 0
         # [rows, slots] which slots hold a token, with spare columns after the last slot; None if every slot does. It
@@ -51,7 +55,7 @@ class CachedRunner(LocalRunner):
         """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
         # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
         prefix, cache = self._shared_prefix(prompts)
-        keep = [min(len(prefix), len(prompt) - last) for prompt in prompts]
+        keep = [max(0, min(len(prefix), len(prompt) - last)) for prompt in prompts]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
         parts: list[tuple[Sequence[int], CachedRunner]] = []
 
@@ -99,9 +103,10 @@ class CachedRunner(LocalRunner):
             self._trim()
             self._pack(_MAX_SLOTS_PER_TOKEN * max(self.lengths))
 
-    def take(self, other: CachedRunner) -> None:
-        """Append the rows of another runner of the same model, which must not be used afterwards."""
-        self._append([(range(other.row_count), other)])
+    def take(self, other: LocalRunner) -> None:
+        """See :meth:`LocalRunner.take`."""
+        if other.row_count:
+            self._append([(range(other.row_count), cast(CachedRunner, other))])
 
     def _extend_full(self, keep: int, new: Sequence[Ids], width: int, last: int) -> Tensor:
         """Extend rows of one length that have no holes by ids of one number."""
@@ -162,7 +167,7 @@ class CachedRunner(LocalRunner):
                 return self._prefix
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
         # A pass for itself costs about as much as the tokens that it saves.
-        if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
+        if len(prompts) == 1 or len(ids) < self._min_prefix:
             return [], GrowingCache()
         single = CachedRunner(self._model, self._window)
         single._begin([], GrowingCache(), 1)
