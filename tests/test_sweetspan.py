@@ -127,6 +127,11 @@ def test_a_batch_equals_its_rows(tables: Path) -> None:
     assert batch == sweetspan.generate(PROMPTS, max_new_tokens=20, batch_size=2)
 
 
+def test_the_time_of_a_round_is_shared_by_its_texts(tables: Path) -> None:
+    seconds = [each.counts.seconds for each in ensemble(3, tables).generate(PROMPTS, max_new_tokens=4)]
+    assert min(seconds) > 0
+
+
 def test_copies_of_one_member_write_what_it_writes_alone(tables: Path) -> None:
     member = pair(0)[0]
     together = Ensemble([member] * 3, method="sweetspan", cache_dir=tables).generate(PROMPTS, max_new_tokens=20)

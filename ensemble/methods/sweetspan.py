@@ -21,6 +21,7 @@ The paper uses spans of 1 to 32 words, with four as its example, and lambda = 10
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -206,14 +207,37 @@ class SpanDecoder:
         return {text.number: text.data for text in self._running}
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        while not self.done:
-            yield from self.step()
+        """Decode to the end; see :meth:`ensemble.decode.decoder.Decoder.__iter__` for prompts that fail."""
+        failure: MemberError | None = None
+        any_finished = False
+        while not self.done and not (failure and not any_finished and not self._running):
+            for number, result in self.step():
+                if isinstance(result, MemberError):
+                    failure = failure or result
+                else:
+                    any_finished = True
+                    yield number, result
+        if failure is not None:
+            raise failure
 
     @torch.inference_mode()
-    def step(self) -> list[tuple[int, Generation]]:
-        """One round for each running prompt; the numbers and generations of the prompts that it finishes."""
+    def step(self) -> list[tuple[int, Generation | MemberError]]:
+        """One round for each running prompt; the numbers and results of the prompts that it finishes.
+
+        A result is a generation, or the error of a prompt for which a member's logits are not numbers.
+        """
+        start = time.perf_counter()
         if not self._running:
             self._admit()
+        finished = self._round()
+        # The rows of a batch run together, so it is not known which row took how much of a round.
+        share = (time.perf_counter() - start) / len(self._running)
+        for text in self._running:
+            text.counts.seconds += share
+        self._drop({number for number, _ in finished})
+        return finished
+
+    def _round(self) -> list[tuple[int, Generation | MemberError]]:
         spans = [
             writer.write([text.readers[n].ids for text in self._running], self._options.words)
             for n, writer in enumerate(self._writers)
@@ -223,14 +247,20 @@ class SpanDecoder:
             writer.perplexities([text.readers[n] for text in self._running], by_row)
             for n, writer in enumerate(self._writers)
         ]
-        finished: list[tuple[int, Generation]] = []
+        results: list[tuple[int, Generation | MemberError | None]] = []
         for row, text in enumerate(self._running):
             of_spans = [[member[row][span] for member in perplexities] for span in range(len(spans))]
+            failure = self._failure(of_spans)
             kept = by_row[row][best_span(of_spans, self._options.outlier)]
-            if (generation := self._append(text, kept)) is not None:
-                finished.append((text.number, generation))
-        self._drop({number for number, _ in finished})
-        return finished
+            results.append((text.number, failure or self._append(text, kept)))
+        return [(number, result) for number, result in results if result is not None]
+
+    def _failure(self, perplexities: Sequence[Sequence[float]]) -> MemberError | None:
+        """The error of a text, if a member's perplexity of any of its spans is not a number."""
+        for member, own in zip(self._members, zip(*perplexities, strict=True), strict=True):
+            if any(map(math.isnan, own)):
+                return MemberError(f"{member.name}: its logits are not numbers (NaN)")
+        return None
 
     def _admit(self) -> None:
         fresh = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
@@ -338,7 +368,8 @@ class Writer:
             spans: For each row, the same number of spans.
 
         Returns:
-            For each row the perplexity of each span; infinite if the member cannot express the span.
+            For each row the perplexity of each span; infinite if the member cannot express the span, NaN if its logits
+            are not numbers.
         """
         by_span = [self._perplexities(texts, column) for column in zip(*spans, strict=True)]
         return [list(row) for row in zip(*by_span, strict=True)]
@@ -374,7 +405,7 @@ class Writer:
         z = candidate_logits(logits, self._tables)
         places = torch.tensor(tokens, dtype=torch.long, device=z.device)[:, None]
         mean = float((z.gather(1, places).squeeze(1) - z.logsumexp(dim=1)).double().mean())
-        return math.exp(-mean) if mean > -700 else math.inf  # exp(710) is too large for a float
+        return math.inf if mean < -700 else math.exp(-mean)  # exp(710) is too large for a float
 
     def _feed(self, texts: Sequence[Sequence[int]], needed: Sequence[int]) -> Tensor:
         """Read each text; the logits [rows, last, V] after its last tokens, of which ``needed`` count."""
@@ -389,10 +420,8 @@ class Writer:
         return self._runner.extend(keep, new, last=max(needed))
 
     def _greedy(self, logits: Tensor) -> list[int]:
-        z = candidate_logits(logits, self._tables)
-        if bool(z.isnan().any()):
-            raise MemberError(f"{self._member.name}: its logits are not numbers (NaN)")
-        chosen: list[int] = z.argmax(dim=1).tolist()
+        # A row of NaN gets any token. The perplexity of its span is NaN then, and ends this text alone.
+        chosen: list[int] = candidate_logits(logits, self._tables).argmax(dim=1).tolist()
         return chosen
 
     def _grow(self, row: int, text: Sequence[int], written: OpenSpan, token: int, most: int) -> Span | None:
