@@ -274,7 +274,8 @@ class Ensemble:
             greedy: Whether to find out if greedy decoding, with the method's gate, would write each option.
 
         Raises:
-            MemberError: A member's logits are NaN for a question; raised after the other questions' scores.
+            MemberError: A member's logits are NaN for a question; raised after the other questions' scores, with the
+                member and the first question's number.
         """
         return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
@@ -311,7 +312,8 @@ class Ensemble:
 
         Raises:
             InputError: A member's context cannot hold a passage, or the method scores no tokens.
-            MemberError: A member's logits are NaN for a passage; raised after the other passages' values.
+            MemberError: A member's logits are NaN for a passage; raised after the other passages' values, with the
+                member and the first passage's number.
         """
         return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 

@@ -226,8 +226,6 @@ def _choose_options(
     for place, options in ensemble.score_each(list(encoded.values()), size):
         now = time.perf_counter()
         n, scores = numbers[place], [score.value for score in options]
-        if any(math.isnan(score) for score in scores):
-            raise MemberError("its logits are not numbers (NaN)")
         if max(scores) == -math.inf:
             raise InputError("its tokenizer cannot express any of the options")
         likeliest = questions[n].choices[max(range(len(scores)), key=scores.__getitem__)]
