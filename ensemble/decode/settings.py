@@ -81,8 +81,9 @@ class Batch:
             None for no limit.
         deterministic: Whether each text is decoded by itself and without drafts: ``size`` is 1 then, and ``draft`` 0.
             So on one machine it is the same text, bit for bit, whatever is decoded with it, in any number type. It
-            costs what batches and drafts save: with the demo's models on a CPU 16 texts take 5 to 8 times as long
-            (``batch16_speedup`` of ``python -m benchmarks.decode``), and a single one 1.6 times. A member behind a server may still be batched there with other clients.
+            costs what batches and drafts save: with the demo's models on a CPU, 16 texts take 5 to 8 times as long
+            (``batch16_speedup`` of ``python -m benchmarks.decode``), and a single one 1.6 times. A member behind a
+            server may still be batched there with other clients.
     """
 
     size: int = 32
