@@ -41,6 +41,7 @@ def evaluate(
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
+    deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
     cache_dir: opt.Cache = None,
     as_json: opt.Json = False,
