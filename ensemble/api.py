@@ -86,7 +86,7 @@ class Ensemble:
         method: str | None = None,
         k: int | None = None,
         weights: Weights = None,
-        device: str | Sequence[str] = "cpu",
+        device: str | Sequence[str] = "auto",
         dtype: str | None = None,
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
@@ -109,8 +109,9 @@ class Ensemble:
             method: If None, the saved one, else ``unite``.
             k: If None, the saved one, else 10.
             weights: If None, the saved ones, else equal ones.
-            device: One for all models, or one for each. Models on different devices compute at the same time.
-            dtype: If None, the saved one, else ``float32``.
+            device: One for all models, or one for each: ``auto`` (CUDA if torch sees a GPU, else MPS, else the CPU),
+                ``cpu``, ``cuda:1``, ... Models on different devices compute at the same time.
+            dtype: If None, the saved one, else ``auto``: the type of the stored weights.
             chat_template: If None, the saved one, else ``never``.
             quantization: If None, the saved one, else no quantization.
             engine: ``ray`` puts each model into a worker on the joined Ray cluster; see
@@ -371,7 +372,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             raise InputError(f"models: chat_template={template}: not one of {', '.join(CHAT_TEMPLATES)}")
         return ModelSpec(address, options.get("name", address.name), chat_template=cast(ChatTemplate, template))
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
-    return ModelSpec(checkpoint, checkpoint.name, dtype="float32", chat_template="never")
+    return ModelSpec(checkpoint, checkpoint.name, chat_template="never")
 
 
 def _check_shape(members: int, method: str, k: int) -> None:
