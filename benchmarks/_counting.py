@@ -8,6 +8,7 @@ Moving to the *text* ``"cpu"`` is a read. What happens inside the models' forwar
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -48,6 +49,47 @@ _LAUNCH_NOTHING = {"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_al
 _LAUNCH_NOTHING |= {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
+class ForwardPasses:
+    """Knows while it is entered whether a forward pass runs, and how long all of them took.
+
+    Args:
+        models: The models. A runner may also call their parts one by one.
+        now: The time in seconds; on an accelerator when it has nothing left to do.
+
+    Attributes:
+        depth: Forward passes that have begun and not ended: a model's, and that of a part of it.
+        seconds: What all passes took.
+    """
+
+    def __init__(self, models: Iterable[torch.nn.Module], now: Callable[[], float] = time.perf_counter) -> None:
+        self._models = list({id(model): model for model in models}.values())
+        self._now = now
+        self._start = 0.0
+        self._stack = ExitStack()
+        self.depth = 0
+        self.seconds = 0.0
+
+    def __enter__(self) -> ForwardPasses:
+        for model in self._models:
+            for module in (model, *model.children()):
+                self._stack.callback(module.register_forward_pre_hook(self._begin, prepend=True).remove)
+                self._stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _begin(self, *_: object) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self._start = self._now()
+
+    def _end(self, *_: object) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self.seconds += self._now() - self._start
+
+
 class DeviceCounter(TorchFunctionMode):
     """Counts while it is entered.
 
@@ -63,19 +105,13 @@ class DeviceCounter(TorchFunctionMode):
     def __init__(self, models: Iterable[torch.nn.Module]) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self._models = list({id(model): model for model in models}.values())
-        # Forward passes that have begun and not ended: a model's, and that of a part of it.
-        self._depth = 0
+        self._forward = ForwardPasses(models)
         self._is_counting = False
         self._stack = ExitStack()
 
     def __enter__(self) -> DeviceCounter:
         """Begin to follow tensors."""
-        for model in self._models:
-            # A runner may call the parts of a model one by one.
-            for module in (model, *model.children()):
-                self._stack.callback(module.register_forward_pre_hook(self._begin, prepend=True).remove)
-                self._stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
+        self._stack.enter_context(self._forward)
         self._stack.enter_context(_OperationCounter(self))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -84,12 +120,6 @@ class DeviceCounter(TorchFunctionMode):
         """Stop; the marks of tensors stay."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._stack.close()
-
-    def _begin(self, *_: object) -> None:
-        self._depth += 1
-
-    def _end(self, *_: object) -> None:
-        self._depth -= 1
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,7 +130,7 @@ class DeviceCounter(TorchFunctionMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         here = [is_on_device(tensor) for tensor in tensors]
         moved = not any(here) and _names_device(name, args, kwargs)
-        if not self._depth and not any(here) and not moved:
+        if not self._forward.depth and not any(here) and not moved:
             return func(*args, **kwargs)
         if name in _TO_NUMBERS or name in _TO_HOST or (name == "to" and _names_host(args, kwargs)):
             self.count("reads")
@@ -108,10 +138,10 @@ class DeviceCounter(TorchFunctionMode):
             # On a CPU the result may be the very tensor that is on the device.
             return tree_map_only(Tensor, torch.clone, result)
         if moved and (name in _FROM_VALUES or name == "to"):
-            if not self._depth:
+            if not self._forward.depth:
                 self.counts["copies"] += 1
             return tree_map_only(Tensor, lambda tensor: marked(tensor.clone()), func(*args, **kwargs))
-        if not self._depth and name not in _MOVES and any(here) and self._is_mixed(tensors, here):
+        if not self._forward.depth and name not in _MOVES and any(here) and self._is_mixed(tensors, here):
             self.counts["mixed"] += 1
         # The operations that this function consists of are counted below it.
         self._is_counting = True
@@ -123,7 +153,7 @@ class DeviceCounter(TorchFunctionMode):
 
     def count(self, what: str) -> None:
         """Count a read, as the models' own inside their forward passes."""
-        self.counts[f"{what}_in_models" if self._depth else what] += 1
+        self.counts[f"{what}_in_models" if self._forward.depth else what] += 1
 
     def count_operation(self, func: Any, args: tuple[Any, ...]) -> None:
         """Count an operation of a function that computes on the device."""
@@ -137,9 +167,14 @@ class DeviceCounter(TorchFunctionMode):
             # A mask becomes a list of places, whose length the host must know.
             if any(place.dtype in (torch.bool, torch.uint8) for place in places):
                 self.count("reads")
-            if not self._depth:
+            if not self._forward.depth:
                 self.counts["copies"] += sum(not is_on_device(place) for place in places)
-        if not self._depth and not func.is_view and name not in _LAUNCH_NOTHING and name != "_local_scalar_dense":
+        if (
+            not self._forward.depth
+            and not func.is_view
+            and name not in _LAUNCH_NOTHING
+            and name != "_local_scalar_dense"
+        ):
             self.counts["kernels"] += 1
 
     @staticmethod
@@ -241,3 +276,32 @@ def reads_per_step(
         for size in batches
         for settings, batch in MODES.values()
     )
+
+
+def host_seconds(
+    members: Sequence[Member],
+    prompts: Sequence[str],
+    now: Callable[[], float],
+    tokens: int,
+    cache_dir: Path | None = None,
+) -> float:
+    """The seconds of a step of a batch beyond its members' forward passes, without drafts.
+
+    Args:
+        members: The primary first.
+        prompts: The batch.
+        now: See :class:`ForwardPasses`.
+        tokens: Of each text, at least 4; the steps that read prompts and remove texts are not timed.
+        cache_dir: The folder of the joint vocabulary's tables.
+    """
+    ensemble = Ensemble(members, cache_dir=cache_dir)
+    decoder = ensemble.decoder(Batch(len(prompts), draft=0))
+    for number, prompt in enumerate(prompts):
+        decoder.add(number, ensemble.encode(prompt), Settings(tokens))
+    for _ in range(2):
+        decoder.step()
+    with ForwardPasses((member.local.model for member in members), now) as forward:
+        start = now()
+        for _ in range(tokens - 3):
+            decoder.step()
+        return (now() - start - forward.seconds) / (tokens - 3)
