@@ -1,0 +1,138 @@
+"""What a step of the decoder costs beyond the forward passes of its models."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from benchmarks._decoding import K
+from benchmarks._measure import Figure, Timer, spread
+from benchmarks._models import demo_prompts
+from benchmarks._texts import text_of
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.models.member import Member
+
+HOST_LIMITS = {
+    (2, 1): "at most 0.3",
+    (2, 16): "at most 0.8",
+    (2, 64): "at most 2.0",
+    (3, 1): "at most 0.4",
+    (3, 16): "at most 1.0",
+    (3, 64): "at most 3.0",
+}
+"""Milliseconds of a step, for each number of members and rows."""
+_NUMBERS = {2: "", 3: "_three"}
+_TOKENS = 200
+"""Of each text at most; it is seldom that long, because all rows end with the first."""
+
+
+class ForwardTimer:
+    """The seconds that some models have spent in their forward passes.
+
+    Args:
+        models: The models; one that is there twice counts once.
+        now: Reads the clock.
+    """
+
+    def __init__(self, models: Sequence[Any], now: Callable[[], float]) -> None:
+        self.seconds = 0.0
+        self._models = {id(model): model for model in models}.values()
+        self._now, self._start = now, 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Count the passes from here on. Enter it last, so that other hooks on a model count as part of the model."""
+        with ExitStack() as hooks:
+            for model in self._models:
+                hooks.callback(model.register_forward_pre_hook(self._begin).remove)
+                hooks.callback(model.register_forward_hook(self._end).remove)
+            yield
+
+    def _begin(self, *_: object) -> None:
+        self._start = self._now()
+
+    def _end(self, *_: object) -> None:
+        self.seconds += self._now() - self._start
+
+
+@contextmanager
+def writing(member: Member, text: str) -> Iterator[None]:
+    """Make a member's model want the tokens of a text, one after the other: after n tokens of any kind the n-th."""
+    ids = torch.tensor(member.vocabulary.continue_ids(text.encode()))
+
+    def want(_model: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        rows, places, _ = output.logits.shape
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            positions = torch.arange(kwargs["input_ids"].shape[1]).expand(rows, -1)
+        wanted = ids[(positions[:, -places:] + 1) % len(ids)]
+        # Far above what the model wants by itself, EOS included.
+        output.logits.scatter_(2, wanted[:, :, None], 100.0)
+        return output
+
+    hook = member.local.model.register_forward_hook(want, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Sequence[int]) -> list[Figure]:
+    """The host time of a step for each number of members and rows, in prose and where the text is numbers.
+
+    Args:
+        members: Three, the primary first; with fewer, less is measured.
+        timer: How it is timed.
+        steps: Steps of a round.
+        sizes: Rows of the batches.
+    """
+    threads = torch.get_num_threads()
+    # With more threads, the host would wait for the cores that its models use.
+    torch.set_num_threads(1)
+    try:
+        figures = []
+        for count, end in _NUMBERS.items():
+            if len(members) < count:
+                continue
+            some = members[:count]
+            note = f"{' + '.join(member.name for member in some)}, one thread, step() without the forward passes"
+            for size in sizes:
+                key, limit = f"host_ms_per_step_{size}{end}", HOST_LIMITS[count, size]
+                rounds = [_host_ms(some, size, steps, timer) for _ in range(timer.untimed + timer.rounds)]
+                figures.append(spread(key, rounds[timer.untimed :], limit, note))
+            largest = max(sizes)
+            # The texts are forced: no model of the demo writes numbers for long.
+            with writing(some[0], text_of("csv", 4000)):
+                rounds = [_host_ms(some, largest, steps, timer) for _ in range(timer.untimed + timer.rounds)]
+            key, limit = f"host_ms_per_step_{largest}{end}_numbers", HOST_LIMITS[count, largest]
+            figures.append(spread(key, rounds[timer.untimed :], limit, f"{note}; the primary is made to write CSV"))
+        return figures
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer) -> float:
+    """The median of some steps, in milliseconds; only of steps in which every row emits a token."""
+    # The primary decides where it is made to write a text. Weights cost the same whatever they are.
+    ensemble = Ensemble(members, k=K, weights=[len(members), *(1.0 for _ in members[1:])])
+    prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
+    passes = ForwardTimer([member.local.model for member in members], timer.now)
+    taken: list[float] = []
+    first = 0
+    with passes():
+        while len(taken) < steps:
+            decoder = ensemble.decoder(Batch(size, draft=0))
+            for n in range(size):
+                decoder.add(n, prompts[(first + n) % len(prompts)], Settings(_TOKENS))
+            first += size
+            decoder.step()  # reads the prompts
+            while len(decoder.running) == size and len(taken) < steps:
+                start, before = timer.now(), passes.seconds
+                decoder.step()
+                taken.append(1000 * (timer.now() - start - passes.seconds + before))
+    return statistics.median(taken)
