@@ -26,9 +26,8 @@ HOST_LIMITS = {
     (3, 64): "at most 3.0",
 }
 """Milliseconds of a step, for each number of members and rows."""
-_NUMBERS = {2: "", 3: "_three"}
-_TOKENS = 200
-"""Of each text at most; it is seldom that long, because all rows end with the first."""
+_NAMES = {2: "", 3: "_three"}
+"""The end of a figure's name, for each number of members."""
 
 
 class ForwardTimer:
@@ -96,28 +95,32 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
     torch.set_num_threads(1)
     try:
         figures = []
-        for count, end in _NUMBERS.items():
+        for count, end in _NAMES.items():
             if len(members) < count:
                 continue
             some = members[:count]
             note = f"{' + '.join(member.name for member in some)}, one thread, step() without the forward passes"
             for size in sizes:
                 key, limit = f"host_ms_per_step_{size}{end}", HOST_LIMITS[count, size]
-                rounds = [_host_ms(some, size, steps, timer) for _ in range(timer.untimed + timer.rounds)]
+                rounds = [
+                    statistics.median(_host_ms(some, size, steps, timer)) for _ in range(timer.untimed + timer.rounds)
+                ]
                 figures.append(spread(key, rounds[timer.untimed :], limit, note))
-            largest = max(sizes)
-            # The texts are forced: no model of the demo writes numbers for long.
+            key, limit = f"host_ms_per_step_{size}{end}_numbers", HOST_LIMITS[count, size]
+            # The text is forced: no model of the demo writes numbers for long.
             with writing(some[0], text_of("csv", 4000)):
-                rounds = [_host_ms(some, largest, steps, timer) for _ in range(timer.untimed + timer.rounds)]
-            key, limit = f"host_ms_per_step_{largest}{end}_numbers", HOST_LIMITS[count, largest]
-            figures.append(spread(key, rounds[timer.untimed :], limit, f"{note}; the primary is made to write CSV"))
+                each = steps // 4 + 1
+                taken = _host_ms(some, size, timer.rounds * each, timer, skipped=2 * steps)
+            rounds = [statistics.median(taken[n : n + each]) for n in range(0, len(taken), each)]
+            said = f"{note}; the primary is made to write CSV, steps from token {2 * steps} on"
+            figures.append(spread(key, rounds, limit, said))
         return figures
     finally:
         torch.set_num_threads(threads)
 
 
-def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer) -> float:
-    """The median of some steps, in milliseconds; only of steps in which every row emits a token."""
+def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, skipped: int = 0) -> list[float]:
+    """Milliseconds of some steps in which every row emits a token, after those that are skipped in each text."""
     # The primary decides where it is made to write a text. Weights cost the same whatever they are.
     ensemble = Ensemble(members, k=K, weights=[len(members), *(1.0 for _ in members[1:])])
     prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
@@ -128,11 +131,12 @@ def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer) -> 
         while len(taken) < steps:
             decoder = ensemble.decoder(Batch(size, draft=0))
             for n in range(size):
-                decoder.add(n, prompts[(first + n) % len(prompts)], Settings(_TOKENS))
+                decoder.add(n, prompts[(first + n) % len(prompts)], Settings(1 + skipped + steps))
             first += size
-            decoder.step()  # reads the prompts
+            for _ in range(1 + skipped):  # the first one reads the prompts
+                decoder.step()
             while len(decoder.running) == size and len(taken) < steps:
                 start, before = timer.now(), passes.seconds
                 decoder.step()
                 taken.append(1000 * (timer.now() - start - passes.seconds + before))
-    return statistics.median(taken)
+    return taken
