@@ -11,7 +11,7 @@ import torch
 
 from benchmarks._decoding import K
 from benchmarks._measure import Figure, Timer, spread
-from benchmarks._models import demo_prompts
+from benchmarks._models import demo_prompts, writing
 from benchmarks._texts import text_of
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
@@ -57,28 +57,6 @@ class ForwardTimer:
 
     def _end(self, *_: object) -> None:
         self.seconds += self._now() - self._start
-
-
-@contextmanager
-def writing(member: Member, text: str) -> Iterator[None]:
-    """Make a member's model want the tokens of a text, one after the other: after n tokens of any kind the n-th."""
-    ids = torch.tensor(member.vocabulary.continue_ids(text.encode()))
-
-    def want(_model: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        rows, places, _ = output.logits.shape
-        positions = kwargs.get("position_ids")
-        if positions is None:
-            positions = torch.arange(kwargs["input_ids"].shape[1]).expand(rows, -1)
-        wanted = ids[(positions[:, -places:] + 1) % len(ids)]
-        # Far above what the model wants by itself, EOS included.
-        output.logits.scatter_(2, wanted[:, :, None], 100.0)
-        return output
-
-    hook = member.local.model.register_forward_hook(want, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Sequence[int]) -> list[Figure]:

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -175,6 +177,32 @@ def random_member(
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     _teach_words(model, Vocabulary(tokenizer, (), rows), spread=30.0 if sure else 0.01)
     return member_of(model, tokenizer, name=name, chat_template="never")
+
+
+@contextmanager
+def writing(member: Member, text: str, strength: float = 100.0) -> Iterator[None]:
+    """Make a member's model want the tokens of a text, one after the other: after n tokens of any kind the n-th.
+
+    Args:
+        member: The member, in this process.
+        text: The text; it begins again after its end.
+        strength: What is added to the wanted token's logit. By default it is above all that a model wants by itself.
+    """
+    ids = torch.tensor(member.vocabulary.continue_ids(text.encode()))
+
+    def want(_model: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        logits, positions = output.logits, kwargs.get("position_ids")
+        if positions is None:
+            positions = torch.arange(kwargs["input_ids"].shape[1]).expand(len(logits), -1)
+        wanted = ids[(positions[:, -logits.shape[1] :] + 1) % len(ids)]
+        logits.scatter_add_(2, wanted[:, :, None], torch.full_like(logits[:, :, :1], strength))
+        return output
+
+    hook = member.local.model.register_forward_hook(want, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @torch.no_grad()
