@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks._counting import BATCHES, MODES, count_steps, host_seconds, most_per_step
+from benchmarks._host import HOST_LIMITS
 from benchmarks._measure import Figure, Timer, arguments, progress, spread, tell
 from benchmarks._models import TINY, made_up_tokenizer, random_member
 from ensemble.decode.settings import Batch, Settings
@@ -25,9 +26,8 @@ from ensemble.models.member import Member
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 NAMES = ("sure", "unsure", "other")
-ENDS = {2: "", 3: "_three_members"}
+ENDS = {2: "", 3: "_three"}
 """What the names of figures end in, by the number of members."""
-HOST_LIMITS = {2: dict(zip(BATCHES, (0.3, 0.8, 2.0), strict=True)), 3: dict(zip(BATCHES, (0.4, 1.0, 3.0), strict=True))}
 READS_LIMIT = "at most 2"
 DRAFTED_TOKENS = 48
 
@@ -131,7 +131,7 @@ def _time(members: Sequence[Member], options: argparse.Namespace, folder: Path) 
         spread(
             f"host_ms_per_step_{size}{ENDS[many]}",
             [1000 * each for each in taken],
-            limit=f"at most {HOST_LIMITS[many][size]}",
+            limit=HOST_LIMITS[many, size],
             note="beyond the members' forward passes",
         )
         for (many, size), taken in seconds.items()

@@ -50,12 +50,25 @@ def test_a_member_knows_its_device_and_the_type_of_its_weights(folder: Path):
     assert (member.spec.device, member.spec.dtype) == (resolve_device("auto"), "bfloat16")
 
 
-def test_an_ensemble_has_the_type_of_the_stored_weights_unless_another_is_given(folder: Path, tmp_path: Path):
+def test_an_ensemble_is_in_float32_on_the_cpu_and_in_the_stored_type_where_that_is_requested(
+    folder: Path, tmp_path: Path
+):
     dtypes = [
-        Ensemble.from_pretrained([folder], cache_dir=tmp_path, **given).members[0].local.model.dtype
-        for given in ({}, {"device": "cpu", "dtype": "float32"})
+        Ensemble.from_pretrained([folder], device="cpu", cache_dir=tmp_path, **given).members[0].local.model.dtype
+        for given in ({}, {"dtype": "auto"}, {"dtype": "float16"})
     ]
-    assert dtypes == [torch.bfloat16, torch.float32]
+    assert dtypes == [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "auto"), ("mps", "auto"), ("auto", "auto"), ("cpu", "float32")])
+def test_an_ensemble_on_an_accelerator_is_in_the_stored_type(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, dtype: str
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("ensemble.api.check_models", lambda *_: None)
+    monkeypatch.setattr("ensemble.api.load_members", lambda specs, _: pytest.fail(specs[0].dtype))
+    with pytest.raises(pytest.fail.Exception, match=f"^{dtype}$"):
+        Ensemble.from_pretrained([folder], device=device)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps", "abacus"])

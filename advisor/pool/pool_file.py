@@ -80,8 +80,7 @@ class PoolEntry:
         """
         wanted = self.device or device
         if wanted == "auto" and engine == "ray":
-            # A cluster's GPUs are not those that torch sees here, and one is reserved only where it is requested.
-            return "cuda" if self.resources.num_gpus else "cpu"
+            return "cuda" if resources.resources_of(self.resources, wanted, self.place).num_gpus else "cpu"
         return resolve_device(wanted)
 
 
