@@ -72,15 +72,16 @@ def by_transformers(member: Member, work: Work, *, batch: int) -> Callable[[], i
     """A part in which transformers decodes the same greedily; its units are tokens, EOS included."""
     prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
     encoded = [member.encode_prompt(prompt) for prompt in prompts]
-    ends = torch.tensor(member.vocabulary.eos_ids, device=member.device)
+    device = member.local.model.device
+    ends = torch.tensor(member.vocabulary.eos_ids, device=device)
 
     def part() -> int:
         steps = 0
         for start in range(0, len(encoded), batch):
             rows = encoded[start : start + batch]
             longest = max(len(row) for row in rows)
-            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=member.device)
-            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=member.device)
+            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=device)
+            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=device)
             # transformers gives generate() no type for its self
             made: torch.Tensor = member.local.model.generate(  # type: ignore[operator,unused-ignore]
                 ids, attention_mask=mask, max_new_tokens=work.tokens, do_sample=False, pad_token_id=0

@@ -141,6 +141,10 @@ def machine(device: torch.device | None = None) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         described["device"] = properties.name
         described["device_memory_gib"] = round(properties.total_memory / 2**30, 1)
+        described["cuda"] = torch.version.cuda or f"ROCm {torch.version.hip}"
+    elif device is not None and device.type == "mps":
+        described["device"] = f"{_processor()} (MPS)"
+        described["device_memory_gib"] = round(torch.mps.recommended_max_memory() / 2**30, 1)
     return described
 
 
@@ -194,6 +198,17 @@ def tell(
         print(json.dumps({figure.name: figure.value for figure in figures}, indent=1))
     else:
         print(_table(figures))
+    keep(name, figures, options, device, table)
+
+
+def keep(
+    name: str,
+    figures: Sequence[Figure],
+    options: argparse.Namespace,
+    device: torch.device | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> None:
+    """Keep the figures where the options say so; with the table that they are from, if there is one."""
     if options.save:
         kept = {
             "benchmark": name,

@@ -47,10 +47,11 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def tiny_members(count: int = 3) -> list[Member]:
+def tiny_members(device: torch.device | None = None) -> list[Member]:
     """Random models, which write words and never end; the first is sure of its words, so that drafts are accepted."""
     return [
-        random_member(name, made_up_tokenizer(2000, name), 2048, TINY, sure=name == NAMES[0]) for name in NAMES[:count]
+        random_member(name, made_up_tokenizer(2000, name), 2048, TINY, sure=name == NAMES[0], device=device)
+        for name in NAMES
     ]
 
 

@@ -174,7 +174,8 @@ class EncoderDecoderRunner(LocalRunner):
             decoder_input_ids=pad_sequence(decoded, batch_first=True).to(self._device),
             use_cache=False,
         ).logits
-        return last_logits(logits, torch.tensor([len(ids) for ids in decoded], device=self._device), last)
+        ends = torch.tensor([len(ids) for ids in decoded], device=self._device)
+        return last_logits(logits, ends, last).to(self._logits_device)
 
 
 def _source(row: Ids) -> list[int]:

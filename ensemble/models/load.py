@@ -16,7 +16,7 @@ from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
 from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
-from ensemble.runtime.local_runner import RecomputingRunner
+from ensemble.runtime.local_runner import RecomputingRunner, logits_device
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def member_of(
         context=getattr(config, "max_position_embeddings", None),
         chat_template=chat_template,
         seq2seq=seq2seq,
-        device=model.device,
+        device=logits_device(model.device),
         place=str(model.device),
         # Without a cache, the logits of every token take the memory, once more in float32.
         token_size=2 * 4 * size if reason else token_size(config, model.dtype),
