@@ -14,7 +14,7 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, serving, start, steps
+from benchmarks import _outcomes, advice, decode, equality, gpu, methods, pool, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -35,6 +35,14 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
+
+
+def test_equality_counts_its_cases_and_finds_no_difference(capsys):
+    assert equality.main(["--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert tuple(printed) == equality.KEYS
+    assert (printed["reference_cases"], printed["ensembles_cases"], printed["kinds_cases"]) == (7, 2, 5)
+    assert not any(printed[key] for key in equality.KEYS if key.endswith("_differences"))
 
 
 def test_start_prints_one_json_object_with_every_figure(capsys):

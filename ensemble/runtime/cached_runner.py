@@ -157,7 +157,7 @@ class CachedRunner(LocalRunner):
             use_cache=True,
             **({"logits_to_keep": last} if can_skip_logits(type(self._model).forward) else {}),
         ).logits
-        return logits[:, -last:]
+        return logits[:, -last:].to(self._logits_device)
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
         """The longest prefix of all prompts that leaves each a token, and the cache of one row that holds it."""

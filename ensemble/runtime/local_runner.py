@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class LocalRunner(ABC):
-    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process. Logits are tensors on the model's device.
+    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process.
+
+    Logits are tensors on the model's device, or where :func:`logits_device` says.
 
     A subclass implements :meth:`prefill`, :meth:`extend` and :meth:`drop`.
 
@@ -36,6 +38,7 @@ class LocalRunner(ABC):
         # Typed as Any, because forward passes take other arguments for each kind of model.
         self._model: Any = model
         self._device = model.device
+        self._logits_device = logits_device(model.device)
         self._rows: list[list[int]] = []
 
     @abstractmethod
@@ -203,7 +206,13 @@ class RecomputingRunner(LocalRunner):
         options = {"logits_to_keep": needed} if can_skip_logits(type(self._model).forward) else {}
         logits: Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
         ends = to_device(torch.tensor(lengths), self._device) - (longest - logits.shape[1])
-        return last_logits(logits, ends, last)
+        return last_logits(logits, ends, last).to(self._logits_device)
+
+
+def logits_device(device: torch.device) -> torch.device:
+    """Where the logits of a model on a device go, and the steps that combine them."""
+    # Steps compute in float64, which MPS lacks. It shares the host's memory, so the way to the CPU is short.
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def last_logits(logits: Tensor, ends: Tensor, last: int) -> Tensor:
