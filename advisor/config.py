@@ -33,7 +33,7 @@ class InferenceConfig:
     """How a run loads its models and generates.
 
     Attributes:
-        device: The device of candidates that name none.
+        device: The device of candidates that name none; ``auto`` for CUDA, MPS or the CPU, the first that is there.
         dtype: The numeric type of candidates that name none, one of DTYPES.
         chat_template: The use of chat templates for candidates that do not set it, one of CHAT_TEMPLATES.
         max_new_tokens: Tokens after which a response is cut off, at least 1; None for the task's own limit.
@@ -44,7 +44,7 @@ class InferenceConfig:
         ray_address: The address of the cluster; see :func:`ensemble.distributed.ray_cluster.cluster`.
     """
 
-    device: str = "cpu"
+    device: str = "auto"
     dtype: str = "auto"
     chat_template: ChatTemplate = "auto"
     max_new_tokens: int | None = None

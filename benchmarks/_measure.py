@@ -96,6 +96,8 @@ class Timer:
         """The time in seconds, when the device has done all that it was asked for."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         return time.process_time() if self.clock == "cpu" else time.perf_counter()
 
 
@@ -114,6 +116,9 @@ def peak_memory(device: torch.device | None = None) -> float:
     """The most memory that this process has held so far, in MiB: on an accelerator its tensors, else the process."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    if device is not None and device.type == "mps":
+        # MPS keeps no peak, but what its driver took is seldom given back.
+        return torch.mps.driver_allocated_memory() / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 

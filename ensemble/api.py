@@ -21,7 +21,15 @@ from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._span import PromptDecoder, SpanMethod
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.spec import CHAT_TEMPLATES, ChatTemplate, Checkpoint, EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.spec import (
+    CHAT_TEMPLATES,
+    ChatTemplate,
+    Checkpoint,
+    EnsembleSpec,
+    ModelSpec,
+    Sourced,
+    resolve_device,
+)
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
@@ -86,7 +94,7 @@ class Ensemble:
         method: str | None = None,
         k: int | None = None,
         weights: Weights = None,
-        device: str | Sequence[str] = "cpu",
+        device: str | Sequence[str] = "auto",
         dtype: str | None = None,
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
@@ -109,8 +117,10 @@ class Ensemble:
             method: If None, the saved one, else ``unite``.
             k: If None, the saved one, else 10.
             weights: If None, the saved ones, else equal ones.
-            device: One for all models, or one for each. Models on different devices compute at the same time.
-            dtype: If None, the saved one, else ``float32``.
+            device: One for all models, or one for each: ``auto`` (CUDA if torch sees a GPU, else MPS, else the CPU),
+                ``cpu``, ``cuda:1``, ... Models on different devices compute at the same time.
+            dtype: If None, the saved one, else float32 on the CPU, and ``auto`` elsewhere: the type of the stored
+                weights.
             chat_template: If None, the saved one, else ``never``.
             quantization: If None, the saved one, else no quantization.
             engine: ``ray`` puts each model into a worker on the joined Ray cluster; see
@@ -126,6 +136,7 @@ class Ensemble:
             MemberError: A model failed while it was loaded.
         """
         options = with_consistency(weights, options)
+        is_saved = isinstance(models, str | Path)
         if isinstance(models, str | Path):
             spec = read_saved(
                 models, trust_remote_code=trust_remote_code, check_files=check_files, allow_servers=allow_servers
@@ -140,6 +151,8 @@ class Ensemble:
         make_options(spec.method, spec.options)
         check_engine(engine, spec.method, spec.members)
         specs = _on_devices(spec.members, device)
+        if dtype is None and not is_saved:
+            specs = [replace(each, dtype=_usual_dtype(each.device, engine)) for each in specs]
         # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs, engine)
         members = load_members(specs, engine)
@@ -371,7 +384,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             raise InputError(f"models: chat_template={template}: not one of {', '.join(CHAT_TEMPLATES)}")
         return ModelSpec(address, options.get("name", address.name), chat_template=cast(ChatTemplate, template))
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
-    return ModelSpec(checkpoint, checkpoint.name, dtype="float32", chat_template="never")
+    return ModelSpec(checkpoint, checkpoint.name, chat_template="never")
 
 
 def _check_shape(members: int, method: str, k: int) -> None:
@@ -388,6 +401,13 @@ def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list
     if len(devices) != len(specs):
         raise InputError(f"{len(devices)} devices for {len(specs)} models; give one for each, or one for all")
     return [replace(spec, device=device) for spec, device in zip(specs, devices, strict=True)]
+
+
+def _usual_dtype(device: str, engine: Engine) -> str:
+    """The numeric type of models for which none is given."""
+    # CPUs compute fast and exactly in float32; an accelerator's memory is short, and it is made for half precision.
+    place = "cpu" if (device, engine) == ("auto", "ray") else resolve_device(device)
+    return "float32" if place.startswith("cpu") else "auto"
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:

@@ -108,13 +108,20 @@ SetMethod = Annotated[
 SetK = Annotated[
     int | None, typer.Option("--k", help="Candidate tokens of each member in a step. Default: as in the run.")
 ]
-SetDevice = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: as in the run.")]
+SetDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.")
+]
 SetDtype = Annotated[str | None, typer.Option("--dtype", help="auto, float32, bfloat16, ... Default: as in the run.")]
 SetTemplate = Annotated[
     str | None, typer.Option("--chat-template", help="auto, always or never. Default: as in the run.")
 ]
 Tokens = Annotated[int | None, typer.Option("--max-new-tokens", help="The maximum number of tokens of a response.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there."
+    ),
+]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
 Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]

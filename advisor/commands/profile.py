@@ -21,7 +21,7 @@ def profile(
     allow_key_env: opt.KeyNames = None,
     allow_weak_sandbox: opt.WeakSandbox = False,
     max_new_tokens: opt.Tokens = None,
-    device: opt.Device = "cpu",
+    device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",

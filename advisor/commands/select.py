@@ -46,7 +46,7 @@ def select(
     method: opt.Method = "unite",
     k: opt.K = 10,
     max_new_tokens: opt.Tokens = None,
-    device: opt.Device = "cpu",
+    device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
     chat_template: opt.Template = "auto",

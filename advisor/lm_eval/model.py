@@ -207,7 +207,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 "path_or_id": model.weights.location,
                 "revision": model.weights.revision,
                 "dtype": str(member.local.model.dtype).removeprefix("torch."),
-                "device": str(member.device),
+                "device": member.place,
             }
             for model, member in zip(self.loaded.members, self.ensemble.members, strict=True)
         ]
