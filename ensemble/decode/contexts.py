@@ -120,7 +120,7 @@ class Contexts:
         readers = [sequence.readers]
         for token in tokens:
             ahead = read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b"")
-            if not sequence.fits(self._members, len(readers), ahead):
+            if not sequence.fits(len(readers), ahead):
                 break
             readers.append(ahead)
         return readers

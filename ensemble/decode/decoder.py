@@ -18,7 +18,7 @@ from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
-from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.retokenize import Continuation, extend_all
 
 
 class Decoder:
@@ -121,8 +121,7 @@ class Decoder:
             draws = [sequence.draw() for sequence in sequences]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
-            for row, token in enumerate(sampled):
-                self._emit(sequences[row], token, row)
+            self._emit(sequences, sampled)
         seconds = time.perf_counter() - start
         self._drafter.pace(seconds, places, (self._emitted - before) / len(self._contexts.sequences))
         # The rows of a batch run together, so it is not known which row took how much of a step.
@@ -139,7 +138,7 @@ class Decoder:
     @property
     def running(self) -> dict[int, bytes]:
         """The bytes emitted so far for each running prompt, by its number."""
-        return {sequence.number: sequence.data for sequence in self._contexts.sequences}
+        return {sequence.number: bytes(sequence.data) for sequence in self._contexts.sequences}
 
     @property
     def waiting(self) -> list[int]:
@@ -228,18 +227,20 @@ class Decoder:
         """
         for place, token in enumerate(sampled):
             drafted, readers = draft[place] if place < len(draft) else (None, None)
-            self._emit(sequence, token, row + place, readers if token.token == drafted else None)
+            self._emit([sequence], [token], row + place, readers if token.token == drafted else None)
             if sequence.finish_reason or token.token != drafted:
                 break
         return place
 
     def _finish(self) -> list[tuple[int, Generation | MemberError]]:
         """Remove the finished sequences from the batch."""
-        results = [(sequence.number, sequence.outcome()) for sequence in self._contexts.sequences]
-        finished = [(number, result) for number, result in results if result is not None]
-        if finished:
-            self._keep([n for n, (_, result) in enumerate(results) if result is None])
-        return finished
+        sequences = self._contexts.sequences
+        kept = [n for n, each in enumerate(sequences) if each.finish_reason is None and each.failure is None]
+        if len(kept) == len(sequences):
+            return []
+        self._keep(kept)
+        results = [(sequence.number, sequence.outcome()) for sequence in sequences]
+        return [(number, result) for number, result in results if result is not None]
 
     def _keep(self, kept: abc.Sequence[int]) -> None:
         """Keep only these rows, given in ascending order."""
@@ -247,17 +248,13 @@ class Decoder:
         self._contexts.drop(kept if self._others_wait else fill_gaps(kept))
 
     def _admit(self) -> None:
-        running = len(self._contexts.sequences)
-        room = self._room(running)
-        # A few free places are not worth a forward pass, unless nothing else runs.
-        if room <= 0 or (running and room < min(self._batch.size // 4, len(self._waiting))):
-            return
-        self._contexts.admit([self._waiting.popleft() for _ in range(room)])
+        if room := self._room(len(self._contexts.sequences)):
+            self._contexts.admit([self._waiting.popleft() for _ in range(room)])
 
     def _room(self, running: int) -> int:
         """How many of the waiting prompts may join those that run."""
         room = min(self._batch.size - running, len(self._waiting))
-        if self._batch.tokens is None:
+        if self._batch.tokens is None or not room:
             return room
         # In their order, so that a long prompt is not overtaken for ever by short ones.
         longest = max((max(map(len, sequence.prompts)) for sequence in self._contexts.sequences), default=0)
@@ -278,29 +275,59 @@ class Decoder:
         return appends_only
 
     def _emit(
-        self, sequence: Sequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
+        self,
+        sequences: abc.Sequence[Sequence],
+        sampled: abc.Sequence[SampledToken],
+        row: int = 0,
+        readers: list[Continuation] | None = None,
     ) -> None:
-        """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence."""
-        if sampled.token == NO_TOKEN:
-            # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
-            step = f" at step {len(sequence.tokens) + 1}"
-            sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
-            return
-        sequence.record(sampled)
-        self._emitted += 1
-        data = self._detokenizer.data(sampled.token)
-        if data is None:
-            sequence.finish_reason = "eos"
-            return
-        ids = self._detokenizer.ids(sampled.token)
-        room = sequence.settings.max_new_tokens - len(sequence.tokens)
-        if len(ids) > room:
-            # An entry that the primary spells with several ids is cut at the limit.
-            ids = ids[:room]
-            data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
-        sequence.append(ids, data, readers)
-        if sequence.finish_reason is None and (len(ids) >= room or not sequence.fits(self._members)):
-            sequence.finish_reason = "length"
+        """Append to each sequence the token sampled for it (step 8 of UNITE), or finish the sequence.
+
+        Args:
+            sequences: The sequences.
+            sampled: A token for each.
+            row: The row of the logits of the first; the others have the rows after it.
+            readers: The only sequence's text with its token, as the other members read it; None if they have not read
+                the tokens yet.
+        """
+        grown: list[Sequence] = []
+        behind: list[Continuation] = []
+        unread: list[bytes] = []
+        for number, (sequence, token) in enumerate(zip(sequences, sampled, strict=True), start=row):
+            if token.token == NO_TOKEN:
+                # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
+                step = f" at step {len(sequence.tokens) + 1}"
+                sequence.failure = no_token(self._members, self._contexts.logits, [number], step)
+                continue
+            sequence.record(token)
+            self._emitted += 1
+            data = self._detokenizer.data(token.token)
+            if data is None:
+                sequence.finish_reason = "eos"
+                continue
+            ids = self._detokenizer.ids(token.token)
+            room = sequence.settings.max_new_tokens - len(sequence.tokens)
+            if len(ids) > room:
+                # An entry that the primary spells with several ids is cut at the limit.
+                ids = ids[:room]
+                data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
+            sequence.append(ids, data)
+            if sequence.finish_reason is not None:
+                continue
+            if len(ids) >= room:
+                sequence.finish_reason = "length"
+                continue
+            grown.append(sequence)
+            if readers is None:
+                behind += sequence.readers
+                unread += [data] * len(sequence.readers)
+            else:
+                sequence.readers = readers
+        # One call for all texts and members: each call of a tokenizer takes longer than it takes for its few bytes.
+        extend_all(behind, unread)
+        for sequence in grown:
+            if not sequence.fits():
+                sequence.finish_reason = "length"
 
 
 def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
