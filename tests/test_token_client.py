@@ -175,7 +175,7 @@ def paced(
     seconds: Callable[[Way, int], float], accepts: Callable[[Way, int], int], steps: int = 300
 ) -> tuple[Way, int]:
     """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
-    drafting = PacedDrafter(drafter()._tables)
+XX
     made: list[tuple[Way, int]] = []
     for _ in range(steps):
         way, n = drafting.way, drafting.max_tokens

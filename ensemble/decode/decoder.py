@@ -13,7 +13,7 @@ from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
-from ensemble.runtime.draft import Drafter, PacedDrafter
+from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, Way
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
@@ -52,6 +52,8 @@ class Decoder:
         self._contexts = Contexts(members, waiting=self._others_wait)
         self._is_here = all(member.is_here for member in members)
         self._only_greedy = rule.only_greedy_remote and not self._is_here
+        # Where the others wait for a gate, the primary writes ahead anyway.
+        self._never_drafts = not self._batch.draft or self._others_wait or len(members) == 1
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
@@ -110,21 +112,24 @@ class Decoder:
         :attr:`done`.
         """
         start, before = time.perf_counter(), self._emitted
-        places = 0.0
-        if self._can_draft:
-            places = self._draft_and_check()
+        running, places = len(self._contexts.sequences), 1
+        way, lengths = self._plan()
+        if way != "plain":
+            places = self._draft_and_check(way, lengths)
         else:
             if self._contexts.sequences:
                 self._contexts.feed()
             self._admit()
             sequences = self._contexts.sequences
-            draws = [sequence.draw() for sequence in sequences]
+            draws = [draw for sequence in sequences for draw in sequence.draws(1)]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
-        seconds = time.perf_counter() - start
-        self._drafter.pace(seconds, places, (self._emitted - before) / len(self._contexts.sequences))
+        seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
+        # To read prompts takes a time that says nothing about the next steps.
+        if rows == running:
+            self._drafter.note(way, rows, seconds, places, (self._emitted - before) / rows)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -169,37 +174,45 @@ class Decoder:
         if failure is not None:
             raise failure
 
-    @property
-    def _can_draft(self) -> bool:
-        """Whether to draft: greedy sequences whose passes are far from filling the device."""
-        # Where the others wait for a gate, the primary writes ahead anyway.
-        if not self._drafter.max_tokens or self._others_wait or len(self._members) == 1:
-            return False
-        unfinished = [*self._contexts.sequences, *itertools.islice(self._waiting, self._batch.size)]
-        # Several rows fill a device already, and their drafts differ in length. But a request to another machine takes
-        # about the same time for one token and for several.
-        if self._is_here and len(unfinished) > 1 and self._batch.size > 1:
-            return False
-        # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
-        return all(sequence.settings.temperature == 0 for sequence in unfinished)
-
-    def _draft_and_check(self) -> float:
-        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
-
-        Returns:
-            Places of each text, on average: its end, and the tokens of its draft.
-        """
-        running = len(self._contexts.sequences)
-        new = [self._waiting.popleft() for _ in range(self._room(running))]
-        sequences = [*self._contexts.sequences, *new]
+    def _plan(self) -> tuple[Way, list[int]]:
+        """How to make the next step: its way, and the length of each sequence's draft, the joining ones last."""
+        running = self._contexts.sequences
+        sequences = [*running, *itertools.islice(self._waiting, self._room(len(running)))]
+        # Many rows fill a device already. But a request to another machine takes about the same time for one token and
+        # for several.
+        if self._never_drafts or (self._is_here and len(sequences) > MAX_DRAFT_ROWS):
+            return "plain", []
         # The step emits one more token than it drafts.
         rooms = [sequence.settings.max_new_tokens - len(sequence.tokens) - 1 for sequence in sequences]
-        wanted = [min(self._drafter.max_tokens, room) for room in rooms]
-        drafts = self._contexts.draft(new, self._drafter, wanted, ahead=self._drafter.way == "ahead")
-        # One draw serves all places of a text: drafted texts are greedy, and greedy draws take no random number.
-        draws = [
-            draw for each, draft in zip(sequences, drafts, strict=True) for draw in [each.draw()] * (len(draft) + 1)
-        ]
+        # The primary writes all drafts on together, so the fullest context limits them all.
+        limits = [limit for sequence in sequences if (limit := self._contexts.draft_room(sequence)) is not None]
+        most = max(0, min([self._batch.draft, *limits]))
+        for sequence in sequences:
+            sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
+        return self._drafter.plan([each.drafting for each in sequences], [min(most, room) for room in rooms])
+
+    def _draft_and_check(self, way: Way, wanted: abc.Sequence[int]) -> int:
+        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
+
+        Args:
+            way: Who drafts.
+            wanted: For each sequence the length of its draft; those that join come last.
+
+        Returns:
+            Places of the longest draft.
+        """
+        new = [self._waiting.popleft() for _ in wanted[len(self._contexts.sequences) :]]
+        sequences = [*self._contexts.sequences, *new]
+        # Draws for all places; those of places that the text does not come to stay with the sequence.
+        ahead = [each.draws(most + 1) for each, most in zip(sequences, wanted, strict=True)]
+        chances = [(own[0].temperature, own[0].top_p, [draw.uniform for draw in own]) for own in ahead]
+        writing = self._drafter.drafts(wanted, chances)
+        if way == "repeat":
+            writing.take_found(each.drafting.repeats.draft(writing.longest) for each in sequences)
+            drafts = self._contexts.look_up(new, writing.tokens)
+        else:
+            drafts = self._contexts.draft(new, writing, ahead=way == "ahead")
+        draws = [draw for own, draft in zip(ahead, drafts, strict=True) for draw in own[: len(draft) + 1]]
         readers = [
             readers
             for sequence, draft in zip(sequences, drafts, strict=True)
@@ -207,12 +220,13 @@ class Decoder:
         ]
         sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers))
         row = 0
-        for sequence, draft, most in zip(sequences, drafts, wanted, strict=True):
+        for n, (sequence, draft) in enumerate(zip(sequences, drafts, strict=True)):
             accepted = self._accept(sequence, draft, sampled[row : row + len(draft) + 1], row)
             row += len(draft) + 1
-            if most:
-                self._drafter.adapt(most, len(draft), accepted, ended=bool(sequence.finish_reason))
-        return row / len(sequences)
+            if wanted[n]:
+                drafted, ended = len(writing.tokens[n]), bool(sequence.finish_reason)
+                self._drafter.count(way, sequence.drafting, wanted[n], drafted, accepted, ended=ended)
+        return 1 + max(map(len, writing.tokens))
 
     def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
         """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
@@ -304,9 +318,11 @@ class Decoder:
 
 
 def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
-    """The drafter for some members: it measures requests if a member is elsewhere."""
+    """The drafter for some members; it measures their steps."""
+    tables = joint.members[0]
     if all(member.is_here for member in members):
-        return Drafter(joint.members[0], batch.draft)
+        return Drafter(tables, batch.draft, ("check", "repeat", "plain"), by_rows=True)
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
-    return PacedDrafter(joint.members[0], batch.draft, ("ahead", "check", "plain") if others else ("check", "plain"))
+    ways: tuple[Way, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
+    return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY)

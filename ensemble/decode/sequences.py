@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections import abc  # its Sequence is another one than this module's
+from collections import (
+    abc,  # its Sequence is another one than this module's
+    deque,
+)
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble.decode.settings import Settings
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
+from ensemble.runtime.draft import TextDrafts
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import Draw, SampledToken
@@ -80,6 +85,7 @@ class Sequence:
         trace: What happened at each step, if requested.
         likelihoods: The log-probabilities at each step, if requested.
         counts: What it took so far.
+        drafting: What became of its drafts.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
         failure: Why no token could be chosen; None unless that happened.
@@ -105,20 +111,27 @@ class Sequence:
         self.trace: list[Step] = []
         self.likelihoods: list[StepLogprobs] = []
         self.counts = Counts()
+        self.drafting = TextDrafts()
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
         self.failure: MemberError | None = None
         # The draws depend on nothing else: not on the batch, and not on what was decoded before.
         self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
+        # Numbers that were drawn for places which a rejected draft did not come to.
+        self._uniforms: deque[float] = deque()
         # Counted apart from `fed`: tokens that were rolled back and read again count twice.
         self._fed_counts = [0] * len(self.prompts)
 
-    def draw(self) -> Draw:
-        """How to choose the next token."""
+    def draws(self, count: int) -> list[Draw]:
+        """How to choose the next tokens. Each recorded token takes one draw; the others remain for the next steps."""
         settings = self.settings
         # Greedy decoding takes no random number.
-        uniform = self._random.random() if settings.temperature else 0.0
-        return Draw(settings.temperature, settings.top_p, uniform, settings.alternatives)
+        if not settings.temperature:
+            return [Draw(0.0, settings.top_p, 0.0, settings.alternatives)] * count
+        while len(self._uniforms) < count:
+            self._uniforms.append(self._random.random())
+        numbers = itertools.islice(self._uniforms, count)
+        return [Draw(settings.temperature, settings.top_p, number, settings.alternatives) for number in numbers]
 
     def ids(self, member: int) -> list[int]:
         """The emitted text in a member's ids."""
@@ -174,6 +187,8 @@ class Sequence:
 
     def record(self, sampled: SampledToken) -> None:
         """Count a step, and keep what it tells."""
+        if self._uniforms:
+            self._uniforms.popleft()
         self.counts.steps += 1
         self.counts.combined += sampled.combined
         self.counts.handled += sampled.handled

@@ -104,6 +104,22 @@ class CachedRunner(LocalRunner):
         """Append the rows of another runner of the same model, which must not be used afterwards."""
         self._append([(range(other.row_count), other)])
 
+    def _appender(self, count: int) -> Callable[[Tensor], Tensor]:
+        """See :class:`LocalRunner`."""
+        if self._window is not None and self._filled.shape[1] + count > self._window:
+            return super()._appender(count)
+        positions = torch.tensor(self.lengths, device=self._device)[:, None]
+        one = torch.ones(len(self._rows), 1, dtype=torch.bool)
+
+        def append(tokens: Tensor) -> Tensor:
+            nonlocal positions
+            self._filled = torch.cat([self._filled, one], dim=1)
+            logits = self._forward(tokens[:, None], positions, 1, None if self._is_full else self._filled)
+            positions = positions + 1
+            return logits[:, -1]
+
+        return append
+
     def _extend_full(self, rows: list[list[int]], keep: int, last: int) -> Tensor:
         """Extend rows of one length that have no holes."""
         if keep < self._filled.shape[1]:

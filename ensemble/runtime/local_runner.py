@@ -6,12 +6,12 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafts
 from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
@@ -75,31 +75,46 @@ class LocalRunner(ABC):
         """See :meth:`extend`; return the logits [rows, V] after each row."""
         return self.extend(keep, new)[:, -1]
 
-    def draft(
-        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
-    ) -> tuple[list[list[int]], Tensor]:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> Tensor:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`."""
         count = len(self._rows)
         parts = [self.feed(keep[:count], new[:count])] if count else []
         if fresh := new[count:]:
             parts.append(self.admit(fresh))
-        logits = [torch.cat(parts)]
-        drafts: list[list[int]] = [[] for _ in self._rows]
-        running = [n for n, most in enumerate(max_tokens) if most > 0]
-        while running:
-            tokens = {n: drafter(logits[-1][n : n + 1]) for n in running}
-            running = [n for n in running if tokens[n] is not None]
-            for n in running:
-                drafts[n].append(cast(int, tokens[n]))
-            if running:
-                # A row whose draft has ended reads its last token again, because every row is fed.
-                is_running = set(running)
-                ends = [length - (n not in is_running) for n, length in enumerate(self.lengths)]
-                ids = [[drafts[n][-1] if n in is_running else row[-1]] for n, row in enumerate(self._rows)]
-                logits.append(self.feed(ends, ids))
-            running = [n for n in running if len(drafts[n]) < max_tokens[n]]
-        places = [logits[place][n] for n, draft in enumerate(drafts) for place in range(len(draft) + 1)]
-        return drafts, torch.stack(places)
+        lengths, longest = self.lengths, drafts.longest
+        logits = [torch.cat(parts) if len(parts) > 1 else parts[0]]
+        # All rows are written on together: a draft that has ended would else have its last token read again and again.
+        append = self._appender(longest)
+        written: list[Tensor] = []
+        # To read a token from an accelerator waits for it. So it writes all of them, and one copy brings them.
+        reads_each = self._device.type == "cpu"
+        for place in range(longest):
+            tokens, marked = drafts.choose(logits[-1], place)
+            if reads_each and not drafts.take(marked.tolist(), is_fed=False):
+                break
+            written.append(tokens if reads_each else torch.stack([tokens, marked]))
+            logits.append(append(tokens))
+        if written:
+            every = torch.stack(written).tolist()
+            if not reads_each:
+                for _, marked_ids in every:
+                    drafts.take(marked_ids, is_fed=True)
+                every = [tokens for tokens, _ in every]
+            # Also what a draft does not have: the row holds it until it is rolled back.
+            by_row = zip(self._rows, lengths, zip(*every, strict=True), strict=True)
+            self._rows = [[*row[:length], *ids] for row, length, ids in by_row]
+        places = [logits[place][n] for n, draft in enumerate(drafts.tokens) for place in range(len(draft) + 1)]
+        return torch.stack(places)
+
+    def _appender(self, count: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG002  # for subclasses
+        """A function that appends a token [rows] to each row, and returns the logits [rows, V] after it.
+
+        Only the caller of the function writes the tokens into the rows, which may be later.
+
+        Args:
+            count: How often it will be called at most.
+        """
+        return lambda tokens: self.feed(self.lengths, [[token] for token in tokens.tolist()])
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:  # noqa: B027  # nothing to do here
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`. Reading a draft is faster here."""
