@@ -46,7 +46,6 @@ class Decoder:
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[Sequence] = deque()
-        self._emitted = 0
         # With a gate on the primary's logits, the other members run only where it opens.
         self._others_wait = rule.needs_others is not None
         self._contexts = Contexts(members, waiting=self._others_wait)
@@ -111,7 +110,7 @@ class Decoder:
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
         """
-        start, before = time.perf_counter(), self._emitted
+        start = time.perf_counter()
         running, places = len(self._contexts.sequences), 1
         way, lengths = self._plan()
         if way != "plain":
@@ -129,7 +128,7 @@ class Decoder:
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:
-            self._drafter.note(way, rows, seconds, places, (self._emitted - before) / rows)
+            self._drafter.note(way, rows, seconds, places)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -301,7 +300,6 @@ class Decoder:
             sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
             return
         sequence.record(sampled)
-        self._emitted += 1
         data = self._detokenizer.data(sampled.token)
         if data is None:
             sequence.finish_reason = "eos"

@@ -248,20 +248,24 @@ class Drafter:
         self._steps += 1
         lengths = {way: self._lengths(way, texts, rooms) for way in self._ways}
         # A way that drafts nothing is a plain step.
-        ways = [way for way in self._ways if way == "plain" or any(lengths[way])] or ["plain"]
+        ways = [way for way in self._ways if way == "plain" or any(lengths[way])]
+        if not ways:
+            return "plain", [0] * len(texts)
         records = {way: self._record(way, len(texts)) for way in ways}
-        # Where a draft emits many tokens, a step for each of them is not worth a trial.
-        if len(ways) > 1 and max(record.tokens for record in records.values()) >= _MANY:
-            records.pop("plain", None)
-        untried = [way for way, record in records.items() if record.steps < _TRIES]
+        expected = {way: self._expected(way, texts, lengths[way]) for way in ways}
+        # Where drafts emit many tokens, a step for each of them is not worth a trial.
+        is_plain_slow = len(ways) > 1 and max(tokens for tokens, _ in expected.values()) >= _MANY * len(texts)
+        trials = [way for way in ways if way != "plain" or not is_plain_slow]
+        untried = [way for way in trials if records[way].steps < _TRIES]
         if untried:
             way = untried[0]
         elif self._steps % _RETRY:
-            way = max(records, key=lambda way: self._speed(way, texts, lengths.get(way, ())))
+            tried = [way for way in ways if records[way].steps]
+            way = max(tried, key=lambda way: expected[way][0] / records[way].seconds(expected[way][1]))
         else:
             # Members may begin to agree, or a server may have been busy.
-            way = min(records, key=lambda way: records[way].steps)
-        return way, lengths.get(way) or [0] * len(texts)
+            way = min(trials, key=lambda way: records[way].steps)
+        return way, lengths[way]
 
     def count(self, way: Way, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
         """Count what became of a text's draft.
@@ -278,7 +282,7 @@ class Drafter:
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
 
-    def note(self, way: Way, rows: int, seconds: float, places: float, tokens: float) -> None:
+    def note(self, way: Way, rows: int, seconds: float, places: float) -> None:
         """Note how long a step took.
 
         Args:
@@ -286,9 +290,8 @@ class Drafter:
             rows: The texts.
             seconds: The time. It needs no waiting of its own, because each step ends with reading the sampled tokens.
             places: Places of the longest draft: the text's end, and the drafted tokens.
-            tokens: Tokens emitted for each text, on average.
         """
-        self._record(way, rows).note(seconds, places, tokens)
+        self._record(way, rows).note(seconds, places)
 
     def _record(self, way: Way, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
@@ -332,17 +335,13 @@ class Drafter:
             tokens, places = tokens + power, places + other
             yield tokens, places
 
-    def _speed(self, way: Way, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> float:
-        """Tokens per second that a step is expected to emit."""
-        record = self._record(way, len(texts))
-        if way == "plain":
-            return len(texts) / record.mean
-        fixed, each = record.cost()
+    def _expected(self, way: Way, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
+        """The tokens that a step is expected to emit, and the places of its longest draft."""
         sums = [
             next(itertools.islice(self._sums(*self._shares(way, text)), n - 1, None)) if n else (1.0, 1.0)
             for text, n in zip(texts, lengths, strict=True)
         ]
-        return sum(tokens for tokens, _ in sums) / (fixed + each * max(places for _, places in sums))
+        return sum(tokens for tokens, _ in sums), max(places for _, places in sums)
 
 
 class _Events:
@@ -372,30 +371,23 @@ class _Events:
 
 
 class _Record:
-    """What the steps of one way took and gave; old ones count less."""
+    """What the steps of one way took; old ones count less."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self._tokens = 0.0
         # Sums over the steps: 1, x, x^2, t, x * t for x places in t seconds.
         self._sums = [0.0] * 5
 
-    def note(self, seconds: float, places: float, tokens: float) -> None:
+    def note(self, seconds: float, places: float) -> None:
         """Note a step."""
         self.steps += 1
         new = (1, places, places**2, seconds, places * seconds)
         self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
-        self._tokens = _STEPS * self._tokens + tokens
 
-    @property
-    def tokens(self) -> float:
-        """Tokens of a text per step."""
-        return self._tokens / self._sums[0] if self.steps else 0.0
-
-    @property
-    def mean(self) -> float:
-        """Seconds of a step."""
-        return self._sums[3] / self._sums[0]
+    def seconds(self, places: float) -> float:
+        """The expected seconds of a step whose longest draft has so many places."""
+        fixed, each = self.cost()
+        return fixed + each * places
 
     def cost(self) -> tuple[float, float]:
         """The seconds of a step, and of each place: a line through the measured steps."""
