@@ -15,8 +15,7 @@ from tiny import PROMPTS
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, TextDrafts, Way
-from ensemble.runtime.repeats import Repeats
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, Repeats, TextDrafts, Way
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
 
@@ -36,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tables() -> MemberTables:
-    """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is none."""
+    """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is not."""
     return MemberTables(torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0]))
 
 

@@ -15,7 +15,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ensemble.runtime.repeats import Repeats
 from ensemble.vocabulary.joint import EOS, MemberTables
 
 MAX_DRAFT_TOKENS = 24
@@ -44,6 +43,9 @@ _USUAL_PLACES = 3
 """Places that take about as long as the rest of a step, before anything is measured."""
 _TRUST = 2.0
 """The variance of the number of places that outweighs that."""
+
+_REPEATED = 3
+"""Tokens that must be the same where a text repeats itself. Fewer are often followed by something else."""
 
 Way = Literal["ahead", "check", "repeat", "plain"]
 """How a step is made. ``ahead``: all members elsewhere write at the same time. ``check``: the primary writes, and then
@@ -176,6 +178,37 @@ class Drafts:
         return one[:, 0], one[:, 1], one[:, 2:]
 
 
+class Repeats:
+    """A text's ids, and the last place of each few ids in a row.
+
+    What followed the last ids before is a draft that no model has to write.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        # For each run of ids, the place after its last occurrence that is followed by an id.
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def read(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Read on: the ids are a prompt and tokens after it, which only grow."""
+        # Only what is new is read, so a step costs the same however long the text is.
+        known = len(self._ids)
+        new = [*prompt[known:], *tokens[max(0, known - len(prompt)) :]]
+        for place, token in enumerate(new, start=known):
+            if place >= _REPEATED:
+                self._after[tuple(self._ids[-_REPEATED:])] = place
+            self._ids.append(token)
+
+    def draft(self, most: int) -> list[int]:
+        """What followed the last occurrence of the last ids; at most so many ids; empty if they are new."""
+        start = self._after.get(tuple(self._ids[-_REPEATED:]))
+        if start is None:
+            return []
+        # A text that repeats itself with a short period goes on with the draft itself.
+        period = len(self._ids) - start
+        return [self._ids[start + n % period] for n in range(most)]
+
+
 class TextDrafts:
     """What became of a text's drafts, and where it repeats itself.
 
@@ -288,7 +321,7 @@ class Drafter:
         Args:
             way: How it was made.
             rows: The texts.
-            seconds: The time. It needs no waiting of its own, because each step ends with reading the sampled tokens.
+            seconds: The time. To measure it needs no waiting: each step ends with reading the sampled tokens.
             places: Places of the longest draft: the text's end, and the drafted tokens.
         """
         self._record(way, rows).note(seconds, places)
