@@ -142,6 +142,18 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
     assert decoder.done
 
 
+def test_a_free_place_is_taken_at_the_next_step(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    decoder = ensemble.decoder(Batch(size=8))
+    for number in range(10):
+        decoder.add(number, ensemble.encode("x"), Settings(30))
+    decoder.step()
+    decoder.remove(3)
+    decoder.step()
+    assert 8 in decoder.running
+    assert decoder.waiting == [9]
+
+
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]

@@ -50,8 +50,8 @@ def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Cha
     """The draft of a text with these logits at its places."""
     drafts = Drafter(tables()).drafts([most], chances or [(0.0, 1.0, ())])
     for place, each in enumerate(logits):
-        _, marked = drafts.choose(each, place)
-        if not drafts.take(marked.tolist(), is_fed=False):
+        tokens, shares = drafts.choose(each, place)
+        if not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
             break
     return drafts.tokens[0]
 
@@ -75,15 +75,15 @@ def test_a_draft_with_nan_ends() -> None:
 
 def test_drafts_end_where_only_few_of_them_go_on() -> None:
     drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
-    assert drafts.take([2, 1, 1], is_fed=False)
-    assert drafts.take([2, -2, 1], is_fed=False)
-    assert not drafts.take([2, 1, -3], is_fed=False)
+    assert drafts.take([2, 1, 1], [0.9, 0.9, 0.9], is_fed=False)
+    assert drafts.take([2, 1, 1], [0.9, 0.1, 0.9], is_fed=False)
+    assert not drafts.take([2, 1, 2], [0.9, 0.9, 0.1], is_fed=False)
     assert drafts.tokens == [[2, 2], [1], [1, 1]]
 
 
 def test_what_the_primary_has_read_anyway_is_drafted_as_long_as_any_draft_goes_on() -> None:
     drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
-    assert drafts.take([2, -1, -1], is_fed=True)
+    assert drafts.take([2, 0, 0], [0.9, 0.9, 0.9], is_fed=True)
     assert drafts.tokens == [[2], [], []]
 
 

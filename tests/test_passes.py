@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ensemble.decode.contexts import fill_gaps
-from ensemble.runtime.cached_runner import pass_tokens, plan_passes
+from ensemble.runtime.forward_pass import pass_tokens, plan_passes
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

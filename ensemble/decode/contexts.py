@@ -100,12 +100,6 @@ class Contexts:
         self.sequences += new
         return self._check_all(drafts, running)
 
-    def draft_room(self, sequence: Sequence) -> int | None:
-        """Tokens of a draft that the primary's context holds after a sequence; None if it has no limit."""
-        # A model with learned positions fails beyond its context, so a draft must end before it.
-        limit = self._members[0].most_tokens(sequence.prompts[0])
-        return None if limit is None else limit - len(sequence.prompts[0]) - len(sequence.tokens)
-
     def _check_all(
         self,
         drafts: abc.Sequence[list[int]],
@@ -152,7 +146,7 @@ class Contexts:
             found.append(places)
         extend_all(forks, data)
         for sequence, places in zip(self.sequences, found, strict=True):
-            while len(places) > 1 and not sequence.fits(self._members, len(places) - 1, places[-1]):
+            while len(places) > 1 and not sequence.fits(len(places) - 1, places[-1]):
                 places.pop()
         return found
 

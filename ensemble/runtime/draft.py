@@ -91,34 +91,32 @@ class Drafts:
         self._drawing: tuple[Tensor, Tensor, Tensor] | None = None
 
     def choose(self, logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """The next tokens [texts] after logits [texts, V], and the same for :meth:`take`: negative where unsure."""
+        """The next tokens [texts] after logits [texts, V], and the probability of each."""
         # The logits may be raw: a wrong guess costs time and changes no emitted token.
         if self._chances is None:
-            best, tokens = logits.max(dim=1)
-            # One pass over the row and no division: the largest share is 1 / sum(exp(z - best)).
-            is_sure = (logits - best[:, None]).exp_().sum(dim=1) <= 1 / self._min_probability
-        else:
-            tokens, is_sure = self._draw(logits, place)
-        return tokens, torch.where(is_sure, tokens, -1 - tokens)
+            shares, tokens = logits.softmax(dim=1).max(dim=1)
+            return tokens, shares
+        return self._draw(logits, place)
 
-    def take(self, marked: Sequence[int], *, is_fed: bool) -> bool:
+    def take(self, tokens: Sequence[int], shares: Sequence[float], *, is_fed: bool) -> bool:
         """Append the tokens of a place to the drafts that go on.
 
         Args:
-            marked: For each text its token; negative where the primary is not sure.
+            tokens: For each text its token.
+            shares: The probability that the primary gives to each.
             is_fed: Whether the primary has read these tokens already.
 
         Returns:
             Whether enough drafts go on; if not, nothing was appended.
         """
-        self._going = [
-            going and len(own) < most and token >= 0 and self._is_candidate(token)
-            for going, own, most, token in zip(self._going, self.tokens, self.max_tokens, marked, strict=True)
-        ]
+        for n, (token, share) in enumerate(zip(tokens, shares, strict=True)):
+            if self._going[n]:
+                is_long = len(self.tokens[n]) >= self.max_tokens[n]
+                self._going[n] = not is_long and share >= self._min_probability and self._is_candidate(token)
         # A forward pass takes about as long for one row as for all, so it must be worth it for many of them.
-        if 2 * sum(self._going) < len(marked) and not (is_fed and any(self._going)):
+        if 2 * sum(self._going) < len(tokens) and not (is_fed and any(self._going)):
             return False
-        for own, token, going in zip(self.tokens, marked, self._going, strict=True):
+        for own, token, going in zip(self.tokens, tokens, self._going, strict=True):
             if going:
                 own.append(token)
         return True
@@ -154,7 +152,7 @@ class Drafts:
         return 0 <= token < len(self._candidates) and bool(self._candidates[token])
 
     def _draw(self, logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """The tokens [texts] drawn at a place, and whether the primary is sure of them."""
+        """The tokens [texts] drawn at a place, and the probability of each among the likeliest ones."""
         if self._drawing is None:
             self._drawing = self._drawing_on(logits)
         temperature, top_p, uniform = self._drawing
@@ -165,7 +163,7 @@ class Drafts:
         kept = shares.masked_fill(before >= top_p[:, None], 0).cumsum(dim=1)
         drawn = torch.searchsorted(kept, (uniform[:, place] * kept[:, -1])[:, None], right=True)
         drawn.clamp_(max=ids.shape[1] - 1)
-        return ids.gather(1, drawn)[:, 0], shares.gather(1, drawn)[:, 0] >= self._min_probability
+        return ids.gather(1, drawn)[:, 0], shares.gather(1, drawn)[:, 0]
 
     def _drawing_on(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Temperature, top-p and uniform numbers [texts, places]; a greedy text takes the first token of all."""

@@ -85,24 +85,26 @@ class LocalRunner(ABC):
         logits = [torch.cat(parts) if len(parts) > 1 else parts[0]]
         # All rows are written on together: a draft that has ended would else have its last token read again and again.
         append = self._appender(longest)
-        written: list[Tensor] = []
+        written: list[tuple[Tensor, Tensor]] = []
         # To read a token from an accelerator waits for it. So it writes all of them, and one copy brings them.
         reads_each = self._device.type == "cpu"
         for place in range(longest):
-            tokens, marked = drafts.choose(logits[-1], place)
-            if reads_each and not drafts.take(marked.tolist(), is_fed=False):
+            tokens, shares = drafts.choose(logits[-1], place)
+            if reads_each and not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
                 break
-            written.append(tokens if reads_each else torch.stack([tokens, marked]))
+            written.append((tokens, shares))
             logits.append(append(tokens))
         if written:
-            every = torch.stack(written).tolist()
+            # The tokens of each place, and then their shares. Ids are exact in this type.
+            every = torch.stack([each.double() for pair in written for each in pair]).tolist()
             if not reads_each:
-                for _, marked_ids in every:
-                    drafts.take(marked_ids, is_fed=True)
-                every = [tokens for tokens, _ in every]
+                for tokens_of, shares_of in zip(every[::2], every[1::2], strict=True):
+                    drafts.take(list(map(int, tokens_of)), shares_of, is_fed=True)
             # Also what a draft does not have: the row holds it until it is rolled back.
-            by_row = zip(self._rows, lengths, zip(*every, strict=True), strict=True)
-            self._rows = [[*row[:length], *ids] for row, length, ids in by_row]
+            for row, length, ids in zip(self._rows, lengths, zip(*every[::2], strict=True), strict=True):
+                row[length:] = map(int, ids)
+        if len(drafts.tokens) == 1:
+            return torch.cat(logits[: len(drafts.tokens[0]) + 1])
         places = [logits[place][n] for n, draft in enumerate(drafts.tokens) for place in range(len(draft) + 1)]
         return torch.stack(places)
 

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
+from ensemble.vocabulary.borders import Borders, Unsupported
 from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Vocabulary:
         self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
         self._backend = backend
         self._fits = max(self._tokens) < size
+        self._bytes: dict[int, bytes | None] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -107,6 +109,13 @@ class Vocabulary:
 
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""
+        # Kept, because the sampler and the decoder need the same tokens for every row at every step.
+        try:
+            return self._bytes[index]
+        except KeyError:
+            return self._bytes.setdefault(index, self._bytes_of(index))
+
+    def _bytes_of(self, index: int) -> bytes | None:
         if index in self._special or index not in self._tokens:
             return None
         token = self._tokens[index]
@@ -186,6 +195,14 @@ class Vocabulary:
             return None
         crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
         return safe_cuts([data for data in crossing if data], self._knows)
+
+    @cached_property
+    def borders(self) -> Borders | None:
+        """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known."""
+        try:
+            return Borders(self._continuation, BYTE_TO_CHARACTER)
+        except Unsupported:
+            return None
 
     def _knows(self, character: str) -> bool:
         """Whether a character never becomes the unknown token."""
