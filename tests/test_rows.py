@@ -233,6 +233,17 @@ def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows.admit([[*PREFIX, 6]], last=5)
 
 
+@pytest.mark.parametrize("long", [30, 600])
+def test_a_prompt_may_have_fewer_tokens_than_logits_are_needed_of_others(long: int) -> None:
+    rows = CachedRunner(model_of("llama"))
+    prompts = [list(range(1, 4)), [n % 50 + 1 for n in range(long)], [1, 2]]
+    got = rows.prefill(prompts, last=8)
+    expected = RecomputingRunner(model_of("llama")).prefill(prompts, last=8)
+    assert got.shape == expected.shape
+    for n, prompt in enumerate(prompts):
+        torch.testing.assert_close(got[n, -min(8, len(prompt)) :], expected[n, -min(8, len(prompt)) :])
+
+
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
     watch(model_of("llama"), fed, monkeypatch)

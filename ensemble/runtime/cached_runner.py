@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ensemble.runtime.forward_pass import pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer, with_spare
@@ -51,7 +52,7 @@ class CachedRunner(LocalRunner):
         """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
         # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
         prefix, cache = self._shared_prefix(prompts)
-        keep = [min(len(prefix), len(prompt) - last) for prompt in prompts]
+        keep = [max(0, min(len(prefix), len(prompt) - last)) for prompt in prompts]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
         parts: list[tuple[Sequence[int], CachedRunner]] = []
 
@@ -59,7 +60,9 @@ class CachedRunner(LocalRunner):
             part = CachedRunner(self._model, self._window)
             part._begin(prefix, cache, len(numbers))
             parts.append((numbers, part))
-            return part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
+            logits = part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
+            # Prompts with fewer tokens have fewer logits, and those of all passes are joined.
+            return pad(logits, (0, 0, last - logits.shape[1], 0)) if logits.shape[1] < last else logits
 
         logits = run_passes(plan_passes([len(ids) for ids in rest], pass_tokens(self._device)), read)
         self._append(parts)
