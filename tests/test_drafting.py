@@ -16,6 +16,7 @@ from tiny import PROMPTS
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, Repeats, TextDrafts, Way
+from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
 
@@ -259,6 +260,14 @@ def test_draws_are_those_without_drafts(kind: str, size: int, way: Way, folder: 
 def test_traces_and_log_probabilities_are_those_without_drafts(way: Way, folder: Path) -> None:
     kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
     assert_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
+
+
+@pytest.mark.parametrize("kind", ["agree", "differ", "same"])
+def test_drafts_that_are_read_at_their_end_change_nothing(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalRunner, "_reads_each", False)
+    assert_alike(*both(made(kind, folder), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
 
 
 def test_drafts_of_members_that_draw_alike_are_accepted(folder: Path) -> None:

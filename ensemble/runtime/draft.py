@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ensemble.runtime.forward_pass import to_device
 from ensemble.vocabulary.joint import EOS, MemberTables
 
 MAX_DRAFT_TOKENS = 24
@@ -37,8 +38,8 @@ _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
 """Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
 _ABOUT = 0.97
-_MANY = 3.0
-"""Tokens of a text that a draft emits on average; where it is more, plain steps are not tried."""
+_MUCH = 2.0
+"""How much faster than plain steps drafts are expected to be where plain steps are not tried."""
 _USUAL_PLACES = 3
 """Places that take about as long as the rest of a step, before anything is measured."""
 _TRUST = 2.0
@@ -172,7 +173,7 @@ class Drafts:
         numbers = [[*uniform, *[0.0] * longest][:longest] if t else [0.0] * longest for t, _, uniform in chances]
         one = torch.tensor([[t or 1.0, p, *own] for (t, p, _), own in zip(chances, numbers, strict=True)])
         # One copy to the device for all three.
-        one = one.clamp(min=1e-30).to(logits.device)
+        one = to_device(one.clamp(min=1e-30), logits.device)
         return one[:, 0], one[:, 1], one[:, 2:]
 
 
@@ -284,15 +285,20 @@ class Drafter:
             return "plain", [0] * len(texts)
         records = {way: self._record(way, len(texts)) for way in ways}
         expected = {way: self._expected(way, texts, lengths[way]) for way in ways}
-        # Where drafts emit many tokens, a step for each of them is not worth a trial.
-        is_plain_slow = len(ways) > 1 and max(tokens for tokens, _ in expected.values()) >= _MANY * len(texts)
-        trials = [way for way in ways if way != "plain" or not is_plain_slow]
+        speeds = {
+            way: tokens / records[way].seconds(places)
+            for way, (tokens, places) in expected.items()
+            if records[way].steps
+        }
+        # A plain step takes about as long as one with drafts that have one place. Where they are much faster, it is not
+        # worth a trial.
+        single = max((len(texts) / records[way].seconds(1) for way in speeds if way != "plain"), default=0.0)
+        trials = [way for way in ways if way != "plain" or not single or max(speeds.values()) < _MUCH * single]
         untried = [way for way in trials if records[way].steps < _TRIES]
         if untried:
             way = untried[0]
         elif self._steps % _RETRY:
-            tried = [way for way in ways if records[way].steps]
-            way = max(tried, key=lambda way: expected[way][0] / records[way].seconds(expected[way][1]))
+            way = max(speeds, key=speeds.__getitem__)
         else:
             # Members may begin to agree, or a server may have been busy.
             way = min(trials, key=lambda way: records[way].steps)

@@ -6,12 +6,14 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ensemble.runtime.draft import Drafts
+from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ class LocalRunner(ABC):
         self._model: Any = model
         self._device = model.device
         self._rows: list[list[int]] = []
+
+    @property
+    def _reads_each(self) -> bool:
+        """Whether a draft's tokens are read one by one."""
+        # To read from an accelerator waits for it. So it writes a whole draft, and one copy brings that.
+        return self._device.type == "cpu"
 
     @abstractmethod
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
@@ -85,24 +93,27 @@ class LocalRunner(ABC):
         logits = [torch.cat(parts) if len(parts) > 1 else parts[0]]
         # All rows are written on together: a draft that has ended would else have its last token read again and again.
         append = self._appender(longest)
-        written: list[tuple[Tensor, Tensor]] = []
-        # To read a token from an accelerator waits for it. So it writes all of them, and one copy brings them.
-        reads_each = self._device.type == "cpu"
+        written: list[list[int]] = []
+        unread: list[Tensor] = []
         for place in range(longest):
             tokens, shares = drafts.choose(logits[-1], place)
-            if reads_each and not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
-                break
-            written.append((tokens, shares))
+            if self._reads_each:
+                ids = tokens.tolist()
+                if not drafts.take(ids, shares.tolist(), is_fed=False):
+                    break
+                written.append(ids)
+            else:
+                # Ids are exact in this type.
+                unread += [tokens.double(), shares.double()]
             logits.append(append(tokens))
-        if written:
-            # The tokens of each place, and then their shares. Ids are exact in this type.
-            every = torch.stack([each.double() for pair in written for each in pair]).tolist()
-            if not reads_each:
-                for tokens_of, shares_of in zip(every[::2], every[1::2], strict=True):
-                    drafts.take(list(map(int, tokens_of)), shares_of, is_fed=True)
-            # Also what a draft does not have: the row holds it until it is rolled back.
-            for row, length, ids in zip(self._rows, lengths, zip(*every[::2], strict=True), strict=True):
-                row[length:] = map(int, ids)
+        if unread:
+            rows = torch.stack(unread).tolist()
+            for ids, chances in zip(rows[::2], rows[1::2], strict=True):
+                written.append(list(map(int, ids)))
+                drafts.take(written[-1], chances, is_fed=True)
+        # Also what a draft does not have: the row holds it until it is rolled back.
+        for n, (row, length) in enumerate(zip(self._rows, lengths, strict=True)):
+            row[length:] = [ids[n] for ids in written]
         if len(drafts.tokens) == 1:
             return torch.cat(logits[: len(drafts.tokens[0]) + 1])
         places = [logits[place][n] for n, draft in enumerate(drafts.tokens) for place in range(len(draft) + 1)]
@@ -135,14 +146,18 @@ class LocalRunner(ABC):
             # A long prompt's logits take much memory, so none are computed before the first context's end.
             last = max(len(row) - first + 1 for row, first in zip(fresh, firsts[count:], strict=True))
             parts.append(self.prefill(fresh, last=last))
-        lengths = self.lengths
-        rows = [row for part in parts for row in part]
-        return torch.cat(
-            [
-                row[[len(row) - 1 - (length - len(context)) for context in each]]
-                for row, length, each in zip(rows, lengths, contexts, strict=True)
+        picked, lengths = [], iter(zip(self.lengths, contexts, strict=True))
+        for part in parts:
+            end = part.shape[1] - 1
+            places = [
+                (row, end - (length - len(context)))
+                for row, (length, each) in enumerate(islice(lengths, len(part)))
+                for context in each
             ]
-        )
+            # One copy to the device for the places of all rows.
+            index = to_device(torch.tensor(places).T.contiguous(), part.device)
+            picked.append(part[index[0], index[1]])
+        return picked[0] if len(picked) == 1 else torch.cat(picked)
 
     def branch(self, parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]) -> Tensor:
         """Replace the rows, each a prompt, by their continuations; see :meth:`score`.
