@@ -245,10 +245,10 @@ class Ensemble:
         if not isinstance(self._made, TokenRule):
             raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
         batch = batch or Batch()
-        if all(member.is_here for member in self.members):
-            return Decoder(self.members, self._joint, self._made, batch)
-        # Kept, because it has learned how long the requests to these members take.
-        drafter = self._drafters.setdefault(batch, make_drafter(self.members, self._joint, batch))
+        # Kept, because it has learned how long these members take, and how often they agree.
+        if batch not in self._drafters:
+            self._drafters[batch] = make_drafter(self.members, self._joint, batch)
+        drafter = self._drafters[batch]
         return Decoder(self.members, self._joint, self._made, batch, drafter)
 
     def stream(
