@@ -182,7 +182,7 @@ def test_the_other_members_read_the_tokens_of_a_step_in_one_call(tables: Path, m
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
-    decoder = ensemble.decoder(Batch(size=4, tokens=90))
+    decoder = ensemble.decoder(Batch(size=4, tokens=90, draft=0))
     for number, prompt in enumerate(prompts):
         decoder.add(number, prompt, Settings(9))
     together, found = 0, {}
@@ -262,7 +262,7 @@ def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
 
 def test_texts_that_are_decoded_together_share_the_time_of_their_steps(tables: Path) -> None:
     ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(4))
+    decoder = ensemble.decoder(Batch(4, draft=0))
     for n, most in enumerate((2, 4, 4, 6)):
         decoder.add(n, ensemble.encode(PROMPTS[n]), Settings(most))
     start = time.perf_counter()

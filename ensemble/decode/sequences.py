@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections import abc  # its Sequence is another one than this module's
+from collections import (
+    abc,  # its Sequence is another one than this module's
+    deque,
+)
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,11 +16,12 @@ from ensemble.decode.settings import Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
+from ensemble.runtime.draft import TextDrafts
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import Draw, SampledToken
 from ensemble.step.trace import Step
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -81,6 +86,7 @@ class Sequence:
         trace: What happened at each step, if requested.
         likelihoods: The log-probabilities at each step, if requested.
         counts: What it took so far.
+        drafting: What became of its drafts.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
         failure: Why no token could be chosen; None unless that happened.
@@ -105,6 +111,7 @@ class Sequence:
         self.trace: list[Step] = []
         self.likelihoods: list[StepLogprobs] = []
         self.counts = Counts()
+        self.drafting = TextDrafts()
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
         self.failure: MemberError | None = None
@@ -112,6 +119,8 @@ class Sequence:
         # The draws depend on nothing else: not on the batch, and not on what was decoded before. Greedy decoding has
         # none, and the ids of a long prompt take long to write.
         self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}") if settings.temperature else None
+        # Numbers that were drawn for places which a rejected draft did not come to.
+        self._uniforms: deque[float] = deque()
         # For each member, the ids after the prompt that its runner holds: how many of them were settled when it got
         # them, and the others. A list of all would be copied and compared at every step.
         self._held: list[tuple[int, list[int]]] = [(0, [])] * len(prompts)
@@ -123,12 +132,19 @@ class Sequence:
             math.inf if limit is None else limit - len(prompt) for limit, prompt in zip(limits, prompts, strict=True)
         ]
 
-    def draw(self) -> Draw:
-        """How to choose the next token."""
+    @property
+    def room(self) -> float:
+        """Tokens that the primary's context holds after the text."""
+        return self._room - len(self.tokens)
+
+    def draws(self, count: int) -> list[Draw]:
+        """How to choose the next tokens. Each recorded token takes one draw; the others remain for the next steps."""
         if self._random is None:
-            return self._greedy
-        settings = self.settings
-        return Draw(settings.temperature, settings.top_p, self._random.random(), settings.alternatives)
+            return [self._greedy] * count
+        while len(self._uniforms) < count:
+            self._uniforms.append(self._random.random())
+        settings, numbers = self.settings, itertools.islice(self._uniforms, count)
+        return [Draw(settings.temperature, settings.top_p, number, settings.alternatives) for number in numbers]
 
     def ids(self, member: int) -> list[int]:
         """The emitted text in a member's ids."""
@@ -184,6 +200,8 @@ class Sequence:
 
     def record(self, sampled: SampledToken) -> None:
         """Count a step, and keep what it tells."""
+        if self._uniforms:
+            self._uniforms.popleft()
         self.counts.steps += 1
         self.counts.combined += sampled.combined
         self.counts.handled += sampled.handled
@@ -215,11 +233,3 @@ class Sequence:
             tuple(self.likelihoods),
             self.counts,
         )
-
-
-def read_on(readers: abc.Sequence[Continuation], data: bytes) -> list[Continuation]:
-    """Copies of the readers that have read more bytes."""
-    # Copies, because a draft that is rejected must leave the readers of the text as they were.
-    forks = [reader.fork() for reader in readers]
-    extend_all(forks, [data] * len(forks))
-    return forks
