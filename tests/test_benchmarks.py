@@ -14,7 +14,7 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, serving, start, steps
+from benchmarks import _outcomes, _rows, advice, decode, equality, gpu, methods, pool, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -35,6 +35,14 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
+
+
+def test_equality_counts_its_cases_and_finds_no_difference(capsys):
+    assert equality.main(["--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert tuple(printed) == equality.KEYS
+    assert (printed["reference_cases"], printed["ensembles_cases"], printed["kinds_cases"]) == (7, 2, 5)
+    assert not any(printed[key] for key in equality.KEYS if key.endswith("_differences"))
 
 
 def test_start_prints_one_json_object_with_every_figure(capsys):
@@ -203,3 +211,20 @@ def test_the_recorder_keeps_each_request_once_with_its_answer():
                 urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
     same = {"method": "POST", "path": "/v1/completions", "status": 400}
     assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
+
+
+def test_rows_of_the_page_are_filled_from_figures():
+    figures = {
+        "some_ms": Figure("some_ms", 0.0482, limit="at most 0.05"),
+        "others": Figure("others", 1.4, limit="at most 1.3"),
+        "all": Figure("all", 700, limit="at least 700"),
+        "none": Figure("none", None, limit="0"),
+    }
+    rows = ("| a | `some_ms` | - |  |", "| b | `others` | 1 | at most 1: missed (why) |", "| c | `all` | - | |")
+    assert [_rows.row_of(row, figures) for row in (*rows, "| d | `none` | 3 | 0 |", "| e | `absent` | 1 | |")] == [
+        "| a | `some_ms` | 0.048 | at most 0.05 |",
+        "| b | `others` | 1.40 | at most 1.3: missed (why) |",
+        "| c | `all` | 700 | at least 700 |",
+        "| d | `none` | not measured | 0: missed |",
+        "| e | `absent` | 1 | |",
+    ]

@@ -233,15 +233,13 @@ def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows.admit([[*PREFIX, 6]], last=5)
 
 
-@pytest.mark.parametrize("long", [30, 600])
-def test_a_prompt_may_have_fewer_tokens_than_logits_are_needed_of_others(long: int) -> None:
-    rows = CachedRunner(model_of("llama"))
-    prompts = [list(range(1, 4)), [n % 50 + 1 for n in range(long)], [1, 2]]
-    got = rows.prefill(prompts, last=8)
-    expected = RecomputingRunner(model_of("llama")).prefill(prompts, last=8)
-    assert got.shape == expected.shape
-    for n, prompt in enumerate(prompts):
-        torch.testing.assert_close(got[n, -min(8, len(prompt)) :], expected[n, -min(8, len(prompt)) :])
+@pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2], [5, 6, 7, 8, 9, 10]], [[*PREFIX, 4], [*PREFIX, *PREFIX]]])
+def test_a_prompt_may_have_fewer_tokens_than_the_logits_that_another_needs(prompts: list[list[int]]) -> None:
+    cached, plain = CachedRunner(model_of("llama")), RecomputingRunner(model_of("llama"))
+    with torch.inference_mode():
+        got, expected = cached.prefill(prompts, last=14), plain.prefill(prompts, last=14)
+        for row, prompt in enumerate(prompts):
+            assert_close(got[row, -len(prompt) :], expected[row, -len(prompt) :])
 
 
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +407,24 @@ def test_rows_that_are_recomputed_have_no_more_logits_than_their_lengths_ask_for
         expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -2:] for prompt in prompts]
     torch.testing.assert_close(found, torch.stack(expected))
     assert made == [3 if can_skip_logits(type(model).forward) else 6]
+
+
+@pytest.mark.parametrize("arch", ["llama", "openai-gpt"])
+def test_recomputed_rows_of_other_lengths_are_read_in_pieces(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(arch)
+    vocabulary, longest = model.config.vocab_size, 60
+    monkeypatch.setattr("ensemble.runtime.forward_pass._CPU_PASS_LOGITS", 30 * vocabulary)
+    rows, made = RecomputingRunner(model), list[int]()
+    prompts = [list(range(longest)), *([n] * 5 for n in range(8))]
+    hook = model.register_forward_hook(lambda _, __, output: made.append(output.logits.numel()))
+    with torch.inference_mode():
+        found = rows.prefill(prompts)
+        hook.remove()
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -1:] for prompt in prompts]
+    torch.testing.assert_close(found, torch.stack(expected))
+    # A single row has the logits of all of its tokens where the model cannot leave any out.
+    most = 8 if can_skip_logits(type(model).forward) else longest
+    assert max(made) <= most * vocabulary
 
 
 def test_a_cache_is_used_in_single_precision_too() -> None:

@@ -185,10 +185,8 @@ class Sequence:
         # New text can change the last ids of the old text, so a row is compared and not only extended.
         settled, held = self._held[member]
         keep = settled + common_length(held, ids[settled:]) if held else settled
-        if at_most is not None:
-            keep = min(keep, at_most)
         # Where the new bytes changed no id (a member cannot express them), the last token is read again for its logits.
-        keep = min(keep, len(ids) - 1)
+        keep = min(keep, len(ids) - 1) if at_most is None else min(keep, len(ids) - 1, at_most)
         prompt = self.prompts[member]
         # That token may be the prompt's, which is not counted.
         new = ids[keep:] if keep >= 0 else [*prompt[keep:], *ids]

@@ -109,10 +109,11 @@ def _first(values: Tensor, k: int) -> Tensor:
     sorts = values.dtype == torch.float64
     if width <= (_SORTED if sorts else _RANKED) * k or rows * width <= (_SORTED_AT_ONCE if sorts else _RANKED_AT_ONCE):
         return _first_by_sort(values, k) if sorts else _first_by_key(values, k)
-    # The row is cut into chunks of neighbours. Of all that come before a value, each chunk's best one comes first. So
-    # if a chunk is not among the k chunks with the best values, k values come before all of its own. The best value of
-    # a chunk is its maximum; among equal maxima the one in the lower chunk has the lower position. So chunks are
-    # ordered as values are, and the same function finds them.
+    # The row is cut into chunks of neighbours, and the chunks are put in the order of their first values: those that
+    # come before all others of their chunk. If a chunk is not among the first k, then k values of other chunks come
+    # before its first value, and so before all its values. Therefore the k largest are in the first k chunks. The first
+    # value of a chunk is its maximum, and of two equal maxima the one in the lower chunk has the lower position. So the
+    # order of the chunks is that of their maxima, among equals by number, which this function finds.
     size = 2 ** round(math.log2(width / k) / 2)
     whole = width - width % size
     chunks = _first(_maxima(values[:, :whole], size), k).sort(dim=1).values
@@ -122,7 +123,8 @@ def _first(values: Tensor, k: int) -> Tensor:
         rest = _range(width, values.device)[whole:].expand(rows, -1)
         positions = torch.cat([positions, rest], dim=1)
     # The chunks are in ascending order, so among equals the lower place is the lower position.
-    return positions.gather(1, _first(values.gather(1, positions), k))
+    best: Tensor = positions.gather(1, _first(values.gather(1, positions), k))
+    return best
 
 
 def _maxima(values: Tensor, size: int) -> Tensor:
@@ -150,7 +152,8 @@ def _first_by_key(values: Tensor, k: int) -> Tensor:
     """
     # An infinite value would swallow what is subtracted; beyond the range of single precision any other number will do.
     wide = values.double().clamp_(-1e39, 1e39)
-    return wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device)).topk(k, dim=1).indices
+    keys = wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device))
+    return keys.topk(k, dim=1).indices
 
 
 @lru_cache(maxsize=64)  # a few for each size of vocabulary
@@ -209,7 +212,7 @@ def union(
     # Scored entries can be so unlikely that their probability is 0 in float32.
     on_union = (at_least_single(on_union) if also is None else on_union.double()).add_(penalty)
     members = on_union.softmax(dim=2)
-    mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
+    mean = (members * weights.to(members).view(-1, 1, 1)).sum(dim=0)
     split = wanted.split_with_sizes([top.shape[1] for top in tops], dim=1)
     return Distribution(entries, present, ids, members, mean, tuple(split))
 

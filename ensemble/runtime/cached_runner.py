@@ -35,11 +35,15 @@ class CachedRunner(LocalRunner):
     Args:
         model: A model whose cache can be padded and rolled back.
         window: Slots that it attends to; None if it attends to all.
+        min_prefix: Tokens of the shortest common prefix that gets a forward pass for itself.
     """
 
-    def __init__(self, model: PreTrainedModel, window: int | None = None) -> None:
+    keeps_rows = True
+
+    def __init__(self, model: PreTrainedModel, window: int | None = None, min_prefix: int = _SHORTEST_PREFIX) -> None:
         super().__init__(model)
         self._window = window
+        self._min_prefix = max(min_prefix, _SHORTEST_PREFIX)
         self._cache = GrowingCache()
         self._slots = 0
         # [rows, slots] which slots hold a token, with spare columns after the last slot; None if every slot does. It
@@ -102,9 +106,10 @@ class CachedRunner(LocalRunner):
             self._trim()
             self._pack(_MAX_SLOTS_PER_TOKEN * max(self.lengths))
 
-    def take(self, other: CachedRunner) -> None:
-        """Append the rows of another runner of the same model, which must not be used afterwards."""
-        self._append([(range(other.row_count), other)])
+    def take(self, other: LocalRunner) -> None:
+        """See :meth:`LocalRunner.take`."""
+        if other.row_count:
+            self._append([(range(other.row_count), cast(CachedRunner, other))])
 
     def _appender(self, count: int) -> Callable[[Tensor], Tensor]:
         """See :class:`LocalRunner`."""
@@ -173,7 +178,7 @@ class CachedRunner(LocalRunner):
             use_cache=True,
             **({"logits_to_keep": last} if can_skip_logits(type(self._model).forward) else {}),
         ).logits
-        return logits[:, -last:]
+        return logits[:, -last:].to(self._logits_device)
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
         """The longest prefix of all prompts that leaves each a token, and the cache of one row that holds it."""
@@ -183,7 +188,7 @@ class CachedRunner(LocalRunner):
                 return self._prefix
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
         # A pass for itself costs about as much as the tokens that it saves.
-        if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
+        if len(prompts) == 1 or len(ids) < self._min_prefix:
             return [], GrowingCache()
         single = CachedRunner(self._model, self._window)
         single._begin([], GrowingCache(), 1)

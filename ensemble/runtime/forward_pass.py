@@ -9,6 +9,9 @@ from torch import Tensor
 
 _CPU_PASS_TOKENS = 512
 _ACCELERATOR_PASS_TOKENS = 8192
+_CPU_PASS_LOGITS = 2**26
+_ACCELERATOR_PASS_LOGITS = 2**28
+"""Logits of a forward pass, where it computes more of them than are needed: 256 MiB and 1 GiB in float32."""
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -26,21 +29,31 @@ def pass_tokens(device: torch.device) -> int:
     return _CPU_PASS_TOKENS if device.type == "cpu" else _ACCELERATOR_PASS_TOKENS
 
 
-def plan_passes(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+def pass_logits(device: torch.device, vocabulary: int) -> int:
+    """The largest number of tokens of a forward pass whose logits are computed, for so many logits of each."""
+    return max(1, (_CPU_PASS_LOGITS if device.type == "cpu" else _ACCELERATOR_PASS_LOGITS) // vocabulary)
+
+
+def plan_passes(lengths: Sequence[int], max_tokens: int, max_extra: int | None = None) -> list[list[int]]:
     """Split rows into forward passes: rows of similar length together, so that little of a pass is padding.
 
     Args:
         lengths: Tokens of each row.
         max_tokens: Tokens of a pass, padding included; a longer row gets a pass for itself.
+        max_extra: Tokens of a pass after the end of its shortest row, padding included; any number if None.
 
     Returns:
         The numbers of the rows of each pass; in their order where one pass holds all rows.
     """
-    if len(lengths) * max(lengths, default=0) <= max_tokens:
+
+    def fit(rows: int, shortest: int, longest: int) -> bool:
+        return rows * longest <= max_tokens and (max_extra is None or rows * (longest - shortest) <= max_extra)
+
+    if not lengths or fit(len(lengths), min(lengths), max(lengths)):
         return [list(range(len(lengths)))]
     passes: list[list[int]] = []
     for n in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if passes and (len(passes[-1]) + 1) * lengths[n] <= max_tokens:
+        if passes and fit(len(passes[-1]) + 1, lengths[passes[-1][0]], lengths[n]):
             passes[-1].append(n)
         else:
             passes.append([n])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ensemble.runtime.draft import Drafts
-from ensemble.runtime.forward_pass import to_device
+from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class LocalRunner(ABC):
-    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process. Logits are tensors on the model's device.
+    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process.
+
+    Logits are tensors on the model's device, or where :func:`logits_device` says.
 
     A subclass implements :meth:`prefill`, :meth:`extend` and :meth:`drop`.
 
@@ -30,11 +32,14 @@ class LocalRunner(ABC):
     """
 
     reads_rows = True
+    keeps_rows = False
+    """Whether to extend a row costs only its new tokens, so that rows are worth keeping."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         # Typed as Any, because forward passes take other arguments for each kind of model.
         self._model: Any = model
         self._device = model.device
+        self._logits_device = logits_device(model.device)
         self._rows: list[list[int]] = []
 
     @property
@@ -64,6 +69,10 @@ class LocalRunner(ABC):
     @abstractmethod
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only the rows with these numbers, in this order."""
+
+    def take(self, other: LocalRunner) -> None:
+        """Append the rows of another runner of the same model and kind, which must not be used afterwards."""
+        self._rows += other._rows
 
     @property
     def lengths(self) -> list[int]:
@@ -171,7 +180,7 @@ class LocalRunner(ABC):
         logits = self.extend([length - 1 for length in self.lengths], new, last=widest)
         # The logits of all rows end in the same column, so a shorter row begins further right.
         columns = [(row, widest - len(new[row]) + position) for row, position in places]
-        index = torch.tensor(columns, device=logits.device)
+        index = to_device(torch.tensor(columns), logits.device)
         return logits[index[:, 0], index[:, 1]]
 
     def score(
@@ -199,24 +208,42 @@ class RecomputingRunner(LocalRunner):
     def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.extend`."""
         # The rows are kept as ids only, and every call runs them from their first token.
-        self._rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
+        for row, kept, ids in zip(self._rows, keep, new, strict=True):
+            del row[kept:]
+            row.extend(ids)
         return self._forward(self._rows, last)
 
     def drop(self, kept: Sequence[int]) -> None:
         """See :meth:`LocalRunner.drop`."""
-        self._rows = [self._rows[n] for n in kept]
+        # A row may be kept several times, and a list is changed in place: so each needs another list.
+        self._rows = [list(self._rows[n]) for n in kept]
 
     def _forward(self, rows: Sequence[Ids], last: int) -> Tensor:
+        tokens = pass_tokens(self._device)
+        logits = pass_logits(self._device, self._model.config.get_text_config().vocab_size)
+        # Rows of other lengths end in other columns, and a pass has the logits of whole columns.
+        limits = (tokens, logits) if can_skip_logits(type(self._model).forward) else (min(tokens, logits),)
+        passes = plan_passes([len(row) for row in rows], *limits)
+        return run_passes(passes, lambda numbers: self._pass([rows[n] for n in numbers], last))
+
+    def _pass(self, rows: Sequence[Ids], last: int) -> Tensor:
+        """The logits [rows, last, V] of rows that are read together."""
         lengths = [len(row) for row in rows]
         longest = max(lengths)
         # Rows are padded on the right, where a causal model never sees the padding. So no mask is needed.
-        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=self._device)
+        ids = to_device(torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]), self._device)
         # Logits take most of a long prompt's memory, so none are computed before the first one needed.
         needed = min(longest, longest - min(lengths) + last)
         options = {"logits_to_keep": needed} if can_skip_logits(type(self._model).forward) else {}
         logits: Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
-        ends = torch.tensor(lengths, device=self._device) - (longest - logits.shape[1])
-        return last_logits(logits, ends, last)
+        ends = to_device(torch.tensor(lengths), self._device) - (longest - logits.shape[1])
+        return last_logits(logits, ends, last).to(self._logits_device)
+
+
+def logits_device(device: torch.device) -> torch.device:
+    """Where the logits of a model on a device go, and the steps that combine them."""
+    # Steps compute in float64, which MPS lacks. It shares the host's memory, so the way to the CPU is short.
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def last_logits(logits: Tensor, ends: Tensor, last: int) -> Tensor:

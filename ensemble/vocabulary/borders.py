@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-import regex
+import regex  # type: ignore[import-untyped]
 from tokenizers import Tokenizer
 
 from ensemble.vocabulary.merges import Merges
@@ -32,11 +32,11 @@ _LOOKS_BACK = regex.compile(
 _SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """White space as Rust has it."""
 
-_SHORT, _LONG = 12, 64
+_SHORT, _LONG = 16, 32
 """Characters of a text, with and without a pattern that splits it, before it is worth looking for a border."""
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """A part of a tokenizer whose borders are not known."""
 
 
@@ -47,12 +47,12 @@ class Stage:
         pattern: What it looks for.
 
     Raises:
-        Unsupported: The pattern looks back.
+        UnsupportedError: The pattern looks back.
     """
 
     def __init__(self, pattern: str) -> None:
         if _LOOKS_BACK.search(pattern):
-            raise Unsupported(pattern)
+            raise UnsupportedError(pattern)
         # As in Oniguruma, which the tokenizers library uses, $ is the end of a line.
         self._matches = regex.compile(pattern, regex.M)
         # Fails at each place, but only after all ways to match there; a partial match shows that one reached the end.
@@ -95,7 +95,7 @@ class Stage:
         return found.start() if found else end
 
     def run(self, text: str, start: int, end: int) -> int | None:
-        """The alternative that reads all from ``start`` to ``end`` and goes on there, whatever follows, if there is one.
+        """The alternative that reads all from ``start`` to ``end`` and goes on there, whatever follows.
 
         It is a run of one kind of characters. The run can be read in two parts with the same result.
         """
@@ -133,7 +133,7 @@ class Borders:
         alphabet: The character of each byte, in a byte-level vocabulary.
 
     Raises:
-        Unsupported: It has a part whose borders are not known.
+        UnsupportedError: It has a part whose borders are not known.
     """
 
     def __init__(self, tokenizer: Tokenizer, alphabet: dict[int, str]) -> None:
@@ -141,7 +141,7 @@ class Borders:
         self._merges = Merges(tokenizer)
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
         if any(token.lstrip or token.single_word for token in added):
-            raise Unsupported("an added token that depends on the text before it")
+            raise UnsupportedError("an added token that depends on the text before it")
         raw = _literals((token.content, token.rstrip) for token in added if not token.normalized)
         normalizer = tokenizer.normalizer
         normalized = _literals(
@@ -266,7 +266,7 @@ def _splitting(pattern: str) -> _Step:
 
 def _replacing(old: str, new: str) -> _Step:
     if len(old) != 1 or len(new) != 1:
-        raise Unsupported(f"{old!r} becomes {new!r}")
+        raise UnsupportedError(f"{old!r} becomes {new!r}")
     return lambda reading: reading.replace({ord(old): new})
 
 
@@ -275,7 +275,7 @@ def _normalizing(step: dict[str, Any]) -> _Step:
         return _Reading.compose
     if step["type"] == "Replace" and "String" in step["pattern"]:
         return _replacing(step["pattern"]["String"], step["content"])
-    raise Unsupported(step["type"])
+    raise UnsupportedError(step["type"])
 
 
 def _pre_tokenizing(step: dict[str, Any], alphabet: dict[int, str]) -> list[_Step]:
@@ -293,7 +293,7 @@ def _pre_tokenizing(step: dict[str, Any], alphabet: dict[int, str]) -> list[_Ste
     if kind == "Metaspace":
         mark = step["replacement"]
         return [_replacing(" ", mark), *([_splitting(f"(?={mark})")] if step.get("split", True) else [])]
-    raise Unsupported(kind)
+    raise UnsupportedError(kind)
 
 
 def _state(part: Any) -> dict[str, Any] | None:
@@ -311,7 +311,7 @@ def _literals(tokens: Iterable[tuple[str, bool]]) -> str:
     """A pattern of the longest of some texts; each may take the white space after it."""
     known = dict(tokens)
     if any(known.values()) and any(content[:1].isspace() for content in known):
-        raise Unsupported("an added token that begins with white space another one may take")
+        raise UnsupportedError("an added token that begins with white space another one may take")
     return _trie([(content, f"{_SPACE}*" if strips else "") for content, strips in known.items() if content])
 
 

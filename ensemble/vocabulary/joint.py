@@ -87,13 +87,6 @@ class JointVocabulary:
         """The same tables on a device."""
         return JointVocabulary(self.size, tuple(member.to(device) for member in self.members))
 
-    def representative(self, entry: int) -> tuple[int, int] | None:
-        """The number of the first member that has an entry among its candidates, and its id there; None for EOS."""
-        if entry == EOS:
-            return None
-        ids = ((n, int(tables.place_of[entry])) for n, tables in enumerate(self.members))
-        return next((n, index) for n, index in ids if int(self.members[n].entry_of[index]) == entry)
-
 
 class Candidates:
     """The candidates among log-probabilities that arrive by id: each byte string has one id, and EOS has one.

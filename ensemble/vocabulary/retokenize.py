@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import string
 from collections.abc import Sequence
 
 from ensemble.vocabulary.safe_cuts import last_cut
@@ -16,6 +17,8 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 
 _LAST_RUN = re.compile("[\udc80-\udcff]+\\Z|[^\udc80-\udcff]+\\Z")
 """The last run of bytes that are UTF-8, or are not."""
+
+_LETTERS = frozenset(string.ascii_letters.encode()[n : n + 1] for n in range(len(string.ascii_letters)))
 
 
 class Continuation:
@@ -43,8 +46,20 @@ class Continuation:
 
     def extend(self, data: bytes) -> int:
         """Append bytes to the text; the number of ids at the front of ``ids`` that did not change."""
-        self._tail += data
+        if self._append(data):
+            return self.settled
         return self._take(self._vocabulary.continue_ids(self._tail))
+
+    def _append(self, data: bytes) -> bool:
+        """Append bytes to the tail, and a word also to the ids; whether the ids are those of the text now."""
+        # Most of prose is a space and a word after a letter. Their ids are known from the first time.
+        if self._tail[-1:] in _LETTERS and (ids := self._vocabulary.word_ids(data)) is not None:
+            self.settled = len(self.ids)
+            self.ids = self.ids + ids
+            self._tail = data
+            return True
+        self._tail += data
+        return False
 
     def _take(self, new: list[int]) -> int:
         """Replace the ids after the settled ones."""
@@ -64,10 +79,8 @@ class Continuation:
         Args:
             new: The ids after the settled ones.
         """
-        borders = self._vocabulary.borders
-        if borders is None:
-            cut = last_cut(self._tail, self._vocabulary.cuts)
-        else:
+        borders, cut = self._vocabulary.borders, 0
+        if borders is not None:
             # The first bytes of a character at the end are left out: others may follow.
             text, _ = codecs.utf_8_decode(self._tail, "surrogateescape", False)
             run = _LAST_RUN.search(text)
@@ -77,10 +90,12 @@ class Continuation:
                 cut += borders.last_of_bytes(last.encode(errors="surrogateescape"))
             else:
                 cut += len(last[: borders.last(last)].encode())
+        if not cut:
+            cut = last_cut(self._tail, self._vocabulary.cuts)
         if cut:
             self._tail = self._tail[cut:]
             self.settled = len(self.ids) - self._count(new)
-        # Without a border the next look comes when there is twice as much text, so that looking costs little on average.
+        # Without a border the next look comes at twice as much text, so looking costs little on average.
         self._patience = max(borders.patience, 2 * len(self._tail)) if borders else 0
 
     def _count(self, new: list[int]) -> int:
@@ -103,8 +118,8 @@ def extend_all(readers: Sequence[Continuation], data: Sequence[bytes]) -> None:
     """
     groups: dict[Vocabulary, list[Continuation]] = {}
     for reader, part in zip(readers, data, strict=True):
-        reader._tail += part
-        groups.setdefault(reader._vocabulary, []).append(reader)
+        if not reader._append(part):
+            groups.setdefault(reader._vocabulary, []).append(reader)
     for vocabulary, group in groups.items():
         # One call for all of them, because each call costs as much as the few characters that it reads.
         for reader, new in zip(group, vocabulary.continue_batch([each._tail for each in group]), strict=True):

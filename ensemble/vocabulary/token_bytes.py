@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
-from ensemble.vocabulary.borders import Borders, Unsupported
+from ensemble.vocabulary.borders import Borders, UnsupportedError
 from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECA
 _HIDDEN = "\ufdd0"
 _OPENING_LENGTH = 64
 """Characters that are enough to see how a tokenizer writes the beginning of a text."""
+_WORD_LENGTH = 32
+"""Bytes of the longest texts whose ids are kept."""
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -101,6 +103,7 @@ class Vocabulary:
         self._backend = backend
         self._fits = max(self._tokens) < size
         self._bytes: dict[int, bytes | None] = {}
+        self._words: dict[bytes, list[int] | None] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -176,6 +179,16 @@ class Vocabulary:
         encoded = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
         return [self._embedded(encoded[n]) if n in encoded else self.continue_ids(data) for n, data in enumerate(texts)]
 
+    def word_ids(self, data: bytes) -> list[int] | None:
+        """The ids of a short text that is safe to cut from an ASCII letter before it; None for other texts."""
+        if len(data) > _WORD_LENGTH:
+            return None
+        if data not in self._words:
+            text = _as_text(data)
+            safe = text is not None and self.cuts is not None and self.cuts.match(f"a{text}", 1)
+            self._words[data] = self.continue_ids(data) if safe else None
+        return self._words[data]
+
     def _spell(self, data: bytes) -> list[int]:
         """The ids of bytes that are not UTF-8, without bytes that the vocabulary cannot express."""
         if self._byte_level:
@@ -201,7 +214,7 @@ class Vocabulary:
         """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known."""
         try:
             return Borders(self._continuation, BYTE_TO_CHARACTER)
-        except Unsupported:
+        except UnsupportedError:
             return None
 
     def _knows(self, character: str) -> bool:
