@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
+from benchmarks._counting import ForwardPasses
 from benchmarks._decoding import K
 from benchmarks._measure import Figure, Timer, spread
 from benchmarks._models import demo_prompts, writing
@@ -28,35 +27,6 @@ HOST_LIMITS = {
 """Milliseconds of a step, for each number of members and rows."""
 _NAMES = {2: "", 3: "_three"}
 """The end of a figure's name, for each number of members."""
-
-
-class ForwardTimer:
-    """The seconds that some models have spent in their forward passes.
-
-    Args:
-        models: The models; one that is there twice counts once.
-        now: Reads the clock.
-    """
-
-    def __init__(self, models: Sequence[Any], now: Callable[[], float]) -> None:
-        self.seconds = 0.0
-        self._models = {id(model): model for model in models}.values()
-        self._now, self._start = now, 0.0
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Count the passes from here on. Enter it last, so that other hooks on a model count as part of the model."""
-        with ExitStack() as hooks:
-            for model in self._models:
-                hooks.callback(model.register_forward_pre_hook(self._begin).remove)
-                hooks.callback(model.register_forward_hook(self._end).remove)
-            yield
-
-    def _begin(self, *_: object) -> None:
-        self._start = self._now()
-
-    def _end(self, *_: object) -> None:
-        self.seconds += self._now() - self._start
 
 
 def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Sequence[int]) -> list[Figure]:
@@ -102,10 +72,9 @@ def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, ski
     # The primary decides where it is made to write a text. Weights cost the same whatever they are.
     ensemble = Ensemble(members, k=K, weights=[len(members), *(1.0 for _ in members[1:])])
     prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
-    passes = ForwardTimer([member.local.model for member in members], timer.now)
     taken: list[float] = []
     first = 0
-    with passes():
+    with ForwardPasses((member.local.model for member in members), timer.now) as passes:
         while len(taken) < steps:
             decoder = ensemble.decoder(Batch(size, draft=0))
             for n in range(size):

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks._counting import reads_per_step
 from benchmarks._decoding import BATCH, K, Work, by_ensemble, drafting_figures, half_figures, pair_figures, step_figures
 from benchmarks._host import host_figures
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
@@ -43,6 +44,7 @@ PAIR = ("qwen2", "llama-3")
 SENTENCEPIECE = "llama-2"
 SIZES = (1, 16, 64)
 """Rows for which the host's time is measured."""
+READS_LIMIT = "at most 2"
 KEYS = (
     "step_over_topk",
     "gac_step_over_step",
@@ -50,6 +52,7 @@ KEYS = (
     "retokenize_2000_over_500",
     "retokenize_ms_per_token",
     *(f"host_ms_per_step_{size}{members}" for members in ("", "_three") for size in SIZES),
+    "device_reads_per_step",
     "plain_over_members",
     "speculative_over_primary",
     "speculative_over_primary_long",
@@ -120,6 +123,21 @@ def host(options: argparse.Namespace) -> list[Figure]:
     return host_figures(members[:3], _timer(options, 7), 2 if options.quick else 100, sizes)
 
 
+def reads(options: argparse.Namespace) -> list[Figure]:
+    """How often a step would read from a device, which waits for it then; counted without one."""
+    members = demo_members(options.pool) if QUESTIONS.is_file() else []
+    if len(members) < 2:
+        return []
+    sizes = SIZES[:1] if options.quick else SIZES
+    with tempfile.TemporaryDirectory() as folder:
+        most = max(
+            reads_per_step(members[:count], demo_prompts(max(sizes)), sizes, Path(folder))
+            for count in {2, min(3, len(members))}
+        )
+    note = "the most of any step, two and three members, 1, 16 and 64 texts: plain, traced, drawn, log-probabilities"
+    return [Figure("device_reads_per_step", most, limit=READS_LIMIT, note=note)]
+
+
 def tables(options: argparse.Namespace) -> list[Figure]:
     """Building the joint vocabulary's tables, and reading them from the cache folder in a new process's place."""
     tokenizers = [_vocabulary(name, options.quick) for name in PAIR]
@@ -178,6 +196,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "half": half,
     "retokenize": retokenize,
     "host": host,
+    "reads": reads,
     "demo": demo,
     "middle": middle,
     "tables": tables,

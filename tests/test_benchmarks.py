@@ -14,7 +14,21 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, equality, gpu, methods, pool, profiling, serving, start, steps, sync
+from benchmarks import (
+    _outcomes,
+    _rows,
+    advice,
+    decode,
+    equality,
+    gpu,
+    methods,
+    pool,
+    profiling,
+    serving,
+    start,
+    steps,
+    sync,
+)
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -259,3 +273,20 @@ def test_the_recorder_keeps_each_request_once_with_its_answer():
                 urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
     same = {"method": "POST", "path": "/v1/completions", "status": 400}
     assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
+
+
+def test_rows_of_the_page_are_filled_from_figures():
+    figures = {
+        "some_ms": Figure("some_ms", 0.0482, limit="at most 0.05"),
+        "others": Figure("others", 1.4, limit="at most 1.3"),
+        "all": Figure("all", 700, limit="at least 700"),
+        "none": Figure("none", None, limit="0"),
+    }
+    rows = ("| a | `some_ms` | - |  |", "| b | `others` | 1 | at most 1: missed (why) |", "| c | `all` | - | |")
+    assert [_rows.row_of(row, figures) for row in (*rows, "| d | `none` | 3 | 0 |", "| e | `absent` | 1 | |")] == [
+        "| a | `some_ms` | 0.048 | at most 0.05 |",
+        "| b | `others` | 1.40 | at most 1.3: missed (why) |",
+        "| c | `all` | 700 | at least 700 |",
+        "| d | `none` | not measured | 0: missed |",
+        "| e | `absent` | 1 | |",
+    ]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from reference import ReferenceMember, generate
-from tiny import BYTES, MADE_UP, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
+from tiny import BYTES, MADE_UP, PIECES, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
@@ -84,7 +84,7 @@ THREE = ["unigram bytes unigram_with_bytes", "gpt-2 llama-2 mistral-v1 starcoder
 
 
 def available(line: str) -> Any:
-    missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *real_tokenizers()})
+    missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *PIECES, *real_tokenizers()})
     reason = f"../shared/tokenizers/{' and '.join(missing)} is absent"
     return pytest.param(line, marks=[pytest.mark.skip(reason=reason)] if missing else [])
 

@@ -41,7 +41,9 @@ def differing(number: int, tables: Path) -> list[str]:
     ensemble = Ensemble(
         members, method=chance.choice(METHODS), k=chance.choice((1, 2, 5, 10, 20)), weights=weights, cache_dir=tables
     )
-    prompts = chance.sample([*PROMPTS, *(text for text in TEXTS.values() if text)], TEXTS_EACH)
+    texts = chance.sample([*PROMPTS, *(text for text in TEXTS.values() if text)], 2 * TEXTS_EACH)
+    # To the primary some are the same ("James" and " James"), and equal prompts have different draws in a batch.
+    prompts = [*{tuple(ensemble.encode(text)[0]): text for text in texts}.values()][:TEXTS_EACH]
     own: dict[str, Any] = {
         "max_new_tokens": chance.choice((8, 16, 24)),
         "stop": chance.choice(((), (), ("e",), ("\n", "ab"))),
@@ -62,6 +64,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.parametrize("number", range(0, NUMBER, 11))
+@pytest.mark.parametrize("number", range(0, NUMBER, 17))
 def test_every_way_to_decode_writes_the_same(number: int, tables: Path) -> None:
     assert differing(number, tables) == []

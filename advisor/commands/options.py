@@ -124,6 +124,13 @@ Device = Annotated[
 ]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
 Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
+    ),
+]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
 Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, or ray for a cluster.")]
 Address = Annotated[

@@ -24,6 +24,7 @@ def profile(
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
+    deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
     engine: opt.Engine = "local",
     ray_address: opt.Address = None,

@@ -49,6 +49,7 @@ def select(
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     batch_size: opt.Batch = "auto",
+    deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
     engine: opt.Engine = "local",
     ray_address: opt.Address = None,
