@@ -61,7 +61,7 @@ def prompts(count: int) -> list[str]:
 
 
 def _count(members: Sequence[Member], options: argparse.Namespace, folder: Path) -> list[Figure]:
-    batches = BATCHES[:2] if options.quick else BATCHES
+    batches = BATCHES[:1] if options.quick else BATCHES
     counts: dict[tuple[int, int, str], list[Counter[str]]] = {}
     for many in ENDS:
         for size in batches:
@@ -130,10 +130,10 @@ def _time(members: Sequence[Member], options: argparse.Namespace, folder: Path) 
                 taken.append(found)
     return [
         spread(
-            f"host_ms_per_step_{size}{ENDS[many]}",
+            f"host_ms_per_step_{size}{ENDS[many]}_tiny",
             [1000 * each for each in taken],
             limit=HOST_LIMITS[many, size],
-            note="beyond the members' forward passes",
+            note="random models of two narrow layers, without their forward passes",
         )
         for (many, size), taken in seconds.items()
     ]

@@ -14,7 +14,21 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, _rows, advice, decode, equality, gpu, methods, pool, profiling, serving, start, steps
+from benchmarks import (
+    _outcomes,
+    _rows,
+    advice,
+    decode,
+    equality,
+    gpu,
+    methods,
+    pool,
+    profiling,
+    serving,
+    start,
+    steps,
+    sync,
+)
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -74,7 +88,55 @@ def test_profiling_writes_as_much_as_lm_eval_and_the_same(capsys, tmp_path: Path
     assert json.loads((tmp_path / "profiling.json").read_text(encoding="utf-8"))["quick"] is True
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_gpu_prints_one_table_that_says_what_was_left_out(capsys):
+    assert gpu.main(["--quick", "--device", "cpu", "--threads", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| name | measured | unit | limit | note |"
+    rows = {cells[0]: cells[1:] for line in lines[2:] if len(cells := line.strip("| ").split(" | ")) > 1}
+    assert all(line.count("|") == 6 for line in lines)
+    assert rows["device"][0] == "cpu"
+    assert rows["torch"][0] == torch.__version__
+    assert rows["host_ms_per_step_1"][1:3] == ["ms", "at most 0.3"]
+    assert rows["joining_peak_over_held"][0] == "not measured"
+    assert "cpu does not report" in rows["joining_peak_over_held"][-1]
+
+
+def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: now)
+
+    def fail(_: gpu.Run) -> list[Figure]:
+        raise NotImplementedError("no such operation\non this device")
+
+    def take_all(_: gpu.Run) -> list[Figure]:
+        nonlocal now
+        now = 60.0
+        return [Figure("taken", 1.0)]
+
+    monkeypatch.setattr(gpu, "_steps", fail)
+    monkeypatch.setattr(gpu, "_half", take_all)
+    assert gpu.main(["--quick", "--device", "cpu", "--minutes", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| step_over_topk | not measured | ratio |  | NotImplementedError: no such operation |" in lines
+    assert "| taken | 1 |  |  |  |" in lines
+    assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
+
+
+def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):
+    assert sync.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("device_reads_per_step", "kernels_per_step_1", "copies_per_step_1", "host_ms_per_step_1_three_tiny"):
+        assert printed[name] > 0, name
+    ways = [printed[f"device_reads_{way}"] for way in ("plain", "traced", "sampled", "logprobs")]
+    assert printed["device_reads_per_step"] == max(ways)
+    # It would be an error on a machine with a device.
+    assert printed["mixed_operations"] == 0
+    assert json.loads((tmp_path / "sync.json").read_text(encoding="utf-8"))["quick"] is True
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU that torch sees"
+)
 def test_gpu_says_that_there_is_none(capsys):
     assert gpu.main(["--json"]) == 0
     output = capsys.readouterr()
