@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from ensemble.decode.contexts import fill_gaps
-from ensemble.runtime.cached_runner import pass_tokens, plan_passes
+from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, to_device
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 
@@ -35,6 +38,45 @@ def test_rows_that_one_pass_holds_stay_in_their_order() -> None:
 
 def test_an_accelerator_reads_more_at_a_time() -> None:
     assert pass_tokens(torch.device("cuda")) > pass_tokens(torch.device("cpu"))
+
+
+@given(rows=lengths, most=st.integers(1, 200), extra=st.integers(0, 30))
+def test_a_pass_ends_where_its_rows_differ_too_much(rows: list[int], most: int, extra: int) -> None:
+    passes = plan_passes(rows, most, extra)
+    assert sorted(n for numbers in passes for n in numbers) == list(range(len(rows)))
+    for numbers in passes:
+        own = [rows[n] for n in numbers]
+        assert len(own) * (max(own) - min(own)) <= extra
+        assert len(own) == 1 or len(own) * max(own) <= most
+
+
+def test_a_pass_has_no_more_logits_than_its_memory_is_planned_for() -> None:
+    cpu = torch.device("cpu")
+    assert pass_logits(cpu, 50_264) * 50_264 * 4 <= 2**28
+    assert pass_logits(cpu, 2**27) == 1
+
+
+def test_tensors_on_the_host_stay_as_they_are() -> None:
+    tensor = torch.arange(3)
+    assert to_device(tensor, torch.device("cpu")) is tensor
+
+
+def test_a_copy_to_a_gpu_is_pinned_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        calls.append("pinned")
+        return tensor
+
+    def move(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        calls.append((*args, options))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    monkeypatch.setattr(Tensor, "to", move)
+    gpu = torch.device("cuda")
+    to_device(torch.arange(3), gpu)
+    assert calls == ["pinned", (gpu, {"non_blocking": True})]
 
 
 @given(gone=st.sets(st.integers(0, 19)))

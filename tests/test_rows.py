@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, tiny_model
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from ensemble.models.load import member_of
 from ensemble.models.memory import token_size
 from ensemble.runtime.cached_runner import CachedRunner
+from ensemble.runtime.kv_cache import GrowingLayer
 from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
@@ -105,7 +108,7 @@ def in_turn(turn: int) -> list[list[int]]:
 
 
 def slots(rows: CachedRunner) -> int:
-    return rows._filled.shape[1]
+    return rows._slots
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -175,7 +178,7 @@ def test_rows_of_very_different_length_are_not_packed_in_vain(monkeypatch: pytes
     rows = CachedRunner(model_of("llama"))
     with torch.inference_mode():
         rows.admit([[1] * 90, [2], [3]])
-        monkeypatch.setattr(rows, "_change_slots", lambda _: pytest.fail("the cache was copied"))
+        monkeypatch.setattr(GrowingLayer, "arrange", lambda *_: pytest.fail("the cache was copied"))
         for _ in range(5):
             rows.feed(rows.lengths, [[1], [2], [3]])
     assert slots(rows) == 95
@@ -230,6 +233,15 @@ def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows.admit([[*PREFIX, 6]], last=5)
 
 
+@pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2], [5, 6, 7, 8, 9, 10]], [[*PREFIX, 4], [*PREFIX, *PREFIX]]])
+def test_a_prompt_may_have_fewer_tokens_than_the_logits_that_another_needs(prompts: list[list[int]]) -> None:
+    cached, plain = CachedRunner(model_of("llama")), RecomputingRunner(model_of("llama"))
+    with torch.inference_mode():
+        got, expected = cached.prefill(prompts, last=14), plain.prefill(prompts, last=14)
+        for row, prompt in enumerate(prompts):
+            assert_close(got[row, -len(prompt) :], expected[row, -len(prompt) :])
+
+
 def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
     watch(model_of("llama"), fed, monkeypatch)
@@ -267,6 +279,82 @@ def test_the_common_prefix_is_the_longest_that_all_begin_with(rows: list[list[in
     assert all(row[: len(got)] == got for row in rows)
     longer = [row[: len(got) + 1] for row in rows]
     assert any(row != longer[0] or len(row) == len(got) for row in longer)
+
+
+# Memory
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that are there at the same time: those given, and all that are made meanwhile."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._seen = [weakref.ref(tensor) for tensor in tensors]
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor):
+            self._seen.append(weakref.ref(found))
+        live = [tensor for seen in self._seen if (tensor := seen()) is not None]
+        self._seen = [weakref.ref(tensor) for tensor in live]
+        self.most = max(self.most, bytes_of(live))
+        return found
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def kept_by(rows: CachedRunner) -> list[Tensor]:
+    return [tensor for layer in rows._cache.growing for tensor in (layer.keys, layer.values)]
+
+
+def numbered(rows: int, length: int) -> list[list[int]]:
+    return [[(row + n) % 256 for n in range(length)] for row in range(rows)]
+
+
+@cache
+def layered() -> PreTrainedModel:
+    """A model whose cache takes much more memory than its passes."""
+    return tiny_model(byte_tokenizer(), layers=8, num_key_value_heads=2, hidden=64)
+
+
+@pytest.mark.parametrize(("old", "new", "length"), [(8, 1, 100), (2, 6, 100), (16, 8, 100), (8, 1, 500), (0, 24, 200)])
+@torch.inference_mode()
+def test_rows_join_without_a_second_cache(old: int, new: int, length: int) -> None:
+    rows = CachedRunner(layered())
+    if old:
+        rows.prefill(numbered(old, 400))
+        rows.extend([400] * old, [[1]] * old)
+    with LiveBytes(kept_by(rows)) as live:
+        rows.prefill(numbered(new, length))
+    most, kept = live.most, bytes_of(kept_by(rows))
+    assert most < 1.25 * kept
+
+
+@torch.inference_mode()
+def test_a_row_that_joins_takes_a_free_place_and_no_other_row_is_copied() -> None:
+    rows = CachedRunner(layered())
+    rows.prefill(numbered(8, 400))
+    rows.drop([0, 7, 2, 3, 4, 5, 6])
+    before = [tensor.data_ptr() for tensor in kept_by(rows)]
+    with LiveBytes(kept_by(rows)) as live:
+        rows.prefill(numbered(1, 100))
+    assert [tensor.data_ptr() for tensor in kept_by(rows)] == before
+    # What the pass over the prompt makes is as much as a sixth of the cache.
+    most, kept = live.most, bytes_of(kept_by(rows))
+    assert most < 7 / 6 * kept
+
+
+@torch.inference_mode()
+def test_rows_that_come_one_at_a_time_seldom_move_the_others() -> None:
+    rows, places = CachedRunner(layered()), set[int]()
+    for row in range(32):
+        rows.prefill([[row] * 20])
+        places.add(kept_by(rows)[0].data_ptr())
+    assert len(places) < 16
 
 
 # Which of the two ways a member takes
@@ -319,6 +407,24 @@ def test_rows_that_are_recomputed_have_no_more_logits_than_their_lengths_ask_for
         expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -2:] for prompt in prompts]
     torch.testing.assert_close(found, torch.stack(expected))
     assert made == [3 if can_skip_logits(type(model).forward) else 6]
+
+
+@pytest.mark.parametrize("arch", ["llama", "openai-gpt"])
+def test_recomputed_rows_of_other_lengths_are_read_in_pieces(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(arch)
+    vocabulary, longest = model.config.vocab_size, 60
+    monkeypatch.setattr("ensemble.runtime.forward_pass._CPU_PASS_LOGITS", 30 * vocabulary)
+    rows, made = RecomputingRunner(model), list[int]()
+    prompts = [list(range(longest)), *([n] * 5 for n in range(8))]
+    hook = model.register_forward_hook(lambda _, __, output: made.append(output.logits.numel()))
+    with torch.inference_mode():
+        found = rows.prefill(prompts)
+        hook.remove()
+        expected = [model(torch.tensor([prompt]), use_cache=False).logits[0, -1:] for prompt in prompts]
+    torch.testing.assert_close(found, torch.stack(expected))
+    # A single row has the logits of all of its tokens where the model cannot leave any out.
+    most = 8 if can_skip_logits(type(model).forward) else longest
+    assert max(made) <= most * vocabulary
 
 
 def test_a_cache_is_used_in_single_precision_too() -> None:

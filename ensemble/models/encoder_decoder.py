@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.errors import InputError
 from ensemble.models.spec import Reads, Sides, Sourced
+from ensemble.runtime.forward_pass import pass_logits, plan_passes, run_passes, to_device
 from ensemble.runtime.local_runner import LocalRunner, last_logits
 from ensemble.runtime.model_runner import Ids
 
@@ -153,6 +154,11 @@ class EncoderDecoderRunner(LocalRunner):
         self._rows = [self._rows[n] for n in kept]
         self._encoded = [self._encoded[n] for n in kept]
 
+    def take(self, other: LocalRunner) -> None:
+        """See :class:`ensemble.runtime.local_runner.LocalRunner`."""
+        super().take(other)
+        self._encoded += cast(EncoderDecoderRunner, other)._encoded
+
     def _encode(self, sources: Sequence[Ids]) -> list[Tensor]:
         """The encoder's states [ids, width] of each source."""
         # Some models count positions by the ids that are not padding, so padding needs the model's own id for it.
@@ -161,20 +167,32 @@ class EncoderDecoderRunner(LocalRunner):
             [torch.tensor(source, dtype=torch.long) for source in sources], batch_first=True, padding_value=padding
         )
         mask = _mask([len(source) for source in sources])
-        states = self._model.get_encoder()(input_ids=ids.to(self._device), attention_mask=mask.to(self._device))[0]
+        states = self._model.get_encoder()(
+            input_ids=to_device(ids, self._device), attention_mask=to_device(mask, self._device)
+        )[0]
         # Copies: a view would keep the memory of the longest source's places.
         return [states[n, : len(source)].clone() for n, source in enumerate(sources)]
 
     def _forward(self, rows: Sequence[Ids], encoded: Sequence[Tensor], last: int) -> Tensor:
-        # Rows are padded on the right, where the decoder never sees the padding.
         decoded = [torch.tensor(row[encoder_length(row) :], dtype=torch.long) for row in rows]
+        # The decoder computes the logits of all of its tokens, and a translator's vocabulary is large.
+        most = pass_logits(self._device, self._model.config.get_text_config(decoder=True).vocab_size)
+        return run_passes(
+            plan_passes(list(map(len, decoded)), most),
+            lambda numbers: self._pass([decoded[n] for n in numbers], [encoded[n] for n in numbers], last),
+        )
+
+    def _pass(self, decoded: Sequence[Tensor], encoded: Sequence[Tensor], last: int) -> Tensor:
+        """The logits [rows, last, V] of rows that are read together."""
+        # Rows are padded on the right, where the decoder never sees the padding.
         logits: Tensor = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=pad_sequence(list(encoded), batch_first=True)),
-            attention_mask=_mask([len(states) for states in encoded]).to(self._device),
-            decoder_input_ids=pad_sequence(decoded, batch_first=True).to(self._device),
+            attention_mask=to_device(_mask([len(states) for states in encoded]), self._device),
+            decoder_input_ids=to_device(pad_sequence(list(decoded), batch_first=True), self._device),
             use_cache=False,
         ).logits
-        return last_logits(logits, torch.tensor([len(ids) for ids in decoded], device=self._device), last)
+        ends = to_device(torch.tensor([len(ids) for ids in decoded]), self._device)
+        return last_logits(logits, ends, last).to(self._logits_device)
 
 
 def _source(row: Ids) -> list[int]:

@@ -16,6 +16,7 @@ from ensemble.models.memory import free_memory
 from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
+from ensemble.runtime.long_rope import LongRopeRunner, rope_border
 from ensemble.runtime.model_runner import ModelRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -221,8 +222,15 @@ class LocalMember(Member):
         """See :meth:`Member.runner`."""
         if self.seq2seq is not None:
             return EncoderDecoderRunner(self.model)
+        border = rope_border(self.model.config)
+        return self._plain_runner() if border is None else LongRopeRunner(self.model, border, self._plain_runner)
+
+    def _plain_runner(self, after: int = 0) -> LocalRunner:
+        """A runner that computes a common prefix for itself only if it has more than ``after`` tokens."""
         # A wrong cache gives wrong texts without an error, so a doubtful one is not used.
-        return RecomputingRunner(self.model) if self.recompute_reason else CachedRunner(self.model, self.window)
+        if self.recompute_reason:
+            return RecomputingRunner(self.model)
+        return CachedRunner(self.model, self.window, after + 1)
 
     def free_memory(self) -> int | None:
         """See :meth:`Member.free_memory`."""

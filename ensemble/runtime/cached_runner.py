@@ -7,20 +7,22 @@ masked out. So rows need no common length.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain, repeat
+from operator import add
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer
+from ensemble.runtime.forward_pass import pass_tokens, plan_passes, run_passes, to_device
+from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer, with_spare
 from ensemble.runtime.local_runner import LocalRunner, can_skip_logits, common_prefix
 from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_CPU_PASS_TOKENS = 512
-_ACCELERATOR_PASS_TOKENS = 8192
 _MAX_SLOTS_PER_TOKEN = 2
 """Slots for each token of the longest row; a cache with more of them is packed."""
 _SHORTEST_PREFIX = 8
@@ -33,98 +35,150 @@ class CachedRunner(LocalRunner):
     Args:
         model: A model whose cache can be padded and rolled back.
         window: Slots that it attends to; None if it attends to all.
+        min_prefix: Tokens of the shortest common prefix that gets a forward pass for itself.
     """
 
-    def __init__(self, model: PreTrainedModel, window: int | None = None) -> None:
+    keeps_rows = True
+
+    def __init__(self, model: PreTrainedModel, window: int | None = None, min_prefix: int = _SHORTEST_PREFIX) -> None:
         super().__init__(model)
         self._window = window
+        self._min_prefix = max(min_prefix, _SHORTEST_PREFIX)
         self._cache = GrowingCache()
-        # [rows, slots] which slots hold a token. It stays in the host's memory: the host decides from it what to feed,
-        # and to read it from an accelerator would make every step wait.
-        self._filled = torch.zeros(0, 0, dtype=torch.bool)
-        self._is_full = True
+        self._slots = 0
+        # [rows, slots] which slots hold a token, with spare columns after the last slot; None if every slot does. It
+        # stays in the host's memory: the host decides from it what to feed, and to read it from an accelerator would
+        # make every step wait.
+        self._filled: Tensor | None = None
         self._prefix: tuple[list[int], GrowingCache] | None = None
 
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
         # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
         prefix, cache = self._shared_prefix(prompts)
-        keep = [min(len(prefix), len(prompt) - last) for prompt in prompts]
+        keep = [max(0, min(len(prefix), len(prompt) - last)) for prompt in prompts]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
-        passes = plan_passes([len(ids) for ids in rest], pass_tokens(self._device))
-        parts, logits = [], []
-        for numbers in passes:
+        parts: list[tuple[Sequence[int], CachedRunner]] = []
+
+        def read(numbers: Sequence[int]) -> Tensor:
             part = CachedRunner(self._model, self._window)
             part._begin(prefix, cache, len(numbers))
-            logits.append(part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last))
             parts.append((numbers, part))
+            logits = part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
+            # Prompts with fewer tokens have fewer logits, and those of all passes are joined.
+            return pad(logits, (0, 0, last - logits.shape[1], 0)) if logits.shape[1] < last else logits
+
+        logits = run_passes(plan_passes([len(ids) for ids in rest], pass_tokens(self._device)), read)
         self._append(parts)
-        if len(passes) == 1:
-            return logits[0]
-        # The passes took the prompts by length; the caller expects its own order.
-        order = sorted(range(len(prompts)), key=[n for numbers in passes for n in numbers].__getitem__)
-        return torch.cat(logits)[torch.tensor(order, device=self._device)]
+        return logits
 
     def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.extend`."""
-        rows = [[*row[:kept], *ids] for row, kept, ids in zip(self._rows, keep, new, strict=True)]
-        if self._is_full and len(set(keep)) == len({len(row) for row in rows}) == 1:
-            return self._extend_full(rows, keep[0], last)
         # All rows of a forward pass have one width; shorter ones are padded.
-        widest = max(len(ids) for ids in new)
+        widths = list(map(len, new))
+        widest = max(widths)
+        is_even = widest == min(widths)
+        if self._filled is None and is_even and min(keep) == max(keep):
+            return self._extend_full(keep[0], new, widest, last)
         self._roll_back(keep)
-        self._pack(_MAX_SLOTS_PER_TOKEN * max(map(len, rows)) - widest)
-        if self._window is not None and self._filled.shape[1] + widest > self._window:
+        self._pack(_MAX_SLOTS_PER_TOKEN * max(map(add, keep, widths)) - widest)
+        if self._window is not None and self._slots + widest > self._window:
             # The model counts its window in slots, which are tokens only in a row without holes. So every row is fed
             # as many tokens as the others, even if some of these are fed again.
+            rows = [[*row, *ids] for row, ids in zip(self._rows, new, strict=True)]
             keep = [max(0, len(row) - widest) for row in rows]
             new = [row[kept:] for row, kept in zip(rows, keep, strict=True)]
+            is_even = all(len(ids) == widest for ids in new)
             self._roll_back(keep)
             self._pack(0)
-        # Padding goes left of the new tokens, so that the last logits of every row are in the last column.
-        padding = torch.tensor([[widest - len(ids)] for ids in new])
-        ids = torch.tensor([[*[0] * (widest - len(row)), *row] for row in new])
-        column = torch.arange(widest)
-        positions = (torch.tensor(keep)[:, None] - padding + column).clamp(min=0)
-        self._filled = torch.cat([self._filled, column >= padding], dim=1)
-        self._is_full = bool(self._filled.all())
-        self._rows = rows
-        return self._forward(ids, positions, last, self._filled)
+        return self._extend_uneven(new, widest, last, is_even=is_even)
 
     def drop(self, kept: Sequence[int]) -> None:
         """See :meth:`LocalRunner.drop`."""
+        if not kept:
+            self._cache, self._slots, self._filled, self._rows = GrowingCache(), 0, None, []
+            return
         self._cache.keep(kept, self._device)
-        self._filled = self._filled[torch.tensor(kept, dtype=torch.long)]
-        self._rows = [self._rows[n] for n in kept]
-        if kept:
+        # A row may be kept several times, and a list is changed in place: so each needs another list.
+        self._rows = [list(self._rows[n]) for n in kept]
+        if self._filled is not None:
+            self._filled = self._filled[torch.tensor(kept)]
+            self._trim()
             self._pack(_MAX_SLOTS_PER_TOKEN * max(self.lengths))
-        self._is_full = bool(self._filled.all())
 
-    def take(self, other: CachedRunner) -> None:
-        """Append the rows of another runner of the same model, which must not be used afterwards."""
-        self._append([(range(other.row_count), other)])
+    def take(self, other: LocalRunner) -> None:
+        """See :meth:`LocalRunner.take`."""
+        if other.row_count:
+            self._append([(range(other.row_count), cast(CachedRunner, other))])
 
-    def _extend_full(self, rows: list[list[int]], keep: int, last: int) -> Tensor:
-        """Extend rows of one length that have no holes."""
-        if keep < self._filled.shape[1]:
+    def _appender(self, count: int) -> Callable[[Tensor], Tensor]:
+        """See :class:`LocalRunner`."""
+        if self._window is not None and self._slots + count > self._window:
+            return super()._appender(count)
+        positions = to_device(torch.tensor(self.lengths), self._device)[:, None]
+
+        def append(tokens: Tensor) -> Tensor:
+            nonlocal positions
+            mask = None if self._filled is None else self._mask(self._slots + 1)
+            if mask is not None:
+                mask[:, -1] = True
+            self._slots += 1
+            logits = self._forward(tokens[:, None], positions, 1, mask)
+            positions = positions + 1
+            return logits[:, -1]
+
+        return append
+
+    def _extend_full(self, keep: int, new: Sequence[Ids], width: int, last: int) -> Tensor:
+        """Extend rows of one length that have no holes by ids of one number."""
+        if keep < self._slots:
             for layer in self._cache.growing:
                 layer.cut(keep)
-        self._rows = rows
-        self._filled = torch.ones(len(rows), len(rows[0]), dtype=torch.bool)
-        ids = torch.tensor([row[keep:] for row in rows])
+            for row in self._rows:
+                del row[keep:]
+        for row, ids in zip(self._rows, new, strict=True):
+            row.extend(ids)
+        self._slots = keep + width
+        tokens = to_device(torch.tensor([*chain.from_iterable(new)]).view(-1, width), self._device)
+        positions = torch.arange(keep, self._slots, device=self._device).expand(len(new), -1)
         # Every slot holds a token, so no mask is needed; a step without one is faster.
-        return self._forward(ids, torch.arange(keep, len(rows[0])).expand(len(rows), -1), last, None)
+        return self._forward(tokens, positions, last, None)
+
+    def _extend_uneven(self, new: Sequence[Ids], widest: int, last: int, *, is_even: bool) -> Tensor:
+        """Extend rows by ids, of which the longest are ``widest``; ``is_even`` if all are."""
+        start, count = self._slots, len(new)
+        filled = self._mask(start + widest)
+        for row, ids in zip(self._rows, new, strict=True):
+            row.extend(ids)
+        firsts = [len(row) - widest for row in self._rows]
+        # One tensor for all that the device needs: each copy to a device takes as long as a larger one.
+        if is_even:
+            table = torch.tensor([*chain.from_iterable(new), *firsts])
+            filled[:, start:] = True
+        else:
+            # Padding goes left of the new tokens, so that the last logits of every row are in the last column.
+            padding = [widest - len(ids) for ids in new]
+            padded = chain.from_iterable((*repeat(0, empty), *ids) for empty, ids in zip(padding, new, strict=True))
+            table = torch.tensor([*padded, *firsts, *padding])
+            torch.ge(torch.arange(widest), table[-count:, None], out=filled[:, start:])
+        self._slots += widest
+        on_device = to_device(table[: (widest + 1) * count], self._device)
+        positions = on_device[widest * count :, None]
+        if widest > 1:
+            # Padding has no position, and a model has no negative ones.
+            positions = (positions + torch.arange(widest, device=self._device)).clamp_(min=0)
+        return self._forward(on_device[: widest * count].view(count, widest), positions, last, filled)
 
     def _forward(self, ids: Tensor, positions: Tensor, last: int, mask: Tensor | None) -> Tensor:
         logits: Tensor = self._model(
-            input_ids=ids.to(self._device),
-            attention_mask=None if mask is None else mask.to(self._device, torch.long),
-            position_ids=positions.to(self._device),
+            input_ids=ids,
+            attention_mask=None if mask is None else to_device(mask, self._device).long(),
+            position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             **({"logits_to_keep": last} if can_skip_logits(type(self._model).forward) else {}),
         ).logits
-        return logits[:, -last:]
+        return logits[:, -last:].to(self._logits_device)
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
         """The longest prefix of all prompts that leaves each a token, and the cache of one row that holds it."""
@@ -134,7 +188,7 @@ class CachedRunner(LocalRunner):
                 return self._prefix
         ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
         # A pass for itself costs about as much as the tokens that it saves.
-        if len(prompts) == 1 or len(ids) < _SHORTEST_PREFIX:
+        if len(prompts) == 1 or len(ids) < self._min_prefix:
             return [], GrowingCache()
         single = CachedRunner(self._model, self._window)
         single._begin([], GrowingCache(), 1)
@@ -149,8 +203,7 @@ class CachedRunner(LocalRunner):
             # Expanded views share the prefix's memory until something is appended.
             copy.begin(*(tensor.expand(rows, -1, -1, -1) for tensor in (layer.keys, layer.values)))
             self._cache.layers.append(copy)
-        self._filled = torch.ones(rows, len(prefix), dtype=torch.bool)
-        self._is_full = True
+        self._slots = len(prefix)
         self._rows = [list(prefix) for _ in range(rows)]
 
     def _append(self, parts: Sequence[tuple[Sequence[int], CachedRunner]]) -> None:
@@ -161,78 +214,76 @@ class CachedRunner(LocalRunner):
         """
         if not self._rows and len(parts) == 1:
             ((_, part),) = parts
-            self._cache, self._filled, self._rows = part._cache, part._filled, part._rows
-            self._is_full = part._is_full
+            self._cache, self._slots, self._filled, self._rows = part._cache, part._slots, part._filled, part._rows
             return
         count = len(self._rows)
-        parts = [([count + n for n in numbers], part) for numbers, part in parts]
-        if count:
-            # Holes would be copied with the rows and take memory until the next packing.
-            self._pack(max(self.lengths))
-            parts = [(range(count), self), *parts]
-        placed = {n: row for numbers, part in parts for n, row in zip(numbers, part._rows, strict=True)}
-        slots = max(part._filled.shape[1] for _, part in parts)
-        filled = torch.zeros(len(placed), slots, dtype=torch.bool)
-        for numbers, part in parts:
-            filled[torch.tensor(numbers), slots - part._filled.shape[1] :] = part._filled
-        indices = [torch.tensor(numbers, device=self._device) for numbers, _ in parts]
-        self._cache.gather([part._cache for _, part in parts], indices, slots)
-        self._filled, self._is_full = filled, bool(filled.all())
-        self._rows = [placed[n] for n in range(len(placed))]
+        placed = {count + n: row for numbers, part in parts for n, row in zip(numbers, part._rows, strict=True)}
+        rows = [*self._rows, *(placed[n] for n in range(count, count + len(placed)))]
+        places = [torch.tensor(numbers) + count for numbers, _ in parts]
+        on_device = [to_device(place, self._device) for place in places]
+        slots = max(self._slots, *(part._slots for _, part in parts))
+        is_full = all(each._filled is None and each._slots == slots for each in (self, *(part for _, part in parts)))
+        if not is_full:
+            filled = torch.zeros(len(rows), with_spare(slots), dtype=torch.bool)
+            # The rows that are here keep their slots: to move them would copy the whole cache.
+            filled[:count, : self._slots] = True if self._filled is None else self._filled[:, : self._slots]
+            for place, (_, part) in zip(places, parts, strict=True):
+                own = torch.tensor(True) if part._filled is None else part._filled[:, : part._slots]
+                filled[place, slots - part._slots : slots] = own
+        self._cache.join([part._cache for _, part in parts], on_device, len(rows), slots)
+        self._rows, self._slots = rows, slots
+        self._filled = None if is_full else filled
+
+    def _mask(self, slots: int) -> Tensor:
+        """Which of so many slots hold a token [rows, slots], with room for the caller to say it of the last ones."""
+        if self._filled is None or self._filled.shape[1] < slots:
+            room = torch.ones(len(self._rows), with_spare(slots), dtype=torch.bool)
+            if self._filled is not None:
+                room[:, : self._slots] = self._filled[:, : self._slots]
+            self._filled = room
+        return self._filled[:, :slots]
 
     def _roll_back(self, keep: Sequence[int]) -> None:
         """Empty the slots of all tokens after each row's first ``keep``."""
-        if any(kept < len(row) for kept, row in zip(keep, self._rows, strict=True)):
-            # The running sum counts the tokens of a row up to each slot.
-            self._filled &= self._filled.cumsum(dim=1) <= torch.tensor(keep)[:, None]
+        back = [n for n, row in enumerate(self._rows) if keep[n] < len(row)]
+        if not back:
+            return
+        for n in back:
+            del self._rows[n][keep[n] :]
+        filled, index = self._mask(self._slots), torch.tensor(back)
+        cut = filled[index]
+        # The running sum counts the tokens of a row up to each slot.
+        cut &= cut.cumsum(dim=1) <= torch.tensor([keep[n] for n in back])[:, None]
+        filled[index] = cut
+        self._trim()
+
+    def _trim(self) -> None:
+        """Remove slots that no row uses at either end."""
+        filled = self._mask(self._slots)
+        if self._slots and bool(filled[:, 0].any() & filled[:, -1].any()):
+            return
+        used = filled.any(dim=0).nonzero()
+        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        for layer in self._cache.growing:
+            layer.cut(end, first)
+        self._slots = end - first
+        self._set_filled(cast(Tensor, self._filled)[:, first:])
 
     def _pack(self, max_slots: int) -> None:
-        """Remove slots that no row uses at either end; also remove holes where more than ``max_slots`` slots remain.
-
-        Without holes, a row's tokens fill the last slots.
-        """
-        used = self._filled.any(dim=0).nonzero()
-        first, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        if end - first < self._filled.shape[1]:
-            self._filled = self._filled[:, first:end]
-            self._change_slots(lambda tensor: tensor[:, :, first:end])
-        if end - first <= max_slots or not bool((self._filled[:, :-1] & ~self._filled[:, 1:]).any()):
+        """Remove the holes where there are more than ``max_slots`` slots. Then a row's tokens fill the last slots."""
+        if self._filled is None or self._slots <= max_slots:
+            return
+        filled = self._mask(self._slots)
+        if not bool((filled[:, :-1] & ~filled[:, 1:]).any()):
             return
         # A stable sort moves the empty slots to the front and keeps the order of the others.
-        longest = int(self._filled.sum(dim=1).max())
-        order = self._filled.to(torch.int8).argsort(dim=1, stable=True)[:, -longest:]
-        self._filled = self._filled.gather(1, order)
-        index = order.to(self._device)[:, None, :, None]
-        self._change_slots(lambda tensor: tensor.gather(2, index.expand(-1, tensor.shape[1], -1, tensor.shape[3])))
-
-    def _change_slots(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Replace the keys and values [rows, heads, slots, width] of every layer."""
+        order = filled.to(torch.int8).argsort(dim=1, stable=True)[:, -max(self.lengths) :]
+        on_device = to_device(order, self._device)
         for layer in self._cache.growing:
-            layer.begin(change(layer.keys), change(layer.values))
+            layer.arrange(on_device)
+        self._slots = order.shape[1]
+        self._set_filled(filled.gather(1, order))
 
-
-def pass_tokens(device: torch.device) -> int:
-    """The largest number of tokens, padding included, of a forward pass over prompts."""
-    # A CPU works fastest on what its caches hold; an accelerator needs more tokens to use all of its cores.
-    return _CPU_PASS_TOKENS if device.type == "cpu" else _ACCELERATOR_PASS_TOKENS
-
-
-def plan_passes(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split rows into forward passes: rows of similar length together, so that little of a pass is padding.
-
-    Args:
-        lengths: Tokens of each row.
-        max_tokens: Tokens of a pass, padding included; a longer row gets a pass for itself.
-
-    Returns:
-        The numbers of the rows of each pass; in their order where one pass holds all rows.
-    """
-    if len(lengths) * max(lengths, default=0) <= max_tokens:
-        return [list(range(len(lengths)))]
-    passes: list[list[int]] = []
-    for n in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if passes and (len(passes[-1]) + 1) * lengths[n] <= max_tokens:
-            passes[-1].append(n)
-        else:
-            passes.append([n])
-    return passes
+    def _set_filled(self, filled: Tensor) -> None:
+        """Note which slots hold a token [rows, slots], after slots were removed. There may be spare columns."""
+        self._filled = None if bool(filled[:, : self._slots].all()) else filled

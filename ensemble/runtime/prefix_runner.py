@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, common_length
 from ensemble.runtime.model_runner import Ids
 
@@ -85,7 +84,7 @@ class PrefixRunner:
             found.append(target.admit(new, self._calls))
             found += target.extend(new)
         # Without a cache every row would be computed again at the next call.
-        if isinstance(batch.runner, CachedRunner) and batch.rows and batch not in self._batches:
+        if batch.runner.keeps_rows and batch.rows and batch not in self._batches:
             self._batches.append(batch)
         return found
 
@@ -186,10 +185,9 @@ class _Batch:
         self.drop([row for row in self.rows if row.idle <= _MAX_IDLE_CALLS])
 
     def take(self, other: _Batch) -> None:
-        """Append the rows of another batch of a runner with a cache."""
-        if isinstance(self.runner, CachedRunner) and isinstance(other.runner, CachedRunner):
-            self.runner.take(other.runner)
-            self.rows += other.rows
+        """Append the rows of another batch."""
+        self.runner.take(other.runner)
+        self.rows += other.rows
 
     def admit(self, paths: Sequence[_Path], call: int) -> tuple[list[int], Tensor]:
         """Append a row for each path with its shortest context; return the contexts' numbers and logits."""
