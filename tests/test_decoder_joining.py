@@ -169,7 +169,7 @@ def test_running_texts_are_told_as_they_were(tables: Path) -> None:
 def test_the_other_members_read_the_tokens_of_a_step_in_one_call(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [member("bytes"), member("unigram with bytes", 1), member("bytes", 2)]
     ensemble = Ensemble(members, cache_dir=tables)
-    decoder = ensemble.decoder(Batch(size=4))
+    decoder = ensemble.decoder(Batch(size=4, draft=0))
     for number in range(4):
         decoder.add(number, ensemble.encode("x"), Settings(30))
     counts: list[int] = []
