@@ -20,7 +20,7 @@ from advisor.config import (
     load_split,
 )
 from advisor.logs.join import JoinedLogs
-from advisor.output.chosen_set import can_decode, candidates_of_run, check_servers, limits_of_run
+from advisor.output.chosen_set import can_decode, candidates_of_run, check_servers, entries_as, limits_of_run
 from advisor.output.result_json import is_text, read_result
 from advisor.production.chosen_strategy import read_learned, sample_lines
 from advisor.production.drift import (
@@ -202,7 +202,7 @@ def _from_models(
     check_task_is_given(options)
     strategy, seed = promise.strategy, options.get("seed") or 0
     decodes = strategy.name not in ASKING
-    entries = candidates_of_run(run, promise.models, options.get("pool"))
+    entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
     for entry in entries:
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not can_decode(entry):

@@ -33,22 +33,24 @@ class InferenceConfig:
     """How a run loads its models and generates.
 
     Attributes:
-        device: The device of candidates that name none.
+        device: The device of candidates that name none; ``auto`` for CUDA, MPS or the CPU, the first that is there.
         dtype: The numeric type of candidates that name none, one of DTYPES.
         chat_template: The use of chat templates for candidates that do not set it, one of CHAT_TEMPLATES.
         max_new_tokens: Tokens after which a response is cut off, at least 1; None for the task's own limit.
         batch_size: Prompts in a batch, at least 1; None to choose a size by the free memory.
+        deterministic: Whether each question is answered by itself; see :class:`ensemble.decode.settings.Batch`.
         temperature: 0 for greedy decoding, else the temperature of the draws.
         seed: The seed of the draws, at least 0.
         engine: Where models run, one of ENGINES: in this process, or on a Ray cluster.
         ray_address: The address of the cluster; see :func:`ensemble.distributed.ray_cluster.cluster`.
     """
 
-    device: str = "cpu"
+    device: str = "auto"
     dtype: str = "auto"
     chat_template: ChatTemplate = "auto"
     max_new_tokens: int | None = None
     batch_size: int | None = None
+    deterministic: bool = False
     temperature: float = 0.0
     seed: int = 0
     engine: EngineName = "local"
@@ -70,7 +72,7 @@ class InferenceConfig:
         Raises:
             InputError: A value is out of range.
         """
-        names = ("device", "dtype", "chat_template", "max_new_tokens", "engine", "ray_address")
+        names = ("device", "dtype", "chat_template", "max_new_tokens", "deterministic", "engine", "ray_address")
         return cls(batch_size=_read_batch_size(options.get("batch_size", "auto")), **_given(options, *names))
 
     def limit(self, task: Task) -> int:

@@ -23,7 +23,7 @@ from advisor.config import (
     split_names,
 )
 from advisor.output import provenance
-from advisor.output.chosen_set import candidates_of_run
+from advisor.output.chosen_set import candidates_of_run, entries_as
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
@@ -86,7 +86,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     k, seed = options.get("k", 10), options.get("seed") or 0
     check_method(DEFAULT, k)
     check_seed(seed)
-    candidates = candidates_of_run(run, members)
+    candidates = entries_as(candidates_of_run(run, members), options)
     if len(candidates) < 2:
         raise InputError(
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "

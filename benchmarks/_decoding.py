@@ -22,11 +22,17 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 BATCH = 16
 K = 10
 
-STEP_LIMIT = "at most 1.5"
+SMALL_BATCH = 4
+WARM = 0.7
+"""The temperature of draws."""
+
+STEP_LIMIT = "at most 1.25"
+HALF_LIMIT = "at most 1.3"
 GAC_LIMIT = "at least 10"
-PLAIN_LIMIT = "at most 1.1"
-DRAFTED_LIMIT = "at most 1.35"
-BATCH_LIMIT = "at least 5"
+PLAIN_LIMIT = "at most 1.05"
+DRAFTED_LIMIT = "at most 1.15"
+WORTH_LIMIT = "at most 1.0"
+BATCH_LIMIT = "at least 6"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +72,16 @@ def by_transformers(member: Member, work: Work, *, batch: int) -> Callable[[], i
     """A part in which transformers decodes the same greedily; its units are tokens, EOS included."""
     prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
     encoded = [member.encode_prompt(prompt) for prompt in prompts]
-    ends = torch.tensor(member.vocabulary.eos_ids, device=member.device)
+    device = member.local.model.device
+    ends = torch.tensor(member.vocabulary.eos_ids, device=device)
 
     def part() -> int:
         steps = 0
         for start in range(0, len(encoded), batch):
             rows = encoded[start : start + batch]
             longest = max(len(row) for row in rows)
-            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=member.device)
-            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=member.device)
+            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=device)
+            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=device)
             # transformers gives generate() no type for its self
             made: torch.Tensor = member.local.model.generate(  # type: ignore[operator,unused-ignore]
                 ids, attention_mask=mask, max_new_tokens=work.tokens, do_sample=False, pad_token_id=0
@@ -136,6 +143,40 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
     return figures
 
 
+def drafting_figures(
+    pair: Sequence[Member], work: Work, timer: Timer, suffix: str = "", note: str = ""
+) -> list[Figure]:
+    """Drafted decoding over plain decoding where drafts pay less: a few texts at a time, and draws.
+
+    Args:
+        pair: The members, the primary first.
+        work: What they decode.
+        timer: How it is timed.
+        suffix: Of the figures' names.
+        note: What the members are.
+    """
+    ensemble = Ensemble(pair, k=K)
+    kinds = {f"batch{SMALL_BATCH}": (SMALL_BATCH, 0.0), "sampled": (1, WARM)}
+    times = timer(
+        {
+            f"{name} {draft}": by_ensemble(ensemble, work, batch=batch, draft=draft, temperature=temperature)
+            for name, (batch, temperature) in kinds.items()
+            for draft in (0, MAX_DRAFT_TOKENS)
+        }
+    )
+    said = {f"batch{SMALL_BATCH}": f"{SMALL_BATCH} texts at a time", "sampled": f"one text, temperature {WARM}"}
+    return [
+        ratio(
+            f"drafted_over_plain_{name}{suffix}",
+            times[f"{name} {MAX_DRAFT_TOKENS}"],
+            times[f"{name} 0"],
+            limit=WORTH_LIMIT,
+            note=f"{note}, {said[name]}",
+        )
+        for name in kinds
+    ]
+
+
 def step_figures(
     vocabularies: Sequence[tuple[PreTrainedTokenizerFast, int]], timer: Timer, steps: int, note: str = ""
 ) -> list[Figure]:
@@ -157,6 +198,44 @@ def step_figures(
     ]
 
 
+def half_figures(
+    vocabularies: Sequence[tuple[PreTrainedTokenizerFast, int]], timer: Timer, steps: int, note: str = ""
+) -> list[Figure]:
+    """A step of UNITE over 16 rows of logits in bfloat16, over one in float32.
+
+    In bfloat16 the largest logits of a real model are often equal, since neighbours differ by 1/16 or 1/8 there.
+    """
+    joint = build([Vocabulary(tokenizer, (), rows) for tokenizer, rows in vocabularies]).to(timer.device)
+    weights = torch.full((len(vocabularies),), 1 / len(vocabularies), dtype=torch.float64, device=timer.device)
+    generator = torch.Generator(timer.device).manual_seed(0)
+    single = [_peaked(BATCH, rows, generator) for _, rows in vocabularies]
+    kinds = {
+        "fp32": single,
+        "bf16": [z.bfloat16() for z in single],
+        # Whole numbers: tens of equal logits at any place.
+        "ties": [z.round().bfloat16() for z in single],
+    }
+    times = timer(
+        {name: _combined(lambda z: union(z, joint, K, weights), logits, steps) for name, logits in kinds.items()}
+    )
+    return [
+        ratio(f"step_bf16_over_fp32{end}", times[name], times["fp32"], limit=HALF_LIMIT, note=f"{note}, {said}")
+        for name, end, said in (
+            ("bf16", "", f"{BATCH} rows"),
+            ("ties", "_ties", f"{BATCH} rows, the logits in bfloat16 rounded to whole numbers"),
+        )
+    ] + [spread("step_fp32_batch16_ms", [1000 * seconds for seconds in times["fp32"]], note=f"{note}, {BATCH} rows")]
+
+
+def _peaked(rows: int, size: int, generator: torch.Generator) -> torch.Tensor:
+    """Logits [rows, size] as a model's: a normal bulk, and some fifty tokens above it that it considers."""
+    device = generator.device
+    logits = 2.5 * torch.randn(rows, size, generator=generator, device=device)
+    few = torch.randint(size, (rows, 50), generator=generator, device=device)
+    heights = 8 + 4 * torch.empty(rows, 50, device=device).exponential_(generator=generator)
+    return logits.scatter_(1, few, heights)
+
+
 def _logits(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
     generator = torch.Generator(device).manual_seed(0)
     return [torch.randn(1, size, generator=generator, device=device) for size in sizes]
@@ -165,8 +244,12 @@ def _logits(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
 def _steps(
     combine: Callable[[Sequence[torch.Tensor]], Distribution], sizes: Sequence[int], steps: int, device: torch.device
 ) -> Callable[[], int]:
-    logits = _logits(sizes, device)
+    return _combined(combine, _logits(sizes, device), steps)
 
+
+def _combined(
+    combine: Callable[[Sequence[torch.Tensor]], Distribution], logits: Sequence[torch.Tensor], steps: int
+) -> Callable[[], int]:
     @torch.inference_mode()
     def part() -> int:
         for _ in range(steps):

@@ -96,6 +96,8 @@ class Timer:
         """The time in seconds, when the device has done all that it was asked for."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         return time.process_time() if self.clock == "cpu" else time.perf_counter()
 
 
@@ -114,6 +116,9 @@ def peak_memory(device: torch.device | None = None) -> float:
     """The most memory that this process has held so far, in MiB: on an accelerator its tensors, else the process."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    if device is not None and device.type == "mps":
+        # MPS keeps no peak, but what its driver took is seldom given back.
+        return torch.mps.driver_allocated_memory() / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
@@ -136,6 +141,10 @@ def machine(device: torch.device | None = None) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         described["device"] = properties.name
         described["device_memory_gib"] = round(properties.total_memory / 2**30, 1)
+        described["cuda"] = torch.version.cuda or f"ROCm {torch.version.hip}"
+    elif device is not None and device.type == "mps":
+        described["device"] = f"{_processor()} (MPS)"
+        described["device_memory_gib"] = round(torch.mps.recommended_max_memory() / 2**30, 1)
     return described
 
 
@@ -189,6 +198,17 @@ def tell(
         print(json.dumps({figure.name: figure.value for figure in figures}, indent=1))
     else:
         print(_table(figures))
+    keep(name, figures, options, device, table)
+
+
+def keep(
+    name: str,
+    figures: Sequence[Figure],
+    options: argparse.Namespace,
+    device: torch.device | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> None:
+    """Keep the figures where the options say so; with the table that they are from, if there is one."""
     if options.save:
         kept = {
             "benchmark": name,

@@ -2,7 +2,8 @@
 
 Every ratio comes from one run, in which its parts take turns. Three kinds of models are used: the demo's (where they
 have been trained), in which what is not the model weighs most; a pair of middle size with real vocabularies; and none
-at all for a step by itself and for the tables. What is not here: accelerators (see ``benchmarks.gpu``), answers' worth.
+at all for a step by itself, for re-tokenization and for the tables. What is not here: accelerators (see
+``benchmarks.gpu``), equal texts (``benchmarks.equality``), answers' worth.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figures
+from benchmarks._counting import reads_per_step
+from benchmarks._decoding import BATCH, K, Work, by_ensemble, drafting_figures, half_figures, pair_figures, step_figures
+from benchmarks._host import host_figures
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import (
     MIDDLE,
@@ -26,21 +29,35 @@ from benchmarks._models import (
     TOKENIZERS,
     demo_members,
     demo_prompts,
+    made_up_sentencepiece,
     made_up_tokenizer,
     random_member,
     vocabulary,
 )
+from benchmarks._retokenize import retokenize_figures
 from ensemble import Ensemble
 from ensemble.models.member import Member
 from ensemble.vocabulary.joint import load_or_build
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 PAIR = ("qwen2", "llama-3")
+SENTENCEPIECE = "llama-2"
+SIZES = (1, 16, 64)
+"""Rows for which the host's time is measured."""
+READS_LIMIT = "at most 2"
 KEYS = (
     "step_over_topk",
     "gac_step_over_step",
+    "step_bf16_over_fp32",
+    "retokenize_2000_over_500",
+    "retokenize_ms_per_token",
+    *(f"host_ms_per_step_{size}{members}" for members in ("", "_three") for size in SIZES),
+    "device_reads_per_step",
     "plain_over_members",
     "speculative_over_primary",
+    "speculative_over_primary_long",
+    "drafted_over_plain_batch4",
+    "drafted_over_plain_sampled",
     f"batch{BATCH}_speedup",
     "tables_first_s",
     "tables_again_s",
@@ -82,6 +99,45 @@ def step(options: argparse.Namespace) -> list[Figure]:
     return step_figures(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))
 
 
+def half(options: argparse.Namespace) -> list[Figure]:
+    """A step by itself in half precision."""
+    vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
+    return half_figures(vocabularies, _timer(options, 7), 1 if options.quick else 4, note=_note(options.quick))
+
+
+def retokenize(options: argparse.Namespace) -> list[Figure]:
+    """Reading an emitted text in other members' ids: in a byte-level vocabulary, and in one of SentencePiece."""
+    tokenizers = {name: _vocabulary(name, options.quick) for name in (PAIR[0], SENTENCEPIECE)}
+    if options.quick or not (TOKENIZERS / SENTENCEPIECE).is_dir():
+        size = tokenizers[SENTENCEPIECE][1]
+        tokenizers[SENTENCEPIECE] = made_up_sentencepiece(size), size
+    vocabularies = {name: Vocabulary(tokenizer, (), rows) for name, (tokenizer, rows) in tokenizers.items()}
+    pairs = [(PAIR[0], SENTENCEPIECE), (SENTENCEPIECE, PAIR[0])]
+    return retokenize_figures(vocabularies, pairs, _timer(options, 5), 0.02 if options.quick else 1)
+
+
+def host(options: argparse.Namespace) -> list[Figure]:
+    """What a step costs beyond the models' passes, with the demo's models."""
+    members = demo_members(options.pool) if QUESTIONS.is_file() else []
+    sizes = SIZES[:2] if options.quick else SIZES
+    return host_figures(members[:3], _timer(options, 7), 2 if options.quick else 100, sizes)
+
+
+def reads(options: argparse.Namespace) -> list[Figure]:
+    """How often a step would read from a device, which waits for it then; counted without one."""
+    members = demo_members(options.pool) if QUESTIONS.is_file() else []
+    if len(members) < 2:
+        return []
+    sizes = SIZES[:1] if options.quick else SIZES
+    with tempfile.TemporaryDirectory() as folder:
+        most = max(
+            reads_per_step(members[:count], demo_prompts(max(sizes)), sizes, Path(folder))
+            for count in {2, min(3, len(members))}
+        )
+    note = "the most of any step, two and three members, 1, 16 and 64 texts: plain, traced, drawn, log-probabilities"
+    return [Figure("device_reads_per_step", most, limit=READS_LIMIT, note=note)]
+
+
 def tables(options: argparse.Namespace) -> list[Figure]:
     """Building the joint vocabulary's tables, and reading them from the cache folder in a new process's place."""
     tokenizers = [_vocabulary(name, options.quick) for name in PAIR]
@@ -112,10 +168,12 @@ def demo(options: argparse.Namespace) -> list[Figure]:
     timer = _timer(options, 7)
     pair = members[:2]
     figures = pair_figures(pair, work, timer, note=" + ".join(member.name for member in pair))
+    figures += drafting_figures(pair, work, timer, note=" + ".join(member.name for member in pair))
     figures += _reference(pair, work, timer)
     if steps := [member for member in members if member.name.startswith("stepwise")]:
         # Only one of the models writes long answers, so it is put beside itself.
-        figures += pair_figures(steps * 2, work, timer, suffix="_long", note=f"{steps[0].name} twice")
+        for measured in (pair_figures, drafting_figures):
+            figures += measured(steps * 2, work, timer, suffix="_long", note=f"{steps[0].name} twice")
     figures.append(Figure("peak_memory_demo_mib", peak_memory(), note="the process, at the end of the demo's models"))
     return figures
 
@@ -135,6 +193,10 @@ def middle(options: argparse.Namespace) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "step": step,
+    "half": half,
+    "retokenize": retokenize,
+    "host": host,
+    "reads": reads,
     "demo": demo,
     "middle": middle,
     "tables": tables,

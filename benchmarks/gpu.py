@@ -1,23 +1,32 @@
-"""Two models of seven billion parameters on an accelerator: ``python -m benchmarks.gpu``.
+"""What decoding costs on this machine's GPU, in at most ten minutes: ``python -m benchmarks.gpu``.
 
-The weights are random and in bfloat16, the shapes Llama 2 7B's, the vocabularies as large as Llama 2's, Qwen2's and
-Llama 3's (made up where the real tokenizers are absent). Where there is no accelerator it says so, and that is all.
+It needs CUDA or MPS, and no download: the models are random, with the shape of Llama 2 7B (fewer layers where memory is
+short) and vocabularies as large as Llama 2's, Qwen2's and Llama 3's (made up where the real tokenizers are absent). It
+prints one table to paste into a message. What does not fit into the memory or the time is left out, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import combinations
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._decoding import BATCH, Work, pair_figures, step_figures
-from benchmarks._measure import Figure, Timer, arguments, machine, peak_memory, progress, tell
+from benchmarks._counting import BATCHES, MODES, ForwardPasses, count_steps, host_seconds, most_per_step
+from benchmarks._decoding import BATCH, K, Work, by_ensemble, half_figures, pair_figures, step_figures
+from benchmarks._host import HOST_LIMITS
+from benchmarks._measure import Figure, Timer, arguments, commit, keep, machine, peak_memory, progress, spread, tell
 from benchmarks._models import (
     ROWS,
     SEVEN_BILLION,
@@ -28,77 +37,266 @@ from benchmarks._models import (
     random_member,
     vocabulary,
 )
+from benchmarks.sync import ENDS, READS_LIMIT, prompts, tiny_members
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.errors import InputError, first_line
+from ensemble.models.load import parse_device
 from ensemble.models.member import Member
+from ensemble.runtime.local_runner import logits_device
 
 NAMES = ("llama-2", "qwen2", "llama-3")
-ROOM = 0.85
+PAIRS = (("qwen2", "llama-3"), ("llama-2", "qwen2"), ("llama-2", "llama-3"))
+"""Those whose figures say most come first, in case the time ends."""
+MINUTES = 10.0
+ROOM = 0.8
 """Share of the free memory that the weights of two models may take; caches and logits need the rest."""
+EFFORTS = ((3, 128), (3, 64), (2, 32), (1, 32), (1, 16), (1, 8))
+"""Rounds, and tokens of each prompt; the first that fits into the time is taken."""
+STEPS_PER_TOKEN = 10
+"""Steps of a pair that the parts of a round take for each token of a prompt, about."""
+LATE = "the time of this section was over"
+JOINING = Shape(1024, 8, 16, 2816)
+_UNITS = (("_ms", "ms"), ("_mib", "MiB"), ("_over_", "ratio"), ("speedup", "ratio"), ("reads", "reads"))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of this benchmark.
+
+    Attributes:
+        options: Of the command.
+        timer: Its device is that of the models.
+        end: When the run must be finished, by ``time.monotonic``.
+    """
+
+    options: argparse.Namespace
+    timer: Timer
+    end: float
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the models."""
+        return self.timer.device
+
+    @property
+    def step_timer(self) -> Timer:
+        """For steps by themselves, which run where the logits go."""
+        return replace(self.timer, device=logits_device(self.device))
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.end - time.monotonic()
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure every pair, print the figures, keep them where asked."""
+    """Measure what fits, print the table, keep it where asked."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--device", default="cuda", help="where to compute; cpu tries the benchmark out")
+    parser.add_argument("--device", default="auto", help="cuda, cuda:1, mps; cpu with --quick tries the benchmark out")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="the most that all may take")
     parser.add_argument("--tokens", type=int, default=None, help="tokens of each prompt")
-    parser.add_argument("--layers", type=int, default=None, help="fewer layers than 32, where memory is short")
+    parser.add_argument("--layers", type=int, default=None, help="fewer layers than 32")
     options = parser.parse_args(given)
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        progress("benchmarks.gpu: there is no CUDA device here, so nothing is measured")
+    try:
+        device = parse_device(options.device)
+    except InputError as error:
+        progress(f"benchmarks.gpu: {error}")
+        return 2
+    if options.device == "auto" and device.type == "cpu":
+        progress(
+            "benchmarks.gpu: it needs a GPU that torch sees by CUDA or MPS; --quick --device cpu only tries it out"
+        )
         if options.json:
             print("{}")
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
     timer = Timer(options.rounds or (1 if options.quick else 3), options.clock, device)
-    figures = _steps(options, timer)
-    for names in combinations(NAMES, 2):
-        figures += _pair(names, options, timer)
-    tell(f"gpu-{_slug(machine(device).get('device', device.type))}", figures, options, device)
+    figures = _measure(Run(options, timer, time.monotonic() + 60 * options.minutes))
+    name = f"gpu-{_slug(machine(device).get('device', device.type))}"
+    if options.json:
+        tell(name, figures, options, device)
+    else:
+        print(table(figures, device, is_quick=options.quick))
+        keep(name, figures, options, device)
     return 0
 
 
-def _steps(options: argparse.Namespace, timer: Timer) -> list[Figure]:
-    """A step by itself, for each pair of vocabularies; the last pair is the one that a limit is set for."""
-    progress("benchmarks.gpu: a step by itself")
+def _measure(run: Run) -> list[Figure]:
+    """All sections; one that fails is left out with the reason, because the others are worth having."""
+    # The share of the time that is left, which a section may take: what the first ones leave is for the last ones.
+    sections: list[tuple[str, Callable[[Run], list[Figure]], float]] = [
+        ("step_over_topk", _steps, 0.15),
+        ("step_bf16_over_fp32", _half, 0.1),
+        ("host_ms_per_step", _host, 0.15),
+        ("device_reads_per_step", _reads, 0.15),
+        ("joining_peak_over_held", _joining, 0.1),
+        *(
+            (f"plain_over_members{_suffix(names)}", partial(_pair, names), 1 / (len(PAIRS) - n))
+            for n, names in enumerate(PAIRS)
+        ),
+    ]
     figures = []
-    for names in combinations(NAMES, 2):
+    for key, section, share in sections:
+        if run.left <= 0:
+            figures.append(Figure(key, None, note=f"the {run.options.minutes:g} minutes were over"))
+            continue
+        progress(f"benchmarks.gpu: {key}, {share * run.left:.0f} s of {run.left:.0f} s")
+        try:
+            figures += section(replace(run, end=run.end - (1 - share) * run.left))
+        except torch.OutOfMemoryError:
+            figures.append(Figure(key, None, note=f"not enough memory ({_free(run.device) / 2**30:.1f} GiB free)"))
+        except Exception as error:  # noqa: BLE001  # a device may lack any operation
+            figures.append(Figure(key, None, note=f"{type(error).__name__}: {first_line(error)}"))
+        _give_back(run.device)
+    return figures
+
+
+def _steps(run: Run) -> list[Figure]:
+    """A step by itself, for each pair of vocabularies; the last pair is the one that a limit is set for."""
+    figures = []
+    # The last pair comes first, in case the time ends.
+    for names in reversed(list(combinations(NAMES, 2))):
+        if run.left <= 0:
+            break
         found = step_figures(
-            [_vocabulary(name, options.quick) for name in names],
-            timer,
-            2 if options.quick else 100,
-            _note(names, options),
+            _vocabularies(names, run), run.step_timer, 2 if run.options.quick else 100, _note(names, run)
         )
-        last = names == NAMES[-2:]
         figures += [
-            figure if last else replace(figure, name=f"{figure.name}{_suffix(names)}", limit="") for figure in found
+            figure if names == NAMES[-2:] else replace(figure, name=f"{figure.name}{_suffix(names)}", limit="")
+            for figure in found
         ]
     return figures
 
 
-def _pair(names: tuple[str, ...], options: argparse.Namespace, timer: Timer) -> list[Figure]:
-    """Two models of 7 billion parameters with these vocabularies."""
-    shape = _shape(names, options, timer.device)
-    note = f"{_note(names, options)}, {shape.layers} layers of {shape.hidden}, bfloat16"
-    progress(f"benchmarks.gpu: {note}")
+def _half(run: Run) -> list[Figure]:
+    """A step by itself in half precision."""
+    names = PAIRS[0]
+    return half_figures(_vocabularies(names, run), run.step_timer, 1 if run.options.quick else 20, _note(names, run))
+
+
+def _host(run: Run) -> list[Figure]:
+    """What a step takes beyond the forward passes of tiny members; the clock waits for the device around each pass."""
+    members, sizes = tiny_members(run.device), BATCHES[:1] if run.options.quick else BATCHES
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        for many, end in ENDS.items():
+            for size in sizes:
+                name, limit = f"host_ms_per_step_{size}{end}", HOST_LIMITS[many, size]
+                if run.left <= 0:
+                    figures.append(Figure(name, None, limit=limit, note=LATE))
+                    continue
+                rounds = [
+                    1000 * host_seconds(members[:many], prompts(size), run.timer.now, 16, Path(folder))
+                    for _ in range(run.timer.untimed + run.timer.rounds)
+                ]
+                note = "random models of two narrow layers, without their forward passes"
+                figures.append(spread(name, rounds[run.timer.untimed :], limit=limit, note=note))
+    return figures
+
+
+def _reads(run: Run) -> list[Figure]:
+    """The most reads from the device in a step: those that CUDA reports, elsewhere those that can be counted."""
+    members, sizes = tiny_members(run.device)[:2], BATCHES[:1] if run.options.quick else BATCHES
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        for mode, (settings, batch) in MODES.items():
+            counts: list[int] = []
+            for size in sizes:
+                if run.left <= 0:
+                    break
+                if run.device.type == "cuda":
+                    counts.append(_waits(members, prompts(size), settings, batch, Path(folder)))
+                else:
+                    steps = count_steps(members, prompts(size), settings, batch, cache_dir=Path(folder))
+                    counts.append(most_per_step("reads", steps))
+            note = "" if len(counts) == len(sizes) else LATE
+            figures.append(Figure(f"device_reads_{mode}", max(counts, default=None), limit=READS_LIMIT, note=note))
+    worst = max((figure.value for figure in figures if figure.value is not None), default=None)
+    how = (
+        "synchronizing calls that CUDA reports" if run.device.type == "cuda" else "counted, not reported by the device"
+    )
+    return [Figure("device_reads_per_step", worst, limit=READS_LIMIT, note=f"{how}, without those of models"), *figures]
+
+
+def _waits(members: Sequence[Member], texts: Sequence[str], settings: Settings, batch: Batch, folder: Path) -> int:
+    """The most calls in a step of which CUDA says that the host waits, outside of the members' forward passes."""
+    ensemble = Ensemble(members, cache_dir=folder)
+    decoder = ensemble.decoder(batch)
+    for number, text in enumerate(texts):
+        decoder.add(number, ensemble.encode(text), settings)
+    decoder.step()
+    most = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        def reported() -> float:
+            return sum("called a synchronizing" in str(warning.message) for warning in caught)
+
+        # The clock counts warnings, so what the passes "took" is their own waits.
+        with ForwardPasses([member.local.model for member in members], reported) as forward:
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                # The last step removes the texts.
+                for _ in range(settings.max_new_tokens - 2):
+                    before = reported() - forward.seconds
+                    decoder.step()
+                    most = max(most, round(reported() - forward.seconds - before))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    return most
+
+
+def _joining(run: Run) -> list[Figure]:
+    """The most memory while texts join others that run, over what is held afterwards, without the weights."""
+    key = "joining_peak_over_held"
+    if run.device.type != "cuda":
+        return [Figure(key, None, note=f"{run.device.type} does not report the peak of its memory")]
+    tokenizer = made_up_tokenizer(2000, "joining")
+    member = random_member("joining", tokenizer, 2048, JOINING, sure=True, dtype=torch.bfloat16, device=run.device)
+    weights = torch.cuda.memory_allocated(run.device)
+    ensemble = Ensemble([member], k=K)
+    texts = [ensemble.encode(" ".join([f"Text {n}."] + ["babu"] * 300)) for n in range(2 * BATCH)]
+    decoder = ensemble.decoder(Batch(2 * BATCH, draft=0))
+    for number, text in enumerate(texts):
+        if number == BATCH:
+            for _ in range(8):
+                decoder.step()
+        decoder.add(number, text, Settings(32))
+    torch.cuda.reset_peak_memory_stats(run.device)
+    decoder.step()
+    peak, held = torch.cuda.max_memory_allocated(run.device), torch.cuda.memory_allocated(run.device)
+    note = f"{BATCH} texts of {len(texts[0][0])} tokens join {BATCH} that run; a second cache would be 2"
+    return [Figure(key, (peak - weights) / (held - weights), note=note)]
+
+
+def _pair(names: tuple[str, ...], run: Run) -> list[Figure]:
+    """Two models of 7 billion parameters with these vocabularies, or as large as fit."""
     suffix = _suffix(names)
-    if timer.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(timer.device)
-    try:
-        members = [_member(name, shape, options, timer.device, sure=name == names[0]) for name in names]
-        weights = sum(p.numel() * p.element_size() for member in members for p in member.local.model.parameters())
-        prompts = [f"Tell me something about the number {n}, and say it in few words." for n in range(BATCH)]
-        work = Work(prompts, 1, options.tokens or (4 if options.quick else 128))
-        figures = pair_figures(members, work, timer, suffix=suffix, note=note)
-    except torch.OutOfMemoryError:
-        return [Figure(f"plain_over_members{suffix}", None, note=f"{note}: not enough memory; try --layers 16")]
-    peak = peak_memory(timer.device)
+    shape = _shape(names, run)
+    if shape is None:
+        free = f"{_free(run.device) / 2**30:.1f} GiB free"
+        return [
+            Figure(f"plain_over_members{suffix}", None, note=f"not enough memory for a layer of each model ({free})")
+        ]
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(run.device)
+    members = [_member(name, shape, run, sure=name == names[0]) for name in names]
+    weights = sum(p.numel() * p.element_size() for member in members for p in member.local.model.parameters())
+    texts = [f"Tell me something about the number {n}, and say it in few words." for n in range(BATCH)]
+    effort = _effort(members, texts, run)
+    if effort is None:
+        return [Figure(f"plain_over_members{suffix}", None, note="too slow for the time that was left; try --layers 4")]
+    rounds, tokens = effort
+    note = f"{_note(names, run)}, {shape.layers} layers of {shape.hidden}, bfloat16, {tokens} tokens"
+    figures = pair_figures(members, Work(texts, 1, tokens), replace(run.timer, rounds=rounds), suffix=suffix, note=note)
+    peak = peak_memory(run.device)
     figures.append(Figure(f"peak_memory_mib{suffix}", peak, note=note))
-    if timer.device.type == "cuda":
+    if run.device.type == "cuda":
         figures.append(Figure(f"peak_memory_over_weights{suffix}", peak * 2**20 / weights, note=note))
     notes = {member.name: reason for member in members if (reason := member.local.recompute_reason)}
     if notes:
@@ -106,38 +304,103 @@ def _pair(names: tuple[str, ...], options: argparse.Namespace, timer: Timer) -> 
     return figures
 
 
-def _member(name: str, shape: Shape, options: argparse.Namespace, device: torch.device, *, sure: bool) -> Member:
-    tokenizer, rows = _vocabulary(name, options.quick)
-    return random_member(f"{name}-random", tokenizer, rows, shape, sure=sure, dtype=torch.bfloat16, device=device)
+def _effort(members: Sequence[Member], texts: Sequence[str], run: Run) -> tuple[int, int] | None:
+    """How many rounds, and tokens of each prompt, fit into the time; None if not even the fewest do."""
+    if run.options.quick or run.options.tokens:
+        return run.timer.rounds, run.options.tokens or 4
+    part = by_ensemble(Ensemble(members, k=K), Work(texts, 1, 8), batch=1)
+    part()
+    start = run.timer.now()
+    steps = part()
+    step = (run.timer.now() - start) / steps
+    room = run.left / (STEPS_PER_TOKEN * step)
+    return next(((rounds, n) for rounds, n in EFFORTS if (rounds + run.timer.untimed) * n <= room), None)
 
 
-def _shape(names: Sequence[str], options: argparse.Namespace, device: torch.device) -> Shape:
-    """7 billion parameters, with fewer layers where two such models do not fit."""
-    if options.quick:
+def _member(name: str, shape: Shape, run: Run, *, sure: bool) -> Member:
+    tokenizer, rows = _vocabulary(name, run.options.quick)
+    return random_member(f"{name}-random", tokenizer, rows, shape, sure=sure, dtype=torch.bfloat16, device=run.device)
+
+
+def _shape(names: Sequence[str], run: Run) -> Shape | None:
+    """7 billion parameters, with fewer layers where two of these models do not fit; None if not even one layer does."""
+    if run.options.quick or run.device.type == "cpu":
         return TINY
     full = SEVEN_BILLION
-    if options.layers:
-        return replace(full, layers=options.layers)
-    if device.type != "cuda":
-        return full
-    free, _ = torch.cuda.mem_get_info(device)
+    if run.options.layers:
+        return replace(full, layers=run.options.layers)
     layer = 2 * (4 * full.hidden**2 + 3 * full.hidden * full.intermediate)
     embeddings = sum(2 * 2 * ROWS[name] * full.hidden for name in names)
-    return replace(full, layers=max(1, min(full.layers, int((ROOM * free - embeddings) / (layer * len(names))))))
+    layers = int((ROOM * _free(run.device) - embeddings) / (layer * len(names)))
+    return replace(full, layers=min(full.layers, layers)) if layers > 0 else None
 
 
+def _free(device: torch.device) -> float:
+    """Bytes that new tensors on a device may take."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return 0.0
+
+
+def _give_back(device: torch.device) -> None:
+    """Free the memory of the section before."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+@cache
 def _vocabulary(name: str, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:
     if quick:
         return made_up_tokenizer(2000, name), 2048
     return vocabulary(name, real=(TOKENIZERS / name).is_dir())
 
 
+def _vocabularies(names: Sequence[str], run: Run) -> list[tuple[PreTrainedTokenizerFast, int]]:
+    return [_vocabulary(name, run.options.quick) for name in names]
+
+
+def table(figures: Sequence[Figure], device: torch.device, *, is_quick: bool = False) -> str:
+    """The figures and what they were measured on as one table in Markdown."""
+    facts = machine(device)
+    facts = {"device": device.type, **facts, "quick": "tiny models: tried, not measured"}
+    first = (
+        "device",
+        "device_memory_gib",
+        "cuda",
+        "torch",
+        "transformers",
+        "processor",
+        "cores",
+        "system",
+        *(["quick"] * is_quick),
+    )
+    lines = ["| name | measured | unit | limit | note |", "|---|---|---|---|---|"]
+    lines += [f"| {name} | {facts[name]} | | | |" for name in first if name in facts]
+    lines.append(f"| commit | {commit()} | | | |")
+    for figure in figures:
+        value = "not measured" if figure.value is None else f"{figure.value:.3g}"
+        if figure.low is not None and figure.high is not None:
+            value += f" ({figure.low:.3g} to {figure.high:.3g})"
+        is_missed = figure.limit and figure.value is not None and not figure.held and not is_quick
+        limit = f"{figure.limit}: missed" if is_missed else figure.limit
+        unit = next((unit for part, unit in _UNITS if part in figure.name), "")
+        # A bar would begin another column.
+        note = figure.note.replace("|", "/")
+        lines.append(f"| {figure.name} | {value} | {unit} | {limit} | {note} |")
+    return "\n".join(lines)
+
+
 def _suffix(names: Sequence[str]) -> str:
     return "_" + "_".join(re.sub(r"\W", "", name) for name in names)
 
 
-def _note(names: Sequence[str], options: argparse.Namespace) -> str:
-    real = not options.quick and all((TOKENIZERS / name).is_dir() for name in names)
+def _note(names: Sequence[str], run: Run) -> str:
+    real = not run.options.quick and all((TOKENIZERS / name).is_dir() for name in names)
     return f"{'real' if real else 'made-up'} vocabularies of {' + '.join(names)}"
 
 

@@ -14,7 +14,21 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _outcomes, advice, decode, gpu, methods, pool, profiling, serving, start, steps
+from benchmarks import (
+    _outcomes,
+    _rows,
+    advice,
+    decode,
+    equality,
+    gpu,
+    methods,
+    pool,
+    profiling,
+    serving,
+    start,
+    steps,
+    sync,
+)
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -35,6 +49,14 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
+
+
+def test_equality_counts_its_cases_and_finds_no_difference(capsys):
+    assert equality.main(["--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert tuple(printed) == equality.KEYS
+    assert (printed["reference_cases"], printed["ensembles_cases"], printed["kinds_cases"]) == (7, 2, 5)
+    assert not any(printed[key] for key in equality.KEYS if key.endswith("_differences"))
 
 
 def test_start_prints_one_json_object_with_every_figure(capsys):
@@ -66,7 +88,55 @@ def test_profiling_writes_as_much_as_lm_eval_and_the_same(capsys, tmp_path: Path
     assert json.loads((tmp_path / "profiling.json").read_text(encoding="utf-8"))["quick"] is True
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_gpu_prints_one_table_that_says_what_was_left_out(capsys):
+    assert gpu.main(["--quick", "--device", "cpu", "--threads", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| name | measured | unit | limit | note |"
+    rows = {cells[0]: cells[1:] for line in lines[2:] if len(cells := line.strip("| ").split(" | ")) > 1}
+    assert all(line.count("|") == 6 for line in lines)
+    assert rows["device"][0] == "cpu"
+    assert rows["torch"][0] == torch.__version__
+    assert rows["host_ms_per_step_1"][1:3] == ["ms", "at most 0.3"]
+    assert rows["joining_peak_over_held"][0] == "not measured"
+    assert "cpu does not report" in rows["joining_peak_over_held"][-1]
+
+
+def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: now)
+
+    def fail(_: gpu.Run) -> list[Figure]:
+        raise NotImplementedError("no such operation\non this device")
+
+    def take_all(_: gpu.Run) -> list[Figure]:
+        nonlocal now
+        now = 60.0
+        return [Figure("taken", 1.0)]
+
+    monkeypatch.setattr(gpu, "_steps", fail)
+    monkeypatch.setattr(gpu, "_half", take_all)
+    assert gpu.main(["--quick", "--device", "cpu", "--minutes", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| step_over_topk | not measured | ratio |  | NotImplementedError: no such operation |" in lines
+    assert "| taken | 1 |  |  |  |" in lines
+    assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
+
+
+def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):
+    assert sync.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("device_reads_per_step", "kernels_per_step_1", "copies_per_step_1", "host_ms_per_step_1_three_tiny"):
+        assert printed[name] > 0, name
+    ways = [printed[f"device_reads_{way}"] for way in ("plain", "traced", "sampled", "logprobs")]
+    assert printed["device_reads_per_step"] == max(ways)
+    # It would be an error on a machine with a device.
+    assert printed["mixed_operations"] == 0
+    assert json.loads((tmp_path / "sync.json").read_text(encoding="utf-8"))["quick"] is True
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU that torch sees"
+)
 def test_gpu_says_that_there_is_none(capsys):
     assert gpu.main(["--json"]) == 0
     output = capsys.readouterr()
@@ -203,3 +273,20 @@ def test_the_recorder_keeps_each_request_once_with_its_answer():
                 urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
     same = {"method": "POST", "path": "/v1/completions", "status": 400}
     assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
+
+
+def test_rows_of_the_page_are_filled_from_figures():
+    figures = {
+        "some_ms": Figure("some_ms", 0.0482, limit="at most 0.05"),
+        "others": Figure("others", 1.4, limit="at most 1.3"),
+        "all": Figure("all", 700, limit="at least 700"),
+        "none": Figure("none", None, limit="0"),
+    }
+    rows = ("| a | `some_ms` | - |  |", "| b | `others` | 1 | at most 1: missed (why) |", "| c | `all` | - | |")
+    assert [_rows.row_of(row, figures) for row in (*rows, "| d | `none` | 3 | 0 |", "| e | `absent` | 1 | |")] == [
+        "| a | `some_ms` | 0.048 | at most 0.05 |",
+        "| b | `others` | 1.40 | at most 1.3: missed (why) |",
+        "| c | `all` | 700 | at least 700 |",
+        "| d | `none` | not measured | 0: missed |",
+        "| e | `absent` | 1 | |",
+    ]

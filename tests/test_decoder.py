@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from reference import ReferenceMember, generate
-from tiny import BYTES, MADE_UP, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
+from tiny import BYTES, MADE_UP, PIECES, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
@@ -84,7 +84,7 @@ THREE = ["unigram bytes unigram_with_bytes", "gpt-2 llama-2 mistral-v1 starcoder
 
 
 def available(line: str) -> Any:
-    missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *real_tokenizers()})
+    missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *PIECES, *real_tokenizers()})
     reason = f"../shared/tokenizers/{' and '.join(missing)} is absent"
     return pytest.param(line, marks=[pytest.mark.skip(reason=reason)] if missing else [])
 
@@ -140,11 +140,11 @@ class Setting:
     prompts: tuple[str, ...]
 
 
-def settings_of(line: str) -> Iterator[Setting]:
-    """Four settings of a combination, drawn by its name."""
+def settings_of(line: str, count: int = 4) -> Iterator[Setting]:
+    """Some settings of a combination, drawn by its name."""
     chance = random.Random(line)
     texts = [*PROMPTS, *(text for text in TEXTS.values() if text)]
-    for n in range(4):
+    for n in range(count):
         weights = tuple(chance.choice((0.0, 0.2, 0.5, 1.0, 3.0)) + 0.1 * (m == 0) for m, _ in enumerate(parts(line)))
         # As with few-shot examples: what all prompts begin with is computed once.
         shared = "Question: 1 + 1 = ?\nAnswer: 2\n\n" if n == 3 else ""
@@ -166,11 +166,11 @@ class Judged:
 
 
 @cache
-def judged(line: str) -> list[tuple[Setting, list[Judged]]]:
+def judged(line: str, count: int = 4) -> list[tuple[Setting, list[Judged]]]:
     """A combination's cases, as the reference decides them."""
     members = [both(part)[1] for part in parts(line)]
     found = []
-    for s in settings_of(line):
+    for s in settings_of(line, count):
         made = [
             generate(members, prompt, k=s.k, weights=s.weights, max_new_tokens=s.max_new_tokens, stop=s.stop)
             for prompt in s.prompts

@@ -18,13 +18,6 @@ WORDS = [
 ]
 BETWEEN = [" ", " ", " ", "\n", "，", "。", "、", "！", "？", "  ", ", ", "", "\n\n", ".\n", " \n"]
 
-UNCUT = {
-    ("starcoder", "今"): "it has a token of a letter and the first byte of a full stop",
-    ("deepseek-llm", "М"): "it has a token of the last byte of a letter and a space",
-    ("deepseek-llm", "한"): "it has a token of the last byte of a letter and a space",
-}
-"""Tokenizers and texts, by their first letters, that are tokenized as a whole at each step."""
-
 phrases = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(BETWEEN)), min_size=1, max_size=12).map(
     lambda pairs: "".join(word + between for word, between in pairs).encode()
 )
@@ -82,8 +75,6 @@ def test_a_fork_does_not_change_the_original() -> None:
 def test_the_cost_of_a_growing_text_does_not_grow_with_the_square_of_its_length(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (name, text[0]) in UNCUT:
-        pytest.xfail(UNCUT[name, text[0]])
     if name == "unigram" and not text.isascii():
         pytest.skip("most of these characters are unknown to this tokenizer")
     vocabulary, read = vocabulary_named(name), list[int]()

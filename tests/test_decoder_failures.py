@@ -138,6 +138,22 @@ def test_ids_beyond_the_context_are_refused_when_they_are_added(tables: Path) ->
     assert decoder.done
 
 
+@pytest.mark.parametrize("value", [NAN, NONE_LEFT], ids=["nan", "no candidate"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_text_that_fails_in_spans_ends_alone(place: int, value: float, tables: Path) -> None:
+    members = [member("bytes", 1), member("unigram with bytes", 2)]
+    # Spans of one word, so that the good texts do not come to the place of the failure.
+    ensemble = Ensemble(
+        [*members[:place], broken(value, 4 * BAD), *members[place:]], method="sweetspan", words=1, cache_dir=tables
+    )
+    prompts = [ensemble.encode(prompt) for prompt in ["ab", 4 * BAD, "cde"]]
+    found = {}
+    with pytest.raises(MemberError, match="broken: its logits are not numbers"):
+        for number, generation in ensemble.generate_each(prompts, Settings(5)):
+            found[number] = generation
+    assert [found[0], found[2]] == ensemble.generate(["ab", "cde"], max_new_tokens=5)
+
+
 # Scores
 
 
@@ -152,7 +168,8 @@ def test_a_question_that_cannot_be_scored_costs_no_other_question(tables: Path) 
     good = ensemble.encode_options("ab", ["c", "d"])
     bad = ensemble.encode_options(BAD, ["abcd", "efgh"])
     found = {}
-    with pytest.raises(MemberError, match="broken: its logits are not numbers"):
+    message = r"^broken: its logits are not numbers \(NaN\) for number 0; 2 of 3 have no score$"
+    with pytest.raises(MemberError, match=message):
         for number, scores in ensemble.score_each([bad, good, bad]):
             found[number] = [score.value for score in scores]
     assert list(found) == [1]
@@ -164,7 +181,8 @@ def test_a_passage_that_cannot_be_scored_costs_no_other_passage(tables: Path) ->
     vocabulary = ensemble.members[0].vocabulary
     good, bad = (Passage(ensemble.encode("a"), vocabulary.continue_ids(text)) for text in (b"bcd", b"e" * 40))
     found = {}
-    with pytest.raises(MemberError, match="broken: its logits are not numbers"):
+    message = r"^broken: its logits are not numbers \(NaN\) for number 1; 1 of 2 have no score$"
+    with pytest.raises(MemberError, match=message):
         for number, value in ensemble.score_passages([good, bad]):
             found[number] = value
     assert found == pytest.approx(dict(ensemble.score_passages([good])))

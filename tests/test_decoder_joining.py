@@ -142,10 +142,47 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
     assert decoder.done
 
 
+def test_a_free_place_is_taken_at_the_next_step(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    decoder = ensemble.decoder(Batch(size=8))
+    for number in range(10):
+        decoder.add(number, ensemble.encode("x"), Settings(30))
+    decoder.step()
+    decoder.remove(3)
+    decoder.step()
+    assert 8 in decoder.running
+    assert decoder.waiting == [9]
+
+
+def test_running_texts_are_told_as_they_were(tables: Path) -> None:
+    ensemble = ensemble_of(tables)
+    decoder = ensemble.decoder(Batch(size=2))
+    for number in range(2):
+        decoder.add(number, ensemble.encode("x"), Settings(30))
+    decoder.step()
+    before = decoder.running
+    lengths = [len(data) for data in before.values()]
+    decoder.step()
+    assert [len(data) for data in before.values()] == lengths
+
+
+def test_the_other_members_read_the_tokens_of_a_step_in_one_call(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [member("bytes"), member("unigram with bytes", 1), member("bytes", 2)]
+    ensemble = Ensemble(members, cache_dir=tables)
+    decoder = ensemble.decoder(Batch(size=4))
+    for number in range(4):
+        decoder.add(number, ensemble.encode("x"), Settings(30))
+    counts: list[int] = []
+    monkeypatch.setattr("ensemble.decode.decoder.extend_all", lambda *args: counts.append(len(args[0])))
+    decoder.step()
+    decoder.step()
+    assert counts == [8, 8]
+
+
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
-    decoder = ensemble.decoder(Batch(size=4, tokens=90))
+    decoder = ensemble.decoder(Batch(size=4, tokens=90, draft=0))
     for number, prompt in enumerate(prompts):
         decoder.add(number, prompt, Settings(9))
     together, found = 0, {}
@@ -225,7 +262,7 @@ def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
 
 def test_texts_that_are_decoded_together_share_the_time_of_their_steps(tables: Path) -> None:
     ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(4))
+    decoder = ensemble.decoder(Batch(4, draft=0))
     for n, most in enumerate((2, 4, 4, 6)):
         decoder.add(n, ensemble.encode(PROMPTS[n]), Settings(most))
     start = time.perf_counter()

@@ -1,19 +1,43 @@
-"""How long a draft may be, and where it ends; that drafts change nothing is in `test_decoder`."""
+"""Where drafts end, how long the next ones are, and that they change no text; see also `test_decoder`."""
 
 from __future__ import annotations
 
-import torch
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter
+import pytest
+import torch
+from test_ensemble_api import member, writer
+from tiny import PROMPTS
+
+from ensemble import Ensemble, Generation
+from ensemble.decode.settings import Batch, Settings
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, Repeats, TextDrafts, Way
+from ensemble.runtime.local_runner import LocalRunner
+from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
 
+DRAWN = (
+    Settings(24, temperature=1.0, seed=3),
+    Settings(24, temperature=0.3, top_p=0.9, seed=4),
+    Settings(24, temperature=2.0, top_p=0.5, seed=5),
+)
 
-def drafter(longest: int = MAX_DRAFT_TOKENS) -> Drafter:
-    """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is none."""
-    tables = MemberTables(
-        torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0])
-    )
-    return Drafter(tables, longest)
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+# --- Where a draft ends ---
+
+
+def tables() -> MemberTables:
+    """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is not."""
+    return MemberTables(torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0]))
 
 
 def wants(token: int, probability: float) -> torch.Tensor:
@@ -23,41 +47,262 @@ def wants(token: int, probability: float) -> torch.Tensor:
     return chances.log()
 
 
+def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Chance] | None = None) -> list[int]:
+    """The draft of a text with these logits at its places."""
+    drafts = Drafter(tables()).drafts([most], chances or [(0.0, 1.0, ())])
+    for place, each in enumerate(logits):
+        tokens, shares = drafts.choose(each, place)
+        if not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
+            break
+    return drafts.tokens[0]
+
+
 def test_a_draft_goes_on_while_the_primary_is_sure() -> None:
-    assert drafter()(wants(2, 0.9)) == 2
-    assert drafter()(wants(2, 0.4)) is None
+    assert written([wants(2, 0.9), wants(1, 0.8), wants(2, 0.34), wants(2, 0.9)]) == [2, 1]
 
 
 def test_a_draft_ends_before_eos_and_before_what_is_no_candidate() -> None:
-    assert drafter()(wants(0, 0.99)) is None
-    assert drafter()(wants(3, 0.99)) is None
+    assert written([wants(2, 0.9), wants(0, 0.99)]) == [2]
+    assert written([wants(1, 0.9), wants(3, 0.99)]) == [1]
 
 
-def test_a_refused_draft_makes_the_next_one_about_as_long_as_what_stood() -> None:
-    drafting = drafter()
-    drafting.adapt(8, drafted=8, accepted=2, ended=False)
-    assert drafting.max_tokens == 3
-    drafting.adapt(8, drafted=3, accepted=0, ended=False)
-    assert drafting.max_tokens == 1
+def test_a_draft_ends_at_its_length() -> None:
+    assert written([wants(2, 0.9)] * 5, most=3) == [2, 2, 2]
 
 
-def test_drafts_grow_while_all_of_them_stand_up_to_the_longest() -> None:
-    drafting = drafter()
-    seen = [drafting.max_tokens]
-    while drafting.max_tokens < MAX_DRAFT_TOKENS:
-        drafting.adapt(8, drafted=drafting.max_tokens, accepted=drafting.max_tokens, ended=False)
-        seen.append(drafting.max_tokens)
-    assert seen == sorted(set(seen))
-    drafting.adapt(8, drafted=MAX_DRAFT_TOKENS, accepted=MAX_DRAFT_TOKENS, ended=False)
-    assert drafting.max_tokens == MAX_DRAFT_TOKENS
+def test_a_draft_with_nan_ends() -> None:
+    assert written([wants(2, 0.9), torch.full((1, 4), torch.nan)]) == [2]
 
 
-def test_a_short_draft_that_stood_does_not_shorten_the_next() -> None:
-    drafting = drafter()
-    first = drafting.max_tokens
-    drafting.adapt(8, drafted=1, accepted=1, ended=False)
-    assert drafting.max_tokens == first
+def test_drafts_end_where_only_few_of_them_go_on() -> None:
+    drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    assert drafts.take([2, 1, 1], [0.9, 0.9, 0.9], is_fed=False)
+    assert drafts.take([2, 1, 1], [0.9, 0.1, 0.9], is_fed=False)
+    assert not drafts.take([2, 1, 2], [0.9, 0.9, 0.1], is_fed=False)
+    assert drafts.tokens == [[2, 2], [1], [1, 1]]
 
 
-def test_no_draft_is_longer_than_asked_for() -> None:
-    assert drafter(longest=2).max_tokens == 2
+def test_what_the_primary_has_read_anyway_is_drafted_as_long_as_any_draft_goes_on() -> None:
+    drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    assert drafts.take([2, 0, 0], [0.9, 0.9, 0.9], is_fed=True)
+    assert drafts.tokens == [[2], [], []]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("top_p", [0.6, 1.0])
+def test_a_drawn_draft_is_what_the_primary_alone_would_draw(temperature: float, top_p: float) -> None:
+    chance = random.Random(f"{temperature} {top_p}")
+    logits = torch.tensor([[chance.gauss(0, 2) for _ in range(12)] for _ in range(40)], dtype=torch.float64)
+    uniform = [chance.random() for _ in range(40)]
+    tokens, _ = Drafts(b"\1" * 12, 0.1, [1] * 40, [(temperature, top_p, [u]) for u in uniform]).choose(logits, 0)
+    ids = torch.arange(12).expand(40, -1)
+    own = logits.softmax(dim=1)
+    alone = Distribution(ids, ids >= 0, ids, own[None], own)
+    size = torch.ones(40)
+    assert tokens.tolist() == sample(alone, size * temperature, size * top_p, torch.tensor(uniform)).tolist()
+
+
+def test_a_text_without_draws_beside_drawn_ones_drafts_the_likeliest_tokens() -> None:
+    drafts = Drafter(tables()).drafts([1, 1], [(0.0, 1.0, [0.0]), (1.0, 1.0, [0.999])])
+    tokens, _ = drafts.choose(torch.cat([wants(2, 0.6), wants(2, 0.6)]), 0)
+    assert tokens[0] == 2
+    assert tokens[1] != 2
+
+
+# --- The next draft ---
+
+
+def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float]) -> tuple[Way, list[int]]:
+    """Plan a step and count what it gave: each text accepts a share of its draft."""
+    way, lengths = drafting.plan(texts, [MAX_DRAFT_TOKENS] * len(texts))
+    for text, length, share in zip(texts, lengths, accepts, strict=True):
+        if length:
+            drafting.count(way, text, length, length, int(length * share), ended=False)
+    drafting.note(way, len(texts), 2.0 + max(lengths), 1 + max(lengths))
+    return way, lengths
+
+
+def test_each_text_learns_the_length_of_its_drafts() -> None:
+    drafting, texts = Drafter(tables(), ways=("check",)), [TextDrafts(), TextDrafts()]
+    for _ in range(30):
+        _, (agrees, differs) = step(drafting, texts, [1.0, 0.0])
+    assert agrees > 2 * differs
+
+
+def test_a_new_text_begins_with_what_the_others_showed() -> None:
+    agreeing, differing = Drafter(tables(), ways=("check",)), Drafter(tables(), ways=("check",))
+    for _ in range(30):
+        step(agreeing, [TextDrafts()], [1.0])
+        step(differing, [TextDrafts()], [0.0])
+    assert step(agreeing, [TextDrafts()], [1.0])[1] > step(differing, [TextDrafts()], [0.0])[1]
+
+
+def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
+    drafting, agrees, differs = Drafter(tables(), ways=("check", "plain")), TextDrafts(), TextDrafts()
+    for _ in range(60):
+        step(drafting, [agrees], [1.0])
+        step(drafting, [differs], [0.0])
+    ways = [(step(drafting, [agrees], [1.0])[0], step(drafting, [differs], [0.0])[0]) for _ in range(20)]
+    assert ways.count(("check", "plain")) >= 18
+
+
+def test_no_draft_is_longer_than_allowed() -> None:
+    drafting, text = Drafter(tables(), longest=2, ways=("check",)), TextDrafts()
+    assert all(step(drafting, [text], [1.0])[1][0] <= 2 for _ in range(30))
+    assert drafting.plan([text], [1]) == ("check", [1])
+    assert drafting.plan([text], [0]) == ("plain", [0])
+
+
+def test_times_of_many_texts_are_not_those_of_one() -> None:
+    drafting, texts = Drafter(tables(), ways=("check", "plain"), by_rows=True), [TextDrafts() for _ in range(8)]
+    for _ in range(200):
+        for rows, per_place in ((1, 0.1), (8, 9.0)):
+            way, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)
+            for text, length in zip(texts, lengths, strict=False):
+                drafting.count(way, text, length, length, length // 2, ended=False)
+            drafting.note(way, rows, 2.0 + per_place * max(lengths), 1 + max(lengths))
+    seen = [(drafting.plan(texts[:1], [9])[0], drafting.plan(texts, [9] * 8)[0]) for _ in range(20)]
+    assert seen.count(("check", "plain")) >= 18
+
+
+# --- Texts that repeat themselves ---
+
+
+def repeats(prompt: Sequence[int], tokens: Sequence[int] = ()) -> Repeats:
+    found = Repeats()
+    for count in range(len(tokens) + 1):
+        found.read(prompt, tokens[:count])
+    return found
+
+
+def test_what_followed_the_last_tokens_is_found_in_the_prompt_and_in_the_text() -> None:
+    assert repeats([1, 2, 3, 4, 5], [9, 1, 2, 3]).draft(3) == [4, 5, 9]
+    assert repeats([7], [1, 2, 3, 4, 5, 1, 2, 3]).draft(2) == [4, 5]
+
+
+def test_the_last_occurrence_counts() -> None:
+    assert repeats([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]).draft(1) == [5]
+
+
+def test_a_period_goes_on() -> None:
+    assert repeats([1, 2, 1, 2, 1, 2]).draft(5) == [1, 2, 1, 2, 1]
+
+
+def test_new_tokens_are_followed_by_nothing() -> None:
+    assert repeats([1, 2, 3, 4]).draft(4) == []
+    assert repeats([]).draft(4) == []
+
+
+# --- No draft changes a text ---
+
+
+def always(ensemble: Ensemble, way: Way, batch: Batch) -> Ensemble:
+    """The same ensemble, with each step made in one way, however long that takes."""
+    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,), by_rows=True)
+    return ensemble
+
+
+def both(
+    ensemble: Ensemble, prompts: Sequence[str], kinds: Sequence[Settings], way: Way, batch: Batch
+) -> tuple[dict[int, Generation], dict[int, Generation]]:
+    """What prompts become with drafts, all at a time, and without."""
+    found = []
+    for decoder in (always(ensemble, way, batch).decoder(batch), ensemble.decoder(replace(batch, draft=0))):
+        for n, prompt in enumerate(prompts):
+            decoder.add(n, ensemble.encode(prompt), kinds[n % len(kinds)])
+        found.append(dict(decoder))
+    return found[0], found[1]
+
+
+def assert_alike(drafted: dict[int, Generation], plain: dict[int, Generation]) -> None:
+    """Log-probabilities and probabilities are rounded differently in another batch; all else is the same."""
+    assert drafted.keys() == plain.keys()
+    for n, wanted in plain.items():
+        assert replace(drafted[n], likelihoods=(), trace=()) == replace(wanted, likelihoods=(), trace=())
+        assert len(drafted[n].likelihoods) == len(wanted.likelihoods)
+        for own, other in zip(drafted[n].likelihoods, wanted.likelihoods, strict=True):
+            entries = [(own.emitted, *own.alternatives), (other.emitted, *other.alternatives)]
+            assert [e.data for e in entries[0]] == [e.data for e in entries[1]]
+            assert [e.logprob for e in entries[0]] == pytest.approx([e.logprob for e in entries[1]])
+        assert len(drafted[n].trace) == len(wanted.trace)
+        for mine, its in zip(drafted[n].trace, wanted.trace, strict=True):
+            assert mine.data == its.data
+            for one, another in zip(mine.candidates, its.candidates, strict=True):
+                assert one.probabilities == pytest.approx(another.probabilities)
+
+
+def made(kind: str, folder: Path, **options: Any) -> Ensemble:
+    """Members that agree (the primary writes a script), that differ, and one model twice."""
+    other = member("unigram with bytes", 1)
+    if kind == "agree":
+        return Ensemble([writer(), other], weights=[9, 1], cache_dir=folder, **options)
+    if kind == "same":
+        return Ensemble([member("bytes"), member("bytes")], cache_dir=folder, **options)
+    return Ensemble([member("bytes"), other], cache_dir=folder, **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("kind", ["agree", "differ", "same"])
+@pytest.mark.parametrize("way", ["check", "repeat"])
+def test_texts_are_those_without_drafts(kind: str, size: int, way: Way, folder: Path) -> None:
+    kinds = [Settings(30), Settings(9), Settings(30, stop=("a", "th"))]
+    assert_alike(*both(made(kind, folder), PROMPTS, kinds, way, Batch(size)))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("kind", ["agree", "differ", "same"])
+@pytest.mark.parametrize("way", ["check", "repeat"])
+def test_draws_are_those_without_drafts(kind: str, size: int, way: Way, folder: Path) -> None:
+    assert_alike(*both(made(kind, folder), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
+
+
+@pytest.mark.parametrize("way", ["check", "repeat"])
+def test_traces_and_log_probabilities_are_those_without_drafts(way: Way, folder: Path) -> None:
+    kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
+    assert_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
+
+
+@pytest.mark.parametrize("kind", ["agree", "differ", "same"])
+def test_drafts_that_are_read_at_their_end_change_nothing(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalRunner, "_reads_each", False)
+    assert_alike(*both(made(kind, folder), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
+
+
+def test_drafts_of_members_that_draw_alike_are_accepted(folder: Path) -> None:
+    drafted, plain = both(made("same", folder), PROMPTS[:2], DRAWN[1:2], "check", Batch(1))
+    # A draft that is rejected is read in vain.
+    assert sum(each.counts.fed[0] for each in drafted.values()) <= 1.2 * sum(
+        each.counts.fed[0] for each in plain.values()
+    )
+
+
+def test_a_batch_whose_texts_leave_and_join_is_that_without_drafts(folder: Path) -> None:
+    kinds = [Settings(3), Settings(40), Settings(7), Settings(25), Settings(1), DRAWN[0]]
+    assert_alike(*both(made("agree", folder), [*PROMPTS, *PROMPTS], kinds, "check", Batch(3)))
+
+
+def test_random_ensembles_write_the_same_by_measured_ways(folder: Path) -> None:
+    chance = random.Random(19)
+    for _ in range(12):
+        kind = chance.choice(["agree", "differ", "same"])
+        kinds = [
+            Settings(
+                chance.randint(1, 40),
+                chance.choice([(), ("e",), ("the", "\n")]),
+                temperature=chance.choice([0.0, 0.0, 0.5, 1.5]),
+                top_p=chance.choice([1.0, 0.7]),
+                seed=chance.randint(0, 9),
+            )
+            for _ in range(4)
+        ]
+        ensemble, batch = made(kind, folder, k=chance.choice([1, 3, 10])), Batch(chance.randint(1, 8))
+        prompts = [chance.choice(PROMPTS) * chance.randint(1, 3) for _ in range(chance.randint(1, 10))]
+        found = []
+        for own in (batch, replace(batch, draft=0)):
+            decoder = ensemble.decoder(own)
+            for n, prompt in enumerate(prompts):
+                decoder.add(n, ensemble.encode(prompt), kinds[n % len(kinds)], draw=n + 1)
+            found.append(dict(decoder))
+        assert_alike(*found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shutil
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from pools import Place, Ran, models, place
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
@@ -197,6 +199,29 @@ def test_every_answer_is_handed_to_the_cache_on_its_own() -> None:
         found = getattr(lm, kind)(some, disable_tqdm=True)
         wanted = [(kind, one.args, result) for one, result in zip(some, found, strict=True)]
         assert sorted(kept, key=str) == sorted(wanted, key=str)
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling", "generate_until"])
+def test_logits_that_are_no_numbers_for_one_request_leave_the_others(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = unite(BYTE_LEVEL)
+    more = {"loglikelihood": [" 7"], "generate_until": [GREEDY]}.get(kind, [])
+    requests = [asked(kind, text, *more) for text in ("Ann has 3 pens.", "Ann bought @ pens.", "Ann")]
+    wanted = getattr(lm, kind)(requests, disable_tqdm=True)
+    embed = lm.ensemble.members[0].local.model.get_input_embeddings()
+    (at,) = lm.ensemble.members[0].vocabulary.continue_ids(b"@")
+    forward = embed.forward
+
+    def spoiled(ids: torch.Tensor) -> torch.Tensor:
+        return forward(ids).masked_fill((ids == at)[:, :, None], torch.nan)
+
+    warnings: list[str] = []
+    monkeypatch.setattr(embed, "forward", spoiled)
+    monkeypatch.setattr(logging.getLogger("lm_eval.models.unite"), "warning", warnings.append)
+    failed = {"loglikelihood": (-math.inf, False), "generate_until": ""}.get(kind, -math.inf)
+    assert getattr(lm, kind)(requests, disable_tqdm=True) == [wanted[0], failed, wanted[2]]
+    assert warnings and "its logits are not numbers (NaN)" in warnings[0]
 
 
 # --- Conversations ---

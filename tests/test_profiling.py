@@ -202,13 +202,14 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
         of_question(key, example, task, InferenceConfig(max_new_tokens=7)),
         of_question(key, dataclasses.replace(example, prompt="other"), task, SHORT),
         of_question(key, example, dataclasses.replace(task, stop=("\n",)), SHORT),
+        of_question(key, example, task, dataclasses.replace(SHORT, deterministic=True)),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0)),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0, seed=1)),
         of_question({**key, "method": "unite", "k": 10}, example, task, SHORT),
         of_question({"members": [identity.key(), identity.key()]}, example, task, SHORT),
         *(of_question({"members": [other.key()]}, example, task, SHORT) for other in others),
     }
-    assert len(keys) == 8 + len(others)
+    assert len(keys) == 9 + len(others)
 
 
 def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:

@@ -18,6 +18,7 @@ from servers import models as models_answer
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
+from advisor.config import InferenceConfig
 from advisor.production.members import ServerModel
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -267,7 +268,9 @@ def test_figures_tell_the_requests_to_each_member(models: Path, servers: dict[st
         ModelSpec(ServerAddress(f"{servers[name].url}/v1", "tiny", tokenizer=str(models / name)), name)
         for name in NAMES
     ]
-    app, engine = make_app_of(EnsembleSpec(tuple(specs)), "both", RequestLimits(), None, None, 4)
+    app, engine = make_app_of(
+        EnsembleSpec(tuple(specs)), "both", RequestLimits(), None, None, InferenceConfig(batch_size=4)
+    )
     with TestClient(app) as client:
         body = {"model": "both", "prompt": "What is 1 + 1?", "max_tokens": 5}
         assert client.post("/v1/completions", json=body).status_code == 200

@@ -21,7 +21,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
-from ensemble.runtime.draft import PacedDrafter, Way
+from ensemble.runtime.draft import Drafter, Way
 
 PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
 KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
@@ -78,7 +78,7 @@ def generate(ensemble: Ensemble, prompts: list[str], settings: Settings, batch: 
 
 def always(ensemble: Ensemble, way: Way, batch: Batch) -> Ensemble:
     """The same ensemble, with each step made in one way, however long that takes."""
-    ensemble._drafters[batch] = PacedDrafter(ensemble._joint.members[0], batch.draft, (way,))
+    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,))
     return ensemble
 
 

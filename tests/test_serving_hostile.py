@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from advisor.serving import connections
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import LogLimit, allowed_hosts, bind, most_connections
 from ensemble import Ensemble
+from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch
 from ensemble.models.load import member_of
 
@@ -162,6 +164,74 @@ def test_a_prompt_of_too_many_characters_is_refused_before_it_is_tokenized(
     assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
     conversation = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x" * 500_000}]})
     assert server.ask("/v1/chat/completions", conversation).error["code"] == "context_length_exceeded"
+
+
+@pytest.fixture
+def slow_prompt(sure: Ensemble, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPrompt]:
+    made = SlowPrompt(sure.encode)
+    monkeypatch.setattr(sure, "encode", made)
+    yield made
+    made.released.set()
+
+
+class SlowPrompt:
+    """Encodes prompts; one that begins with ``slow`` takes until it is released."""
+
+    def __init__(self, encode: Any) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+        self._encode = encode
+
+    def __call__(self, prompt: Any) -> Any:
+        if str(prompt).startswith("slow"):
+            self.begun.set()
+            assert self.released.wait(60)
+        return self._encode(prompt)
+
+
+def test_texts_go_on_while_a_prompt_is_tokenized(sure: Ensemble, slow_prompt: SlowPrompt) -> None:
+    with serving(sure, batch=Batch(draft=0)) as running, ThreadPoolExecutor() as pool:
+        stream = running.client().completions.create(model="tiny", prompt="x" * 90, max_tokens=200, stream=True)
+        next(iter(stream))
+        slow = pool.submit(complete, running, prompt="slow", max_tokens=4)
+        assert slow_prompt.begun.wait(60)
+        # In the decoder's thread the prompt would stop this text.
+        assert len(list(stream)) > 2 and not slow.done()
+        slow_prompt.released.set()
+        assert slow.result().status == 200
+
+
+def test_a_client_that_leaves_while_its_prompt_is_tokenized_frees_its_place(
+    sure: Ensemble, slow_prompt: SlowPrompt
+) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "slow", "max_tokens": 1900}).encode()
+    with serving(sure, RequestLimits(texts=1), batch=Batch(draft=0)) as running:
+        with connect(running, POST + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+            assert slow_prompt.begun.wait(60)
+        running.until(lambda: running.figure("advisor_requests_total") >= 1)
+        slow_prompt.released.set()
+        running.until(lambda: running.engine.idle)
+        # None of its 1,900 tokens was decoded.
+        assert running.figure("advisor_batch_rows_count") == 0
+        assert complete(running).status == 200
+
+
+def test_a_prompt_that_is_tokenized_when_the_decoder_ends_gets_an_answer(
+    sure: Ensemble, slow_prompt: SlowPrompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("kaput")
+
+    with serving(sure, batch=Batch(draft=0)) as running, ThreadPoolExecutor() as pool:
+        stream = running.client().completions.create(model="tiny", prompt="x", max_tokens=1900, stream=True)
+        next(iter(stream))
+        slow = pool.submit(complete, running, prompt="slow")
+        assert slow_prompt.begun.wait(60)
+        monkeypatch.setattr(running.engine, "_restart", fail)
+        monkeypatch.setattr(Decoder, "step", fail)
+        running.until(lambda: running.engine.refusing)
+        slow_prompt.released.set()
+        assert slow.result().error["code"] == "unavailable"
+        stream.close()
 
 
 def test_a_long_stop_string_is_refused(server: Running) -> None:

@@ -17,6 +17,7 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion, raw_server
 from test_ensemble_api import member, writer
 
+from advisor.config import InferenceConfig
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.answers import AnswerReader
 from advisor.production.members import Reply, ServerModel
@@ -366,7 +367,7 @@ def test_the_models_of_a_strategy_are_loaded_and_served() -> None:
     names = tuple(each.name for each in members)
     reader = AnswerReader("number", None, "x")
     plan = StrategyPlan(Strategy("vote", names), members, 20, ("\n",), reader)
-    _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, None)
+    _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, InferenceConfig())
     assert isinstance(engine, StrategyEngine)
     prompt = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
     served = ServedModel("tiny", names, "vote", starting.fingerprint(plan), 0)

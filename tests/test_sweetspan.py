@@ -15,7 +15,7 @@ from tiny import let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.methods.sweetspan import best_span, mean_perplexity
+from ensemble.methods.sweetspan import OpenSpan, best_span, mean_perplexity
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
@@ -72,8 +72,9 @@ def write(member: ReferenceMember, prompt: str, text: bytes, words: int) -> tupl
             return data, True
         ids.append(token)
         data += member.token_bytes(token)
-        if found := re.match(rb"(?:\s*\S+){%d}(?=\s)" % words, data):
-            return found[0], False
+        found = list(re.finditer(rb"\S+", data))
+        if len(found) >= words and (end := found[words - 1].end()) < len(data):
+            return data[:end], False
     return data, False
 
 
@@ -99,11 +100,36 @@ def test_the_text_is_that_of_the_slow_implementation(count: int, words: int, tab
     assert len(set(wanted)) > 1
 
 
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_span_holds_whole_words_wherever_its_tokens_end(size: int) -> None:
+    span, data = OpenSpan(3), b"\n word by\tword, and more"
+    found = [span.append(0, data[first : first + size]) for first in range(0, len(data), size)]
+    assert next(whole for whole in found if whole is not None) == b"\n word by\tword,"
+
+
+def test_letters_are_not_counted_as_words() -> None:
+    span = OpenSpan(4)
+    assert span.append(0, b" word ") is None
+    assert span.append(0, b"by word") is None
+
+
+def test_a_long_text_without_white_space_is_read_once() -> None:
+    # The work must not grow with the ways to split the letters into eight words: that would take for ever.
+    span = OpenSpan(8)
+    assert [span.append(0, b"abcdefgh") for _ in range(4000)] == [None] * 4000
+    assert span.append(0, b" b c d e f g h ") == b"abcdefgh" * 4000 + b" b c d e f g h"
+
+
 def test_a_batch_equals_its_rows(tables: Path) -> None:
     sweetspan = ensemble(3, tables)
     batch = sweetspan.generate(PROMPTS, max_new_tokens=20)
     assert batch == [sweetspan.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
     assert batch == sweetspan.generate(PROMPTS, max_new_tokens=20, batch_size=2)
+
+
+def test_the_time_of_a_round_is_shared_by_its_texts(tables: Path) -> None:
+    seconds = [each.counts.seconds for each in ensemble(3, tables).generate(PROMPTS, max_new_tokens=4)]
+    assert min(seconds) > 0
 
 
 def test_copies_of_one_member_write_what_it_writes_alone(tables: Path) -> None:

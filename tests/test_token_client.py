@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from test_drafting import drafter
+from test_drafting import tables
 
 from ensemble.errors import MemberError
-from ensemble.runtime.draft import PacedDrafter, Way
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter, TextDrafts, Way
 from ensemble.servers import token_client
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
@@ -175,14 +175,14 @@ def paced(
     seconds: Callable[[Way, int], float], accepts: Callable[[Way, int], int], steps: int = 300
 ) -> tuple[Way, int]:
     """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
-    drafting = PacedDrafter(drafter()._tables)
+    drafting, text = Drafter(tables(), ways=("ahead", "check", "plain")), TextDrafts()
     made: list[tuple[Way, int]] = []
     for _ in range(steps):
-        way, n = drafting.way, drafting.max_tokens
+        way, (n,) = drafting.plan([text], [MAX_DRAFT_TOKENS])
         accepted = accepts(way, n) if n else 0
         if n:
-            drafting.adapt(n, n, accepted, ended=False)
-        drafting.pace(seconds(way, n), n + 1 if n else 0, accepted + 1)
+            drafting.count(way, text, n, n, accepted, ended=False)
+        drafting.note(way, 1, seconds(way, n), n + 1)
         made.append((way, n))
     most = Counter(way for way, _ in made[-40:]).most_common(1)[0][0]
     return most, sorted(n for way, n in made[-40:] if way == most)[10]

@@ -7,6 +7,7 @@ test of the decoder needs. The weights are scaled so that it wants varied things
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+
+from benchmarks._models import made_up_sentencepiece
+from benchmarks._texts import KINDS, text_of
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 TOKENIZERS = SHARED / "tokenizers"
@@ -192,9 +196,33 @@ MADE_UP: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 """Made-up tokenizers by name: each of them is there also where the shared data is absent."""
 
 
+@cache
+def pieces_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of pieces of tables, formulas and Thai, which begin and end anywhere.
+
+    It splits no text before it merges, so that a byte may change the tokens far before it.
+    """
+    chance = random.Random(seed)
+    words = []
+    for kind in KINDS:
+        text = text_of(kind, 2000)
+        starts = chance.sample(range(len(text) - 5), 60)
+        words += [text[start : start + chance.randint(2, 5)] for start in starts]
+    return byte_tokenizer(tuple(words))
+
+
+PIECES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "pieces": lambda: pieces_tokenizer(0),
+    "other pieces": lambda: pieces_tokenizer(1),
+    "sentencepiece": cache(lambda: made_up_sentencepiece(1000)),
+}
+"""Made-up tokenizers for texts in which words seldom end: tokens cross digits, signs and characters."""
+
+
 def tokenizer_named(name: str) -> PreTrainedTokenizerFast:
     """A made-up or a real tokenizer; it is shared between tests: do not change it."""
-    return MADE_UP[name]() if name in MADE_UP else load_tokenizer(name)
+    made_up = MADE_UP.get(name) or PIECES.get(name)
+    return made_up() if made_up else load_tokenizer(name)
 
 
 @cache

@@ -108,15 +108,29 @@ SetMethod = Annotated[
 SetK = Annotated[
     int | None, typer.Option("--k", help="Candidate tokens of each member in a step. Default: as in the run.")
 ]
-SetDevice = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: as in the run.")]
+SetDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.")
+]
 SetDtype = Annotated[str | None, typer.Option("--dtype", help="auto, float32, bfloat16, ... Default: as in the run.")]
 SetTemplate = Annotated[
     str | None, typer.Option("--chat-template", help="auto, always or never. Default: as in the run.")
 ]
 Tokens = Annotated[int | None, typer.Option("--max-new-tokens", help="The maximum number of tokens of a response.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there."
+    ),
+]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
 Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
+    ),
+]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
 Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, or ray for a cluster.")]
 Address = Annotated[

@@ -44,6 +44,7 @@ def run(
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
     chat_template: opt.SetTemplate = None,
+    deterministic: opt.Deterministic = False,
     engine: Annotated[str, typer.Option("--engine", help="local, or ray to run each model on its own node.")] = "local",
     ray_address: opt.Address = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is written.")] = False,
@@ -87,11 +88,11 @@ def run(
     with cluster(ray_address) if engine == "ray" else nullcontext():
         ensemble = chosen_set.load_chosen(spec, engine)
         if stream and not trace:
-            for piece in ensemble.stream(text, **settings):
+            for piece in ensemble.stream(text, deterministic=deterministic, **settings):
                 print(opt.for_output(piece), end="", flush=True)
             print()
             return
-        (generation,) = ensemble.generate([text], trace=trace, **settings)
+        (generation,) = ensemble.generate([text], trace=trace, deterministic=deterministic, **settings)
         print(opt.for_output(generation.text))
         if trace:
             names = [member.name for member in spec.members]

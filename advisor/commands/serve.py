@@ -46,6 +46,7 @@ def serve(
         Path | None, typer.Option("--api-key-file", help="A file with the key. Default: $ADVISOR_API_KEY, or no key.")
     ] = None,
     batch_size: Annotated[str, typer.Option("--batch-size", help="The number of texts in a batch, or auto.")] = "auto",
+    deterministic: opt.Deterministic = False,
     max_requests: Annotated[
         int, typer.Option("--max-requests", min=1, help="Texts that may run or wait; further ones get status 429.")
     ] = 64,
@@ -117,7 +118,7 @@ def serve(
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
         hosts = allowed_hosts(bound, host, allow_host or ())
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference.batch_size, group)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, group)
 
         def ready() -> None:
             _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)

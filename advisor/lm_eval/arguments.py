@@ -29,7 +29,7 @@ def chosen(
         run: A run folder, or None.
         models: Folders and hub ids, as a list or with ``+`` between them, or None.
         device: One for all models, or one for each as a list or with ``+`` between them; None for the run's devices;
-            without a run, CUDA where it is available.
+            without a run, ``auto``.
         dtype: For all models; None for the run's, or for the type of the stored weights.
         chat_template: For all models.
         given: ``method``, ``k``, ``weights``, and the method's settings.
@@ -47,7 +47,7 @@ def chosen(
     found = found.with_loading(
         dtype=None if dtype is None else str(dtype), chat_template=cast("ChatTemplate", str(chat_template))
     )
-    members = _placed(found.members, device, fresh=run is None)
+    members = _placed(found.members, device)
     check_models(members)
     return _decoding(found, members, given)
 
@@ -60,14 +60,10 @@ def _listed(name: str, value: object) -> list[str]:
     return parts
 
 
-def _placed(models: Sequence[ModelSpec], device: object, *, fresh: bool) -> tuple[ModelSpec, ...]:
+def _placed(models: Sequence[ModelSpec], device: object) -> tuple[ModelSpec, ...]:
     """The models where they are to be loaded."""
     if device is None:
-        if not fresh:
-            return tuple(models)
-        import torch
-
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        return tuple(models)
     places = _listed("device", device)
     if len(places) == 1:
         places *= len(models)

@@ -6,8 +6,8 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from lm_eval.api.model import LM
 from lm_eval.utils import simple_parse_args_string
@@ -24,6 +24,7 @@ from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.score.choices import ChoiceQuestion
 
+T = TypeVar("T")
 _LOG = logging.getLogger("lm_eval.models.unite")
 """A name below lm-eval's own logger, so that lm-eval shows the messages."""
 _MAX_ROWS = 64
@@ -102,7 +103,10 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation after its context, and whether greedy decoding would write it."""
+        """The log-probability of each continuation after its context, and whether greedy decoding would write it.
+
+        Minus infinity where a member's logits are NaN for one context and not for the others.
+        """
         # Continuations of the same context are scored together, so that the context is read once.
         by_context: dict[Context, list[int]] = {}
         parts = [split_space(*request.args[:2]) for request in requests]
@@ -115,18 +119,21 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         for context, numbers in by_context.items():
             questions += self._questions(self._read(context), numbers, [parts[n][1] for n in numbers])
         longest = max((max(map(len, question.prompts)) + question.longest() for _, question in questions), default=0)
-        results: list[tuple[float, bool]] = [(math.nan, False)] * len(requests)
+        results: list[tuple[float, bool]] = [(-math.inf, False)] * len(requests)
         scored = self.ensemble.score_each([question for _, question in questions], self._batch(longest), greedy=True)
         with tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm) as bar:
-            for place, scores in scored:
+            for place, scores in self._surviving(scored):
                 for n, score in zip(questions[place][0], scores, strict=True):
-                    results[n] = _checked(score.value), bool(score.greedy)
+                    results[n] = score.value, bool(score.greedy)
                     self.cache_hook.add_partial("loglikelihood", requests[n].args, results[n])
                     bar.update()
         return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.windows`."""
+        """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.windows`.
+
+        Minus infinity where a member's logits are NaN for one text and not for the others.
+        """
         members = self.ensemble.members
         passages = [(n, window) for n, request in enumerate(requests) for window in windows(members, request.args[0])]
         # A text's result is complete, and may be cached, only after its last window.
@@ -135,17 +142,21 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         longest = max((max(map(len, window.prompts)) + len(window.tokens) for _, window in passages), default=0)
         scored = self.ensemble.score_passages([passage for _, passage in passages], self._batch(longest))
         with tqdm(total=len(passages), desc="Running loglikelihood_rolling requests", disable=disable_tqdm) as bar:
-            for place, value in scored:
+            for place, value in self._surviving(scored):
                 n = passages[place][0]
-                results[n] += _checked(value)
+                results[n] += value
                 waiting[n] -= 1
                 if not waiting[n]:
                     self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, results[n])
                 bar.update()
-        return results
+        # A text with a window that has no value has none either.
+        return [-math.inf if waiting[n] else result for n, result in enumerate(results)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The text that the ensemble writes after each context, cut before the first string of ``until``."""
+        """The text that the ensemble writes after each context, cut before the first string of ``until``.
+
+        An empty text where a member's logits are NaN for one context and not for the others.
+        """
         by_settings: dict[Settings, list[int]] = {}
         for n, request in enumerate(requests):
             by_settings.setdefault(settings_of(request.args[1], self.max_gen_toks, self.seed), []).append(n)
@@ -160,7 +171,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 longest = max(max(map(len, prompts[n])) for n in numbers) + settings.max_new_tokens
                 # A size for each group: one with short limits fits more rows.
                 batch = Batch(self._batch(longest))
-                for place, generation in self.ensemble.generate_each([prompts[n] for n in numbers], settings, batch):
+                written = self.ensemble.generate_each([prompts[n] for n in numbers], settings, batch)
+                for place, generation in self._surviving(written):
                     n = numbers[place]
                     results[n] = generation.text
                     self.cache_hook.add_partial("generate_until", requests[n].args, results[n])
@@ -207,7 +219,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
                 "path_or_id": model.weights.location,
                 "revision": model.weights.revision,
                 "dtype": str(member.local.model.dtype).removeprefix("torch."),
-                "device": str(member.device),
+                "device": member.place,
             }
             for model, member in zip(self.loaded.members, self.ensemble.members, strict=True)
         ]
@@ -266,6 +278,23 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             return self._rows
         return max(1, min(self._max_rows, self.ensemble.most_rows(max(tokens, 1)) or self._max_rows))
 
+    def _surviving(self, results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+        """Results as long as they come: an error after the last one becomes a warning.
+
+        Raises:
+            MemberError: There is no result at all, so the models cannot be used.
+        """
+        any_result = False
+        try:
+            for result in results:
+                any_result = True
+                yield result
+        except MemberError as error:
+            # The other results took hours, and the ensemble raises only after it gave all of them.
+            if not any_result:
+                raise
+            self._warn(f"{error}; lm-eval counts this as minus infinity, or as an empty text")
+
     def _warn(self, line: str) -> None:
         # Once for each line, not for each of thousands of requests.
         if line not in self._warned:
@@ -278,9 +307,3 @@ def _number(name: str, value: object) -> int:
         return int(str(value))
     except ValueError:
         raise InputError(f"--model_args {name}={value}: must be a whole number") from None
-
-
-def _checked(value: float) -> float:
-    if math.isnan(value):
-        raise MemberError("lm-eval: a member's logits are not numbers (NaN)")
-    return value

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
-from advisor.pool.checks import check_models
+from advisor.pool.checks import check_device, check_models
 from advisor.pool.pool_file import PoolEntry, read_pool, read_server
 from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
@@ -17,7 +18,7 @@ from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 
@@ -61,12 +62,39 @@ def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = 
         k=options["k"],
         max_new_tokens=options["max_new_tokens"],
         stop=options["stop"] or None,
-    ).with_loading(device=options["device"], dtype=options["dtype"], chat_template=options["chat_template"])
+    )
     if len(spec.members) > 1:
         check_engine(inference.engine, spec.method, spec.members)
-    # Last, with the options applied: a device of the run may be absent here, and --device replaces it.
-    check_models(spec.members)
-    return spec
+    return replace(spec, members=loaded_as(spec.members, options))
+
+
+def loaded_as(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+    """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked.
+
+    Raises:
+        InputError: A model cannot be loaded.
+    """
+    loading = {name: options[name] for name in ("device", "dtype", "chat_template")}
+    changed = EnsembleSpec(tuple(models)).with_loading(**loading).members
+    if is_here := options.get("engine") != "ray":
+        changed = tuple(replace(model, device=resolve_device(model.device)) for model in changed)
+    # With the options applied: a device of the run may be absent here, and --device replaces it.
+    check_models(changed, on_this_machine=is_here, of_run=loading["device"] is None)
+    return changed
+
+
+def entries_as(entries: Sequence[PoolEntry], options: Mapping[str, Any]) -> tuple[PoolEntry, ...]:
+    """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them.
+
+    Raises:
+        InputError: This machine lacks a device of the run, and no option replaces it.
+    """
+    names = ("device", "dtype", "chat_template")
+    given: dict[str, Any] = {name: value for name in names if (value := options.get(name)) is not None}
+    for entry in entries:
+        if entry.device is not None and "device" not in given:
+            check_device(f"{entry.place}: {entry.name} ran on another device, which --device replaces", entry.device)
+    return tuple(replace(entry, **given) for entry in entries)
 
 
 def check_decoding(options: Mapping[str, Any]) -> InferenceConfig:
@@ -143,7 +171,7 @@ def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
 
 def model_spec(entry: PoolEntry) -> ModelSpec:
     """A candidate as a model to load; values that it does not set have their defaults."""
-    device, dtype, template = entry.device or "cpu", entry.dtype or "auto", entry.chat_template or "auto"
+    device, dtype, template = entry.device or "auto", entry.dtype or "auto", entry.chat_template or "auto"
     return ModelSpec(entry.checkpoint, entry.name, device, dtype, template)
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import InferenceConfig, LogsConfig, RunConfig
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.pool_file import PoolEntry
@@ -28,18 +28,19 @@ def of_run(config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIde
         fingerprints: What decides each candidate's responses, by name.
     """
     inference = config.inference
+    models = {entry.name: _model(entry, fingerprints[entry.name], inference) for entry in config.candidates}
+    here = [model for model in models.values() if model.get("remote") is None]
     return {
         "command": config.command,
         "seed": config.seed,
         "versions": _versions(),
         "engine": inference.engine,
         "machine": f"{platform.system()} {platform.machine()}",
-        "device": inference.device,
-        "dtype": inference.dtype,
+        # What the models had, because "auto" means something else on each machine.
+        "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
+        "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
         "chat_template": inference.chat_template,
-        "models": {
-            entry.name: _model(entry, fingerprints[entry.name], inference.device) for entry in config.candidates
-        },
+        "models": models,
     }
 
 
@@ -71,7 +72,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str) -> dict[str, Any]:
+def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
     if isinstance(fingerprint, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
         return fingerprint.as_dict()
@@ -86,7 +87,7 @@ def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: 
         "revision": fingerprint.revision,
         "files": dict(fingerprint.files),
         "dtype": fingerprint.dtype,
-        "device": entry.device or device,
+        "device": entry.placed(inference.device, inference.engine),
         "chat_template": fingerprint.chat_template,
         **options,
     }

@@ -35,6 +35,9 @@ def print_tables(result: Mapping[str, Any]) -> None:
     """Print the leaderboard with the reasons, the ensemble beside its members, and the strategies on standard error."""
     console = Console(stderr=True, highlight=False)
     console.print(leaderboard(result, console.width))
+    provenance = result.get("provenance") or {}
+    if provenance.get("device"):
+        console.print(_plain(f"The models ran on {provenance['device']} in {provenance['dtype']}."))
     told, untold = _told(result["candidates"])
     for candidate in told:
         console.print(Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}"))

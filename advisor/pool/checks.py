@@ -30,11 +30,11 @@ def check_pool(
         InputError: A candidate cannot be used; the message names its line in the pool file.
     """
     if on_this_machine:
-        _check_device("--device", device)
+        check_device("--device", device)
     for entry in entries:
         # The devices of a cluster's nodes are checked where Ray knows them.
         if on_this_machine and entry.device is not None:
-            _check_device(f"{entry.place}: device", entry.device)
+            check_device(f"{entry.place}: device", entry.device)
         try:
             if isinstance(entry.checkpoint, ServerAddress):
                 identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
@@ -44,8 +44,13 @@ def check_pool(
             raise InputError(f"{entry.place}: {error}") from error
 
 
-def check_models(models: Sequence[ModelSpec]) -> None:
+def check_models(models: Sequence[ModelSpec], *, on_this_machine: bool = True, of_run: bool = False) -> None:
     """Check that every model of a set can be loaded on its device.
+
+    Args:
+        models: The set.
+        on_this_machine: Whether the models run on this machine. Devices of other machines are not checked.
+        of_run: Whether the devices are those of the run, and not those of an option.
 
     Raises:
         InputError: A model cannot be loaded.
@@ -54,11 +59,15 @@ def check_models(models: Sequence[ModelSpec]) -> None:
         if isinstance(model.checkpoint, ServerAddress):
             check_tokenizer(tokenizer_of(model.checkpoint, model.name))
             continue
-        _check_device("--device", model.device)
+        if on_this_machine:
+            check_device(
+                f"{model.name} ran on another device, which --device replaces" if of_run else "--device", model.device
+            )
         _check_checkpoint(model.checkpoint)
 
 
-def _check_device(option: str, device: str) -> None:
+def check_device(option: str, device: str) -> None:
+    """Raise InputError, which begins with the option, unless a model can run on a device of this machine."""
     # Loads torch, so it is not at the top of the file.
     from ensemble.models.load import parse_device
 

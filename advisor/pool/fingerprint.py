@@ -29,6 +29,7 @@ class Fingerprint:
         revision: The commit on the hub; None for a local model.
         files: Name and SHA-256 of each file of a local model.
         dtype: The numeric type that it runs in.
+        device: The kind of device that it runs on: ``cpu``, ``cuda``, ...
         chat_template: Whether its prompts go through a chat template.
         sides: The languages of an encoder-decoder model; None for a causal model.
         gguf_file: The GGUF file of a hub model, if the model is in this format.
@@ -41,6 +42,7 @@ class Fingerprint:
     chat_template: str
     sides: Sides | None = None
     gguf_file: str | None = None
+    device: str = "cpu"
 
     @property
     def weights(self) -> tuple[object, ...]:
@@ -55,6 +57,8 @@ class Fingerprint:
         # New entries appear only for the models that have them, so that responses of older versions are found again.
         encoder = {} if self.sides is None else {"encoder": self.sides.key()}
         file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+        # Devices add up in another order, so their responses may differ in a token.
+        device = {} if self.device == "cpu" else {"device": self.device}
         return {
             "hub_id": self.hub_id,
             "revision": self.revision,
@@ -63,11 +67,12 @@ class Fingerprint:
             "chat_template": self.chat_template,
             **encoder,
             **file,
+            **device,
         }
 
 
 def identify(
-    entry: PoolEntry, dtype: str, chat_template: ChatTemplate, cache: ResponseCache
+    entry: PoolEntry, dtype: str, chat_template: ChatTemplate, cache: ResponseCache, device: str = "cpu"
 ) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
@@ -76,6 +81,7 @@ def identify(
         dtype: The numeric type for an entry that names none.
         chat_template: The use of chat templates for an entry that does not set it.
         cache: Keeps the hashes of files.
+        device: Where it runs, not ``auto``.
 
     Raises:
         InputError: The candidate cannot be used; the message names its line in the pool file.
@@ -91,15 +97,19 @@ def identify(
         commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{entry.place}: {error}") from error
-    dtype = entry.dtype or dtype
+    dtype, kind = entry.dtype or dtype, device.partition(":")[0]
+    if kind == "mps":
+        from ensemble.models.load import parse_device, usable_dtype
+
+        dtype = usable_dtype(dtype, config, parse_device(device))
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     sides = checkpoint.sides if is_encoder_decoder(config) else None
     if commit is None:
-        return Fingerprint(None, None, files, dtype, template, sides)
+        return Fingerprint(None, None, files, dtype, template, sides, device=kind)
     # The commit decides the files of a hub model, so the key does not need their hashes.
-    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf)
+    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind)
 
 
 def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str, str]:
@@ -113,7 +123,7 @@ def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str
 def model_of(
     entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
 ) -> ModelSpec:
-    """A candidate as a model to load: with the entry's own values, or else with those of the run.
+    """A candidate as a model to load: on a device, and with the entry's own values, or else with those of the run.
 
     Raises:
         InputError: The model is behind a server that gives whole texts only.
@@ -127,7 +137,7 @@ def model_of(
     return ModelSpec(
         dataclasses.replace(entry.checkpoint, revision=revision),
         entry.name,
-        entry.device or device,
+        device,
         entry.dtype or dtype,
         entry.chat_template or chat_template,
     )

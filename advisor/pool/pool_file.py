@@ -25,7 +25,18 @@ from advisor.pool.prices import Price, read_price
 from advisor.pool.resources import Resources, read_resources
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
-from ensemble.models.spec import CHAT_TEMPLATES, COMMIT, DTYPES, HUB_ID, READS, ChatTemplate, Checkpoint, Reads, Sides
+from ensemble.models.spec import (
+    CHAT_TEMPLATES,
+    COMMIT,
+    DTYPES,
+    HUB_ID,
+    READS,
+    ChatTemplate,
+    Checkpoint,
+    Reads,
+    Sides,
+    resolve_device,
+)
 from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
@@ -45,7 +56,7 @@ class PoolEntry:
         checkpoint: The place of the model: files, or a server.
         place: File and line, for messages.
         dtype: The numeric type, one of DTYPES.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         chat_template: The use of chat templates, one of CHAT_TEMPLATES.
         resources: What it needs on a node of a cluster.
         price: What its tokens cost; None if the line does not say it.
@@ -59,6 +70,18 @@ class PoolEntry:
     chat_template: ChatTemplate | None = None
     resources: Resources = field(default_factory=Resources)
     price: Price | None = None
+
+    def placed(self, device: str, engine: str) -> str:
+        """The device that it runs on.
+
+        Args:
+            device: The device of candidates that name none; ``auto`` to choose one.
+            engine: Where models run, one of ENGINES of :mod:`advisor.config`.
+        """
+        wanted = self.device or device
+        if wanted == "auto" and engine == "ray":
+            return "cuda" if resources.resources_of(self.resources, wanted, self.place).num_gpus else "cpu"
+        return resolve_device(wanted)
 
 
 def read_pool(pool: str) -> tuple[PoolEntry, ...]:

@@ -48,12 +48,15 @@ def resources_of(requested: Resources, device: str, place: str) -> Resources:
 
     Args:
         requested: What its line requests.
-        device: The model's device, ``cpu`` or ``cuda``.
+        device: The model's device: ``cpu``, ``cuda``, or ``auto`` for the one that the request needs.
         place: File and line, or the model's name, for messages.
 
     Raises:
         InputError: The device and the number of GPUs do not fit.
     """
+    if device == "auto":
+        # GPUs that torch sees here are not the cluster's, and one is reserved only where it is requested.
+        device = "cuda" if requested.num_gpus else "cpu"
     if device not in ("cpu", "cuda"):
         raise InputError(f"{place}: device {device}: --engine ray assigns the GPUs itself; use cuda or cpu")
     cuda = device == "cuda"

@@ -19,10 +19,10 @@ from advisor.output.chosen_set import (
     chosen_by_options,
     chosen_by_run,
     limits_of_run,
+    loaded_as,
     model_spec,
 )
 from advisor.output.result_json import read_result
-from advisor.pool.checks import check_models
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.answers import AnswerReader
 from advisor.production.plan import ALONE, DevScores, StrategyPlan, is_score
@@ -129,10 +129,8 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     if options.get("engine") == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
     check_servers([member for member in plan.members if isinstance(member, PoolEntry)], options)
-    loading = {name: options[name] for name in ("device", "dtype", "chat_template")}
-    local = EnsembleSpec(tuple(member for member in plan.members if isinstance(member, ModelSpec)))
-    models = {model.name: model for model in local.with_loading(**loading).members}
-    check_models(list(models.values()))
+    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    models = {model.name: model for model in loaded_as(local, options)}
     groups = dict(plan.strategy.routes)
     if not groups:
         _refuse(options, ("group",), f"the strategy {plan.strategy.name} has no groups")

@@ -133,7 +133,8 @@ def _answer_all(
     if encoded:
         longest = max(_tokens(question, inference.limit(task)) for question in encoded.values())
         rows = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
-        yield from _in_batches(name, encoded, answer, inference.batch_size or rows)
+        size = 1 if inference.deterministic else inference.batch_size or rows
+        yield from _in_batches(name, encoded, answer, size)
 
 
 def _tokens(encoded: Prompt | ChoiceQuestion, limit: int) -> int:
@@ -199,8 +200,8 @@ def _generate_texts(
     from ensemble.decode.settings import Batch, Settings
 
     settings = Settings(inference.limit(task), task.stop, inference.temperature, seed=inference.seed)
-    numbers = list(encoded)
-    for place, generation in ensemble.generate_each(list(encoded.values()), settings, Batch(size)):
+    batch, numbers = Batch(size, deterministic=inference.deterministic), list(encoded)
+    for place, generation in ensemble.generate_each(list(encoded.values()), settings, batch):
         counts = generation.counts
         yield (
             numbers[place],
@@ -226,8 +227,6 @@ def _choose_options(
     for place, options in ensemble.score_each(list(encoded.values()), size):
         now = time.perf_counter()
         n, scores = numbers[place], [score.value for score in options]
-        if any(math.isnan(score) for score in scores):
-            raise MemberError("its logits are not numbers (NaN)")
         if max(scores) == -math.inf:
             raise InputError("its tokenizer cannot express any of the options")
         likeliest = questions[n].choices[max(range(len(scores)), key=scores.__getitem__)]

@@ -158,6 +158,8 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
     # Causal models read only the prompt, so that a source must not change their keys.
     if example.source is not None and any("encoder" in member for member in key.get("members", ())):
         question["source"] = example.source
+    if inference.deterministic:
+        question["deterministic"] = True
     if task.metric == "choice":
         return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
     if inference.temperature:

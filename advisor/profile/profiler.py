@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
+from advisor.pool.pool_file import PoolEntry
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
@@ -74,7 +75,9 @@ class Profiler:
         self._loading = threading.Lock()
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
-            name: identify(candidate, config.inference.dtype, config.inference.chat_template, cache)
+            name: identify(
+                candidate, config.inference.dtype, config.inference.chat_template, cache, self._device(candidate)
+            )
             for name, candidate in self._candidates.items()
         }
         self.failures: dict[str, str] = {}
@@ -157,7 +160,7 @@ class Profiler:
         return model_of(
             self._candidates[name],
             self.identities[name],
-            inference.device,
+            self._device(self._candidates[name]),
             inference.dtype,
             inference.chat_template,
         )
@@ -186,6 +189,10 @@ class Profiler:
             # Members behind servers take no memory here, and each new one would probe its server again.
             self._loaded |= {name: member for name, member in loaded.items() if not member.is_here}
         return ensemble
+
+    def _device(self, candidate: PoolEntry) -> str:
+        """The device that a candidate runs on."""
+        return candidate.placed(self._config.inference.device, self._config.inference.engine)
 
     def _server_member(self, name: str) -> Member:
         (member,) = self._load(EnsembleSpec((self.model(name),))).members

@@ -98,7 +98,7 @@ class RayEngine:
         for candidate in candidates:
             if isinstance(candidate.checkpoint, ServerAddress):
                 continue
-            requests.append(resources_of(candidate.resources, candidate.device or device, candidate.place))
+            requests.append(resources_of(candidate.resources, candidate.placed(device, "ray"), candidate.place))
             if reason := missing_resources(requests[-1]):
                 raise InputError(f"{candidate.place}: {reason}")
         self._pool.prepare(requests)

@@ -1,7 +1,8 @@
 """The thread that runs the decoder: all requests share its batch, and each gets its texts in a stream of events.
 
-The event loop and this thread share only the queues and the number of texts. Only this thread uses models and
-tokenizers, so they do not have to be thread-safe.
+A second thread tokenizes prompts: one of a megabyte takes seconds, in which all texts would stand still. The event loop
+and these threads share only the queues and the number of texts. Models are used by the first thread only, and the
+tokenizers of prompts by the second one only (vocabularies have a copy), so they do not have to be thread-safe.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from advisor.serving.metrics import Metrics
-from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
-from advisor.serving.responses import Event, Piece, RequestStream
+from advisor.serving.protocol import (
+    GenerationRequest,
+    RequestError,
+    RequestLimits,
+    busy,
+    model_error,
+    prompt_error,
+    unavailable,
+)
+from advisor.serving.responses import Event, Piece, RequestStream, RunningText
 from ensemble.decode.stream import Pieces
-from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
+from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.decoder import Decoder
-    from ensemble.decode.sequences import Generation
     from ensemble.decode.settings import Batch
     from ensemble.models.member import Member, Prompt
-    from ensemble.step.logprobs import StepLogprobs
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,52 +87,6 @@ class RequestEngine(Protocol):
 
 
 @dataclass(slots=True)
-class _RunningText:
-    """A text that waits or is decoded.
-
-    Attributes:
-        stream: Of its request.
-        index: Index of the text within its request.
-        prompt: Token ids for each member.
-        draw: Number of its random draws.
-        pieces: The bytes that may be sent.
-        steps_sent: Number of steps whose log-probabilities were sent.
-        bytes_sent: Number of bytes of these steps.
-        begun: Whether it has its first token.
-    """
-
-    stream: RequestStream
-    index: int
-    prompt: list[list[int]]
-    draw: int
-    pieces: Pieces
-    steps_sent: int = 0
-    bytes_sent: int = 0
-    begun: bool = False
-
-    def next_steps(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
-        """The next steps whose tokens begin before byte ``end`` of the text."""
-        new: list[StepLogprobs] = []
-        for step in steps[self.steps_sent :]:
-            # EOS has no bytes and is not a token of the text.
-            if step.emitted.data is None or self.bytes_sent >= end:
-                break
-            new.append(step)
-            self.bytes_sent += len(step.emitted.data)
-        self.steps_sent += len(new)
-        return new
-
-    def last_piece(self, generation: Generation) -> Piece:
-        """The last piece; the whole text where no piece was sent before."""
-        data = b"".join(step.emitted.data or b"" for step in generation.likelihoods)
-        # Stop strings are searched in bytes: the text has other lengths where invalid UTF-8 was replaced.
-        ends = [data.find(stop.encode()) for stop in self.stream.request.settings.stop]
-        steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
-        text = self.pieces.finish(generation.text)
-        return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
-
-
-@dataclass(slots=True)
 class _Work:
     """Work beside the decoder.
 
@@ -164,9 +126,13 @@ class ServingEngine:
         self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
         self._inbox: queue.SimpleQueue[
-            tuple[Literal["add", "cancel"], RequestStream] | tuple[Literal["work"], _Work] | None
+            tuple[Literal["add"], RequestStream, list[list[list[int]]]]
+            | tuple[Literal["cancel"], RequestStream]
+            | tuple[Literal["work"], _Work]
+            | None
         ] = queue.SimpleQueue()
-        self._texts: dict[int, _RunningText] = {}
+        self._unread: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._texts: dict[int, RunningText] = {}
         self._works: list[_Work] = []
         # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
         self._lock = threading.RLock()
@@ -177,13 +143,15 @@ class ServingEngine:
         self.refusing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="tokenizer", daemon=True)
 
     # Called by the event loop
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread; it delivers events in this loop."""
+        """Start the threads; they deliver events in this loop."""
         self._loop = loop
         self._thread.start()
+        self._reader.start()
 
     @property
     def members(self) -> Sequence[Member]:
@@ -202,12 +170,12 @@ class ServingEngine:
             RequestError: A prompt is too long, too many texts run or wait, or the server is stopping.
         """
         texts = len(request.prompts) * request.copies
-        # Counted here, by the event loop: to tokenize a long prompt takes seconds, while all texts stand still.
+        # Counted here, by the event loop: while a long prompt is tokenized, those of other requests wait.
         for prompt in request.prompts:
-            self.check_characters(_characters(prompt))
+            self._check_characters(_characters(prompt))
         first = self._count_in(texts)
         stream = RequestStream(request, range(first, first + texts))
-        self._inbox.put(("add", stream))
+        self._unread.put(partial(self._read_prompts, stream))
         return stream
 
     def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
@@ -231,15 +199,40 @@ class ServingEngine:
         self._inbox.put(("work", _Work(steps, texts, tokens, future)))
         return future
 
-    def check_characters(self, characters: int) -> None:
-        """Check that a prompt of so many characters may fit into the contexts.
+    def tokenize(self, text: str, function: Callable[[str], T]) -> asyncio.Future[T]:
+        """Call a function, which tokenizes a text, in the thread of the tokenizers; see :meth:`work`.
 
         Raises:
-            RequestError: It cannot.
+            RequestError: The text is too long, too many texts run or wait, or the server is stopping.
         """
+        self._check_characters(len(text))
+        self._count_in(1)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._unread.put(partial(self._tokenize, future, partial(function, text)))
+        return future
+
+    def _check_characters(self, characters: int) -> None:
+        """Check that a prompt of so many characters may fit into the contexts."""
         if self._most_characters is not None and characters > self._most_characters:
             reason = f"a prompt has {characters} characters; the models' contexts hold at most {self._most_characters}"
             raise RequestError(400, reason, code="context_length_exceeded")
+
+    def _check_tokens(self, tokens: int) -> None:
+        """Check the tokens in the prompts of one request."""
+        if tokens > self._most_tokens:
+            raise RequestError(
+                400,
+                f"the prompts of this request have more than {self._most_tokens} tokens together, which is this "
+                "server's limit; send fewer prompts at a time",
+            )
+
+    def _characters_that_fit(self) -> int | None:
+        """The characters of a prompt that every member could read if it had the longest tokens only; None: no limit."""
+        members = self._ensemble.members
+        limits = [(member, member.context) for member in members] + [(members[0], self._limits.prompt_tokens)]
+        # At least 32 for a token: special tokens are not among the representatives, and some tokenizers remove spaces.
+        most = [max(32, *map(len, m.vocabulary.representatives)) * limit for m, limit in limits if limit is not None]
+        return min(most, default=None)
 
     def _count_in(self, texts: int) -> int:
         """Count texts as accepted; return the number of the first of them."""
@@ -254,6 +247,8 @@ class ServingEngine:
 
     def cancel(self, stream: RequestStream) -> None:
         """Stop the texts of a request that are not finished, and free their places."""
+        # The message may be read before the prompts are: then the mark keeps the texts from being added.
+        stream.cancelled = True
         self._inbox.put(("cancel", stream))
 
     def refuse(self, reason: str = STOPPING) -> None:
@@ -269,12 +264,59 @@ class ServingEngine:
     def stop(self) -> None:
         """Refuse requests, and end the thread after its current step; unfinished texts are lost."""
         self.refuse()
+        self._unread.put(None)
         self._inbox.put(None)
         if self._thread.is_alive():
             # A step waits for minutes where the server of a member is away; the thread ends with the process.
             self._thread.join(_STOP_S)
 
-    # Called by the thread
+    # Called by the thread of the tokenizers
+
+    def _read(self) -> None:
+        while (task := self._unread.get()) is not None:
+            task()
+
+    def _read_prompts(self, stream: RequestStream) -> None:
+        """Tokenize a request's prompts, and give them to the other thread."""
+        try:
+            prompts = [] if stream.cancelled else self._encode(stream.request)
+        except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
+            # The texts were counted when the request was accepted, before its prompts were read.
+            self._count_out(len(stream.numbers))
+            self._post([(stream, prompt_error(error))])
+        else:
+            self._inbox.put(("add", stream, prompts))
+
+    def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
+        """The ids of a request's prompts.
+
+        Raises:
+            PromptTooLongError: A prompt has more tokens than are allowed.
+            RequestError: All prompts together have.
+        """
+        tokens, limit = 0, self._limits.prompt_tokens
+        prompts: list[list[list[int]]] = []
+        for prompt in request.prompts:
+            ids = [list(prompt)] if isinstance(prompt, tuple) else self._ensemble.encode(prompt)
+            if limit is not None and len(ids[0]) > limit:
+                raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
+            prompts.append(ids)
+            tokens += request.copies * _length(ids)
+            # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
+            self._check_tokens(tokens)
+        return prompts
+
+    def _tokenize(self, future: asyncio.Future[Any], function: Callable[[], object]) -> None:
+        value, failure = None, None
+        try:
+            # A client that left costs nothing.
+            value = None if future.cancelled() else function()
+        except Exception as error:  # noqa: BLE001  # tokenizers can raise any error at a client's text
+            failure = prompt_error(error)
+        self._count_out(1)
+        self._call(_settle, future, value, failure)
+
+    # Called by the thread of the decoder
 
     def _run(self) -> None:
         try:
@@ -289,6 +331,18 @@ class ServingEngine:
             self._fail(list(self._texts), unavailable(self.refusing))
             for work in tuple(self._works):
                 self._end(work, None, unavailable(self.refusing))
+            self._answer_late()
+
+    def _answer_late(self) -> None:
+        """Refuse what was accepted before the decoder ended and arrives after it, until the server stops."""
+        while (command := self._inbox.get()) is not None:
+            match command:
+                case "add", stream, _:
+                    self._count_out(len(stream.numbers))
+                    self._post([(stream, unavailable(self.refusing))])
+                case "work", work:
+                    self._works.append(work)
+                    self._end(work, None, unavailable(self.refusing))
 
     def _receive(self) -> bool:
         """Handle the inbox; wait for it where the decoder has no text. False where the thread must end."""
@@ -302,8 +356,8 @@ class ServingEngine:
             match command:
                 case None:
                     running = False
-                case "add", stream:
-                    events.append((stream, self._add(stream)))
+                case "add", stream, prompts:
+                    events.append((stream, self._add(stream, prompts)))
                 case "cancel", stream:
                     for number in stream.numbers:
                         self._decoder.remove(number)
@@ -319,54 +373,26 @@ class ServingEngine:
             self._post(events)
         return running
 
-    def _add(self, stream: RequestStream) -> Event:
-        """Tokenize a request's prompts and let its texts wait for places in the batch."""
+    def _add(self, stream: RequestStream, prompts: list[list[list[int]]]) -> Event:
+        """Let a request's texts wait for places in the batch."""
         request = stream.request
         try:
-            prompts = self._encode(request)
-            stops = [stop.encode() for stop in request.settings.stop]
+            if stream.cancelled:
+                raise RequestError(499, "the client left")
+            if self._tokens() + request.copies * sum(map(_length, prompts)) > self._most_tokens:
+                raise self._too_many_tokens()
             self._decoder.check(request.settings)
-        except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
-            # The texts were counted when the request was accepted, before its prompts were read.
+        except UniteError as error:
             self._count_out(len(stream.numbers))
             return prompt_error(error)
+        stops = [stop.encode() for stop in request.settings.stop]
         for index, number in enumerate(stream.numbers):
             prompt, draw = prompts[index // request.copies], 1 + index % request.copies
-            self._texts[number] = _RunningText(stream, index, prompt, draw, Pieces(stops))
+            self._texts[number] = RunningText(stream, index, prompt, draw, Pieces(stops))
             self._decoder.add(number, prompt, request.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
         return tokens
-
-    def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
-        """The ids of a request's prompts.
-
-        Raises:
-            PromptTooLongError: A prompt has more tokens than are allowed.
-            RequestError: All prompts together have, or the other texts leave no room for them.
-        """
-        tokens, limit = 0, self._limits.prompt_tokens
-        prompts: list[list[list[int]]] = []
-        for prompt in request.prompts:
-            ids = [list(prompt)] if isinstance(prompt, tuple) else self._ensemble.encode(prompt)
-            if limit is not None and len(ids[0]) > limit:
-                raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
-            prompts.append(ids)
-            tokens += request.copies * _length(ids)
-            # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
-            self._check_tokens(tokens)
-        if tokens + self._tokens() > self._most_tokens:
-            raise self._too_many_tokens()
-        return prompts
-
-    def _check_tokens(self, tokens: int) -> None:
-        """Check the tokens in the prompts of one request."""
-        if tokens > self._most_tokens:
-            raise RequestError(
-                400,
-                f"the prompts of this request have more than {self._most_tokens} tokens together, which is this "
-                "server's limit; send fewer prompts at a time",
-            )
 
     def _tokens(self) -> int:
         """Tokens in the prompts of all texts and works."""
@@ -374,14 +400,6 @@ class ServingEngine:
 
     def _too_many_tokens(self) -> RequestError:
         return busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
-
-    def _characters_that_fit(self) -> int | None:
-        """The characters of a prompt that every member could read if it had the longest tokens only; None: no limit."""
-        members = self._ensemble.members
-        limits = [(member, member.context) for member in members] + [(members[0], self._limits.prompt_tokens)]
-        # At least 32 for a token: special tokens are not among the representatives, and some tokenizers remove spaces.
-        most = [max(32, *map(len, m.vocabulary.representatives)) * limit for m, limit in limits if limit is not None]
-        return min(most, default=None)
 
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
@@ -400,7 +418,7 @@ class ServingEngine:
             if isinstance(result, MemberError):
                 # The other texts of the step are as they would be without this one, so they go on.
                 self._metrics.failed_texts.inc()
-                events.append((text.stream, _model_error(result)))
+                events.append((text.stream, model_error(result)))
                 continue
             self._observe_first_token(text)
             self._metrics.new_tokens.inc(len(result.tokens))
@@ -435,11 +453,11 @@ class ServingEngine:
                 self._end(work, None, error)
             except MemberError as error:
                 self._metrics.failed_texts.inc()
-                self._end(work, None, _model_error(error))
+                self._end(work, None, model_error(error))
             except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
                 _LOG.debug("a step failed", exc_info=True)
                 self._metrics.failures.inc()
-                self._end(work, None, _model_error(error))
+                self._end(work, None, model_error(error))
 
     def _end(self, work: _Work, value: object, error: RequestError | None) -> None:
         self._works.remove(work)
@@ -447,7 +465,7 @@ class ServingEngine:
         self._count_out(work.texts)
         self._call(_settle, work.future, value, error)
 
-    def _observe_first_token(self, text: _RunningText) -> None:
+    def _observe_first_token(self, text: RunningText) -> None:
         if not text.begun:
             text.begun = True
             self._metrics.first_token.observe(time.monotonic() - text.stream.arrived)
@@ -457,7 +475,7 @@ class ServingEngine:
         self._metrics.failures.inc()
         # Only the texts of the failed step are lost; texts that waited had no part in it.
         waiting = set(self._decoder.waiting)
-        self._fail([number for number in self._texts if number not in waiting], _model_error(error))
+        self._fail([number for number in self._texts if number not in waiting], model_error(error))
         self._decoder = self._ensemble.decoder(self._batch)
         # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
@@ -498,21 +516,6 @@ def _characters(prompt: Prompt | tuple[int, ...]) -> int:
 def _length(prompt: Sequence[Sequence[int]]) -> int:
     """Tokens of a prompt, in the member that has the most."""
     return max(map(len, prompt))
-
-
-def _model_error(error: Exception) -> RequestError:
-    return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
-
-
-def prompt_error(error: Exception) -> RequestError:
-    """The error where a prompt cannot be read."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, PromptTooLongError):
-        return RequestError(400, str(error), code="context_length_exceeded")
-    if isinstance(error, InputError):
-        return RequestError(400, str(error))
-    return RequestError(400, f"the prompt cannot be read ({type(error).__name__}: {first_line(error)})")
 
 
 def _deliver(events: Sequence[tuple[RequestStream, Event]]) -> None:

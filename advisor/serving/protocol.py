@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from ensemble.decode.settings import Settings
-from ensemble.errors import UniteError
+from ensemble.errors import InputError, PromptTooLongError, UniteError, first_line
 
 if TYPE_CHECKING:
     from ensemble.models.member import Prompt
@@ -154,6 +154,22 @@ def busy(reason: str) -> RequestError:
         code="rate_limit_exceeded",
         headers={"Retry-After": "1"},
     )
+
+
+def model_error(error: Exception) -> RequestError:
+    """The error where the models failed."""
+    return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
+
+
+def prompt_error(error: Exception) -> RequestError:
+    """The error where a prompt cannot be read."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, PromptTooLongError):
+        return RequestError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, InputError):
+        return RequestError(400, str(error))
+    return RequestError(400, f"the prompt cannot be read ({type(error).__name__}: {first_line(error)})")
 
 
 def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:

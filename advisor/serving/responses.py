@@ -18,6 +18,8 @@ from starlette.responses import Response
 from advisor.serving.protocol import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
+    from ensemble.decode.sequences import Generation
+    from ensemble.decode.stream import Pieces
     from ensemble.step.logprobs import StepLogprobs, TokenLogprob
 
 MIN_LOGPROB = -9999.0
@@ -59,6 +61,7 @@ class RequestStream:
         arrived: Time of arrival, by the monotonic clock.
         events: Written and read by the event loop only.
         extras: More fields of ``usage``; complete with the last event.
+        cancelled: Whether its client left, or has all that it gets.
     """
 
     def __init__(self, request: GenerationRequest, numbers: range) -> None:
@@ -67,6 +70,7 @@ class RequestStream:
         self.arrived = time.monotonic()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.extras: dict[str, Any] = {}
+        self.cancelled = False
 
     async def prompt_tokens(self) -> int:
         """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
@@ -107,6 +111,52 @@ class RequestStream:
         if isinstance(event, RequestError):
             raise event
         return event
+
+
+@dataclass(slots=True)
+class RunningText:
+    """A text that waits or is decoded.
+
+    Attributes:
+        stream: Of its request.
+        index: Index of the text within its request.
+        prompt: Token ids for each member.
+        draw: Number of its random draws.
+        pieces: The bytes that may be sent.
+        steps_sent: Number of steps whose log-probabilities were sent.
+        bytes_sent: Number of bytes of these steps.
+        begun: Whether it has its first token.
+    """
+
+    stream: RequestStream
+    index: int
+    prompt: list[list[int]]
+    draw: int
+    pieces: Pieces
+    steps_sent: int = 0
+    bytes_sent: int = 0
+    begun: bool = False
+
+    def next_steps(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
+        """The next steps whose tokens begin before byte ``end`` of the text."""
+        new: list[StepLogprobs] = []
+        for step in steps[self.steps_sent :]:
+            # EOS has no bytes and is not a token of the text.
+            if step.emitted.data is None or self.bytes_sent >= end:
+                break
+            new.append(step)
+            self.bytes_sent += len(step.emitted.data)
+        self.steps_sent += len(new)
+        return new
+
+    def last_piece(self, generation: Generation) -> Piece:
+        """The last piece; the whole text where no piece was sent before."""
+        data = b"".join(step.emitted.data or b"" for step in generation.likelihoods)
+        # Stop strings are searched in bytes: the text has other lengths where invalid UTF-8 was replaced.
+        ends = [data.find(stop.encode()) for stop in self.stream.request.settings.stop]
+        steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
+        text = self.pieces.finish(generation.text)
+        return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from advisor.config import InferenceConfig
     from advisor.production.members import ServerModel
     from advisor.serving.engine import RequestEngine, ServingEngine
     from advisor.serving.metrics import Metrics
@@ -99,7 +100,7 @@ def make_app_of(
     limits: RequestLimits,
     key_digest: bytes | None,
     hosts: frozenset[str] | None,
-    batch_size: int | None,
+    inference: InferenceConfig,
     group: str | None = None,
 ) -> tuple[FastAPI, RequestEngine]:
     """Load a set or the models of a strategy, and make an application and its engine.
@@ -110,7 +111,8 @@ def make_app_of(
         limits: Limits of requests.
         key_digest: Digest of the API key; None where requests need no key.
         hosts: The server's names; None where every name is accepted.
-        batch_size: Number of texts that are decoded at a time; None for as many as fit into memory, at most 64.
+        inference: Its batch size is the number of texts that are decoded at a time; if it is None, as many as fit into
+            memory, at most 64.
         group: For a router by groups, the group of prompts whose request names none.
 
     Raises:
@@ -129,7 +131,7 @@ def make_app_of(
     if isinstance(chosen, EnsembleSpec):
         method = chosen.method
         ensemble = load_chosen(chosen)
-        (engine,) = _decoders([ensemble], limits, metrics, batch_size)
+        (engine,) = _decoders([ensemble], limits, metrics, inference)
         for member in ensemble.members:
             if isinstance(member, RemoteMember):
                 metrics.watch(member.name, member.counts)
@@ -139,7 +141,7 @@ def make_app_of(
         from advisor.serving.strategies import StrategyEngine
 
         method = chosen.strategy.name
-        engine = StrategyEngine(chosen, _models(chosen, limits, batch_size), limits, metrics, group)
+        engine = StrategyEngine(chosen, _models(chosen, limits, inference), limits, metrics, group)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
     servers = {each.name: each.checkpoint for each in chosen.members if isinstance(each.checkpoint, ServerAddress)}
@@ -148,13 +150,14 @@ def make_app_of(
 
 
 def _decoders(
-    ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, batch_size: int | None
+    ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, inference: InferenceConfig
 ) -> list[ServingEngine]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
     from advisor.serving.engine import ServingEngine
     from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch
 
+    batch_size = inference.batch_size
     if batch_size is None:
         # After loading: what is free then is free for the texts.
         rooms = [ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens) for ensemble in ensembles]
@@ -163,11 +166,11 @@ def _decoders(
         room = min((each // shares for each in rooms if each is not None), default=_MAX_ROWS)
         batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
-    batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS)
+    batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS, deterministic=inference.deterministic)
     return [ServingEngine(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
 
 
-def _models(plan: StrategyPlan, limits: RequestLimits, batch_size: int | None) -> list[EngineModel | ServerModel]:
+def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[EngineModel | ServerModel]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer.
 
     Raises:
@@ -187,6 +190,6 @@ def _models(plan: StrategyPlan, limits: RequestLimits, batch_size: int | None) -
         Progress().say(f"{problem}; requests go on without it while it fails")
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
     # The figures of a member's decoder would mix with those of the requests.
-    engines = _decoders(ensembles, member_limits(plan, limits), None, batch_size)
+    engines = _decoders(ensembles, member_limits(plan, limits), None, inference)
     models = {member.name: EngineModel(member.name, engine) for member, engine in zip(local, engines, strict=True)}
     return [models.get(member.name) or servers[member.name] for member in plan.members]

@@ -21,9 +21,16 @@ from advisor.production.members import Reply, ServerModel
 from advisor.production.plan import StrategyPlan
 from advisor.records import FinishReason
 from advisor.response_cache import Response
-from advisor.serving.engine import STOPPING, ServingEngine, prompt_error
+from advisor.serving.engine import STOPPING, ServingEngine
 from advisor.serving.metrics import Metrics
-from advisor.serving.protocol import GenerationRequest, RequestError, RequestLimits, busy, unavailable
+from advisor.serving.protocol import (
+    GenerationRequest,
+    RequestError,
+    RequestLimits,
+    busy,
+    prompt_error,
+    unavailable,
+)
 from advisor.serving.responses import Event, Piece, RequestStream
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from advisor.serving.engine import ServingEngine, prompt_error
+from advisor.serving.engine import ServingEngine
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     CompletionRequest,
@@ -89,8 +89,10 @@ class TokenPrompts:
             RequestError: The text is too long or cannot be tokenized, or the server is stopping.
         """
         refuse_unsupported(body.model_extra)
-        self._engine.check_characters(len(body.prompt))
-        ids = await self._engine.work(_token_ids(self._primary, body.prompt, body.add_special_tokens))
+        special = body.add_special_tokens
+        ids = await self._engine.tokenize(
+            body.prompt, lambda text: list(self._primary.tokenizer(text, add_special_tokens=special)["input_ids"])
+        )
         return {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
 
     def check(self, contexts: Sequence[Sequence[int]]) -> None:
@@ -221,16 +223,6 @@ def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:
 def _is_short(body: CompletionRequest, max_tokens: int) -> bool:
     # A continuation of thousands of tokens with a hundred values each would fill the memory.
     return max_tokens == 1 or len(body.logprob_token_ids or ()) <= _ALTERNATIVES_OF_A_STEP
-
-
-def _token_ids(member: Member, text: str, add_special_tokens: bool) -> Generator[None, None, list[int]]:
-    """Tokenize a text: a generator, as all work of the engine is."""
-    # Nothing is done before the first step, so a client that left costs nothing.
-    yield
-    try:
-        return list(member.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
-    except Exception as error:  # noqa: BLE001  # tokenizers can raise any error at a client's text
-        raise prompt_error(error) from None
 
 
 def _name(token: int) -> str:

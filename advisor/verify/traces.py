@@ -93,7 +93,8 @@ def _decode(
     from ensemble.decode.settings import Batch, Settings
 
     size = min(inference.batch_size or MOST_PROMPTS, MOST_PROMPTS)
-    settings, batch = Settings(inference.limit(task), task.stop), Batch(size, trace=True)
+    settings = Settings(inference.limit(task), task.stop)
+    batch = Batch(size, trace=True, deterministic=inference.deterministic)
     prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
     for place, generation in ensemble.generate_each(prompts, settings, batch):
         yield numbers[place], generation

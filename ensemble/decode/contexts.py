@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import abc
 
-from ensemble.decode.sequences import Sequence, read_on
+from ensemble.decode.sequences import Sequence
 from ensemble.models.member import Member, step_device
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafts
 from ensemble.runtime.logits import Logits, concat
-from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.retokenize import Continuation, extend_all
 
 Draft = list[tuple[int, list[Continuation]]]
 """Each drafted token, and the text up to it as the other members read it."""
@@ -65,9 +65,7 @@ class Contexts:
         self.logits = [*self.logits, *(logits.to(self._device) for logits in new)]
         return self.logits
 
-    def draft(
-        self, new: abc.Sequence[Sequence], drafter: Drafter, max_tokens: abc.Sequence[int], *, ahead: bool = False
-    ) -> list[Draft]:
+    def draft(self, new: abc.Sequence[Sequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
         """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
 
         A member that reads rows gives logits at a place of a draft if ``C_i`` of the text up to there is a prefix of
@@ -75,8 +73,7 @@ class Contexts:
 
         Args:
             new: The sequences to append.
-            drafter: Chooses the tokens of the drafts.
-            max_tokens: For each sequence, the new ones last, the largest number of drafted tokens.
+            drafts: Chooses the tokens of the drafts; those of the new sequences last.
             ahead: Whether members elsewhere write ahead while the primary drafts. As far as they write the same text,
                 what they tell on the way needs no reading.
 
@@ -85,45 +82,73 @@ class Contexts:
         """
         running = len(self.sequences)
         self.sequences += new
-        primary, *others = self._members
         changes = [self._change(0, n, sequence.tokens, running) for n, sequence in enumerate(self.sequences)]
-        # A model with learned positions fails beyond its context, so a draft must end before it.
-        rooms = [
-            most if (limit := primary.most_tokens(sequence.prompts[0])) is None else min(most, limit - keep - len(ids))
-            for sequence, most, (keep, ids) in zip(self.sequences, max_tokens, changes, strict=True)
-        ]
         if ahead:
             for n, runner in enumerate(self._runners[1:], start=1):
                 states = [[*sequence.prompts[n], *sequence.ids(n)] for sequence in self.sequences]
-                runner.write_ahead(states, max(rooms) + 1)
+                runner.write_ahead(states, drafts.longest + 1)
         keeps, ids = zip(*changes, strict=True)
-        drafts, own_logits = self._runners[0].draft(keeps, ids, drafter, rooms)
+        own_logits = self._runners[0].draft(keeps, ids, drafts)
         # The runner holds the whole drafts, also what the ensemble rejects; the next step rolls that back.
-        for sequence, tokens in zip(self.sequences, drafts, strict=True):
+        for sequence, tokens in zip(self.sequences, drafts.tokens, strict=True):
             sequence.hold(0, sequence.tokens + tokens, len(tokens))
-        readers = [self._read_on(sequence, tokens) for sequence, tokens in zip(self.sequences, drafts, strict=True)]
-        read = [
-            self._check(n, [[place[n - 1].ids for place in each] for each in readers], running)
-            for n in range(1, len(others) + 1)
-        ]
+        return self._check_all(drafts.tokens, running, ([len(tokens) + 1 for tokens in drafts.tokens], own_logits))
+
+    def look_up(self, new: abc.Sequence[Sequence], drafts: abc.Sequence[list[int]]) -> list[Draft]:
+        """Like :meth:`draft`, with drafts that no member wrote: all members read them."""
+        running = len(self.sequences)
+        self.sequences += new
+        return self._check_all(drafts, running)
+
+    def _check_all(
+        self,
+        drafts: abc.Sequence[list[int]],
+        running: int,
+        own: tuple[list[int], Logits] | None = None,
+    ) -> list[Draft]:
+        """Let the members read drafts, and cut each where a member gives no logits.
+
+        Args:
+            drafts: The drafts.
+            running: Sequences that have rows already.
+            own: The places and the logits of the primary, if it wrote the drafts.
+        """
+        readers = self._read_on(drafts)
         # A member that reads fewer places limits them all, since a step needs every member's logits.
+        read = [self._check(0, self._own_states(drafts), running)] if own is None else [own]
+        for n in range(1, len(self._members)):
+            read.append(self._check(n, [[place[n - 1].ids for place in each] for each in readers], running))
         places = [min(counts) for counts in zip(map(len, readers), *(counts for counts, _ in read), strict=True)]
-        all_logits = [(own_logits, [len(tokens) + 1 for tokens in drafts]), *((each, counts) for counts, each in read)]
-        self.logits = [_first_places(each, counts, places).to(self._device) for each, counts in all_logits]
+        self.logits = [_first_places(each, counts, places).to(self._device) for counts, each in read]
         return [
             list(zip(tokens, each[1:count], strict=False))
             for tokens, each, count in zip(drafts, readers, places, strict=True)
         ]
 
-    def _read_on(self, sequence: Sequence, tokens: abc.Sequence[int]) -> list[list[Continuation]]:
-        """The other members' readers after a sequence's text, and after each drafted token that fits all contexts."""
-        readers = [sequence.readers]
-        for token in tokens:
-            ahead = read_on(readers[-1], self._members[0].vocabulary.token_bytes(token) or b"")
-            if not sequence.fits(self._members, len(readers), ahead):
-                break
-            readers.append(ahead)
-        return readers
+    def _own_states(self, drafts: abc.Sequence[list[int]]) -> list[list[list[int]]]:
+        """For each sequence, the primary's ids at each place of a draft."""
+        return [
+            [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
+            for sequence, tokens in zip(self.sequences, drafts, strict=True)
+        ]
+
+    def _read_on(self, drafts: abc.Sequence[list[int]]) -> list[list[list[Continuation]]]:
+        """The other members' readers after each text, and after each drafted token that fits all contexts."""
+        found, forks, data = [], [], []
+        for sequence, tokens in zip(self.sequences, drafts, strict=True):
+            places, text = [sequence.readers], b""
+            for token in tokens:
+                text += self._members[0].vocabulary.token_bytes(token) or b""
+                # Each reads on from the text, so that one call of the tokenizer serves all places.
+                places.append([reader.fork() for reader in sequence.readers])
+                forks += places[-1]
+                data += [text] * len(places[-1])
+            found.append(places)
+        extend_all(forks, data)
+        for sequence, places in zip(self.sequences, found, strict=True):
+            while len(places) > 1 and not sequence.fits(len(places) - 1, places[-1]):
+                places.pop()
+        return found
 
     def _change(
         self, member: int, n: int, ids: list[int], running: int, at_most: int | None = None
@@ -160,10 +185,10 @@ class Contexts:
         runner = self._runners[member]
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
-            final, places = _longest_chain(own) if runner.reads_rows else (len(own) - 1, len(own))
+            places = _chain(own) if runner.reads_rows else len(own)
             contexts.append(runner.worth_reading([[*sequence.prompts[member], *ids] for ids in own[:places]]))
             # The text's last id is fed in any case: the logits after it are those of the first place.
-            changes.append(self._change(member, n, own[final], running, at_most=len(own[0]) - 1))
+            changes.append(self._change(member, n, own[places - 1], running, at_most=len(own[0]) - 1))
         keeps, new = zip(*changes, strict=True)
         return list(map(len, contexts)), runner.read(keeps, new, contexts)
 
@@ -189,14 +214,6 @@ def fill_gaps(kept: abc.Sequence[int]) -> list[int]:
     return [n if n in remaining else next(last) for n in range(len(kept))]
 
 
-def _longest_chain(states: abc.Sequence[list[int]]) -> tuple[int, int]:
-    """The state that begins with the most states before it, and how many these are, itself included."""
-    counts = [_prefixes(states, n) for n in range(len(states))]
-    final = max(range(len(states)), key=counts.__getitem__)
-    return final, counts[final]
-
-
-def _prefixes(states: abc.Sequence[list[int]], final: int) -> int:
-    """How many of the states up to ``final``, from the first on, are prefixes of the final one."""
-    ids = states[final]
-    return next((n for n in range(final) if ids[: len(states[n])] != states[n]), final + 1)
+def _chain(states: abc.Sequence[list[int]]) -> int:
+    """How many of the states, from the first on, each begin with the one before."""
+    return next((n for n in range(1, len(states)) if states[n][: len(states[n - 1])] != states[n - 1]), len(states))

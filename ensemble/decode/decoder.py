@@ -13,12 +13,12 @@ from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
-from ensemble.runtime.draft import Drafter, PacedDrafter
+from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, Way
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
-from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.retokenize import Continuation, extend_all
 
 
 class Decoder:
@@ -46,12 +46,13 @@ class Decoder:
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[Sequence] = deque()
-        self._emitted = 0
         # With a gate on the primary's logits, the other members run only where it opens.
         self._others_wait = rule.needs_others is not None
         self._contexts = Contexts(members, waiting=self._others_wait)
         self._is_here = all(member.is_here for member in members)
         self._only_greedy = rule.only_greedy_remote and not self._is_here
+        # Where the others wait for a gate, the primary writes ahead anyway.
+        self._never_drafts = not self._batch.draft or self._others_wait or len(members) == 1
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
@@ -109,22 +110,24 @@ class Decoder:
         Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
         :attr:`done`.
         """
-        start, before = time.perf_counter(), self._emitted
-        places = 0.0
-        if self._can_draft:
-            places = self._draft_and_check()
+        start = time.perf_counter()
+        running, places = len(self._contexts.sequences), 1
+        way, lengths = self._plan()
+        if way != "plain":
+            places = self._draft_and_check(way, lengths)
         else:
             if self._contexts.sequences:
                 self._contexts.feed()
             self._admit()
             sequences = self._contexts.sequences
-            draws = [sequence.draw() for sequence in sequences]
+            draws = [draw for sequence in sequences for draw in sequence.draws(1)]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
-            for row, token in enumerate(sampled):
-                self._emit(sequences[row], token, row)
-        seconds = time.perf_counter() - start
-        self._drafter.pace(seconds, places, (self._emitted - before) / len(self._contexts.sequences))
+            self._emit(sequences, sampled, range(len(sequences)))
+        seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
+        # To read prompts takes a time that says nothing about the next steps.
+        if rows == running:
+            self._drafter.note(way, rows, seconds, places)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -139,7 +142,7 @@ class Decoder:
     @property
     def running(self) -> dict[int, bytes]:
         """The bytes emitted so far for each running prompt, by its number."""
-        return {sequence.number: sequence.data for sequence in self._contexts.sequences}
+        return {sequence.number: bytes(sequence.data) for sequence in self._contexts.sequences}
 
     @property
     def waiting(self) -> list[int]:
@@ -169,77 +172,96 @@ class Decoder:
         if failure is not None:
             raise failure
 
-    @property
-    def _can_draft(self) -> bool:
-        """Whether to draft: greedy sequences whose passes are far from filling the device."""
-        # Where the others wait for a gate, the primary writes ahead anyway.
-        if not self._drafter.max_tokens or self._others_wait or len(self._members) == 1:
-            return False
-        unfinished = [*self._contexts.sequences, *itertools.islice(self._waiting, self._batch.size)]
-        # Several rows fill a device already, and their drafts differ in length. But a request to another machine takes
-        # about the same time for one token and for several.
-        if self._is_here and len(unfinished) > 1 and self._batch.size > 1:
-            return False
-        # A draw seldom agrees with the primary's greedy draft, so most of the draft would be lost.
-        return all(sequence.settings.temperature == 0 for sequence in unfinished)
-
-    def _draft_and_check(self) -> float:
-        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
-
-        Returns:
-            Places of each text, on average: its end, and the tokens of its draft.
-        """
-        running = len(self._contexts.sequences)
-        new = [self._waiting.popleft() for _ in range(self._room(running))]
-        sequences = [*self._contexts.sequences, *new]
+    def _plan(self) -> tuple[Way, list[int]]:
+        """How to make the next step: its way, and the length of each sequence's draft, the joining ones last."""
+        running = self._contexts.sequences
+        sequences = [*running, *itertools.islice(self._waiting, self._room(len(running)))]
+        # Many rows fill a device already. But a request to another machine takes about the same time for one token and
+        # for several.
+        if self._never_drafts or (self._is_here and len(sequences) > MAX_DRAFT_ROWS):
+            return "plain", []
         # The step emits one more token than it drafts.
         rooms = [sequence.settings.max_new_tokens - len(sequence.tokens) - 1 for sequence in sequences]
-        wanted = [min(self._drafter.max_tokens, room) for room in rooms]
-        drafts = self._contexts.draft(new, self._drafter, wanted, ahead=self._drafter.way == "ahead")
-        # One draw serves all places of a text: drafted texts are greedy, and greedy draws take no random number.
-        draws = [
-            draw for each, draft in zip(sequences, drafts, strict=True) for draw in [each.draw()] * (len(draft) + 1)
-        ]
+        # A model with learned positions fails beyond its context. The primary writes all drafts on together, so the
+        # fullest context limits them all.
+        most = min((sequence.room for sequence in sequences), default=0)
+        for sequence in sequences:
+            sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
+        return self._drafter.plan([each.drafting for each in sequences], [int(min(most, room)) for room in rooms])
+
+    def _draft_and_check(self, way: Way, wanted: abc.Sequence[int]) -> int:
+        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
+
+        Args:
+            way: Who drafts.
+            wanted: For each sequence the length of its draft; those that join come last.
+
+        Returns:
+            Places of the longest draft.
+        """
+        new = [self._waiting.popleft() for _ in wanted[len(self._contexts.sequences) :]]
+        sequences = [*self._contexts.sequences, *new]
+        # Draws for all places; those of places that the text does not come to stay with the sequence.
+        ahead = [each.draws(most + 1) for each, most in zip(sequences, wanted, strict=True)]
+        chances = [(own[0].temperature, own[0].top_p, [draw.uniform for draw in own]) for own in ahead]
+        writing = self._drafter.drafts(wanted, chances)
+        if way == "repeat":
+            writing.take_found(each.drafting.repeats.draft(writing.longest) for each in sequences)
+            drafts = self._contexts.look_up(new, writing.tokens)
+        else:
+            drafts = self._contexts.draft(new, writing, ahead=way == "ahead")
+        draws = [draw for own, draft in zip(ahead, drafts, strict=True) for draw in own[: len(draft) + 1]]
         readers = [
             readers
             for sequence, draft in zip(sequences, drafts, strict=True)
             for readers in (sequence.readers, *(ahead for _, ahead in draft))
         ]
         sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers))
-        row = 0
-        for sequence, draft, most in zip(sequences, drafts, wanted, strict=True):
-            accepted = self._accept(sequence, draft, sampled[row : row + len(draft) + 1], row)
+        ends: list[tuple[Sequence, SampledToken, int]] = []
+        accepted, row = [], 0
+        for sequence, draft in zip(sequences, drafts, strict=True):
+            accepted.append(self._accept(sequence, draft, sampled, row))
+            if sequence.finish_reason is None:
+                ends.append((sequence, sampled[row + accepted[-1]], row + accepted[-1]))
             row += len(draft) + 1
+        # The tokens after the accepted drafts: all together, since one call of a tokenizer serves them all.
+        if ends:
+            texts, tokens, rows = zip(*ends, strict=True)
+            self._emit(texts, tokens, rows)
+        for sequence, most, own, count in zip(sequences, wanted, writing.tokens, accepted, strict=True):
             if most:
-                self._drafter.adapt(most, len(draft), accepted, ended=bool(sequence.finish_reason))
-        return row / len(sequences)
+                self._drafter.count(way, sequence.drafting, most, len(own), count, ended=bool(sequence.finish_reason))
+        return 1 + max(map(len, writing.tokens))
 
     def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
-        """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
+        """Emit the beginning of a draft that was sampled.
 
         Args:
             sequence: The sequence.
             draft: Its draft.
-            sampled: What was sampled after its text and after each drafted token.
-            row: The row of the logits of the first of these.
+            sampled: What was sampled in each row of the logits.
+            row: The row after the text; those after the drafted tokens follow.
 
         Returns:
             How many tokens of the draft were emitted.
         """
-        for place, token in enumerate(sampled):
-            drafted, readers = draft[place] if place < len(draft) else (None, None)
-            self._emit(sequence, token, row + place, readers if token.token == drafted else None)
-            if sequence.finish_reason or token.token != drafted:
-                break
-        return place
+        for place, (token, readers) in enumerate(draft):
+            if sampled[row + place].token != token:
+                return place
+            self._emit([sequence], [sampled[row + place]], [row + place], readers)
+            if sequence.finish_reason:
+                return place + 1
+        return len(draft)
 
     def _finish(self) -> list[tuple[int, Generation | MemberError]]:
         """Remove the finished sequences from the batch."""
-        results = [(sequence.number, sequence.outcome()) for sequence in self._contexts.sequences]
-        finished = [(number, result) for number, result in results if result is not None]
-        if finished:
-            self._keep([n for n, (_, result) in enumerate(results) if result is None])
-        return finished
+        sequences = self._contexts.sequences
+        kept = [n for n, each in enumerate(sequences) if each.finish_reason is None and each.failure is None]
+        if len(kept) == len(sequences):
+            return []
+        self._keep(kept)
+        results = [(sequence.number, sequence.outcome()) for sequence in sequences]
+        return [(number, result) for number, result in results if result is not None]
 
     def _keep(self, kept: abc.Sequence[int]) -> None:
         """Keep only these rows, given in ascending order."""
@@ -247,17 +269,13 @@ class Decoder:
         self._contexts.drop(kept if self._others_wait else fill_gaps(kept))
 
     def _admit(self) -> None:
-        running = len(self._contexts.sequences)
-        room = self._room(running)
-        # A few free places are not worth a forward pass, unless nothing else runs.
-        if room <= 0 or (running and room < min(self._batch.size // 4, len(self._waiting))):
-            return
-        self._contexts.admit([self._waiting.popleft() for _ in range(room)])
+        if room := self._room(len(self._contexts.sequences)):
+            self._contexts.admit([self._waiting.popleft() for _ in range(room)])
 
     def _room(self, running: int) -> int:
         """How many of the waiting prompts may join those that run."""
         room = min(self._batch.size - running, len(self._waiting))
-        if self._batch.tokens is None:
+        if self._batch.tokens is None or not room:
             return room
         # In their order, so that a long prompt is not overtaken for ever by short ones.
         longest = max((max(map(len, sequence.prompts)) for sequence in self._contexts.sequences), default=0)
@@ -278,35 +296,66 @@ class Decoder:
         return appends_only
 
     def _emit(
-        self, sequence: Sequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
+        self,
+        sequences: abc.Sequence[Sequence],
+        sampled: abc.Sequence[SampledToken],
+        rows: abc.Sequence[int],
+        readers: list[Continuation] | None = None,
     ) -> None:
-        """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence."""
-        if sampled.token == NO_TOKEN:
-            # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
-            step = f" at step {len(sequence.tokens) + 1}"
-            sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
-            return
-        sequence.record(sampled)
-        self._emitted += 1
-        data = self._detokenizer.data(sampled.token)
-        if data is None:
-            sequence.finish_reason = "eos"
-            return
-        ids = self._detokenizer.ids(sampled.token)
-        room = sequence.settings.max_new_tokens - len(sequence.tokens)
-        if len(ids) > room:
-            # An entry that the primary spells with several ids is cut at the limit.
-            ids = ids[:room]
-            data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
-        sequence.append(ids, data, readers)
-        if sequence.finish_reason is None and (len(ids) >= room or not sequence.fits(self._members)):
-            sequence.finish_reason = "length"
+        """Append to each sequence the token sampled for it (step 8 of UNITE), or finish the sequence.
+
+        Args:
+            sequences: The sequences.
+            sampled: A token for each.
+            rows: Each token's row of the logits.
+            readers: The only sequence's text with its token, as the other members read it; None if they have not read
+                the tokens yet.
+        """
+        grown: list[Sequence] = []
+        behind: list[Continuation] = []
+        unread: list[bytes] = []
+        for sequence, token, row in zip(sequences, sampled, rows, strict=True):
+            if token.token == NO_TOKEN:
+                # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
+                step = f" at step {len(sequence.tokens) + 1}"
+                sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
+                continue
+            sequence.record(token)
+            data = self._detokenizer.data(token.token)
+            if data is None:
+                sequence.finish_reason = "eos"
+                continue
+            ids = self._detokenizer.ids(token.token)
+            room = sequence.settings.max_new_tokens - len(sequence.tokens)
+            if len(ids) > room:
+                # An entry that the primary spells with several ids is cut at the limit.
+                ids = ids[:room]
+                data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
+            sequence.append(ids, data)
+            if sequence.finish_reason is not None:
+                continue
+            if len(ids) >= room:
+                sequence.finish_reason = "length"
+                continue
+            grown.append(sequence)
+            if readers is None:
+                behind += sequence.readers
+                unread += [data] * len(sequence.readers)
+            else:
+                sequence.readers = readers
+        # One call for all texts and members: each call of a tokenizer takes longer than it takes for its few bytes.
+        extend_all(behind, unread)
+        for sequence in grown:
+            if not sequence.fits():
+                sequence.finish_reason = "length"
 
 
 def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
-    """The drafter for some members: it measures requests if a member is elsewhere."""
+    """The drafter for some members; it measures their steps."""
+    tables = joint.members[0]
     if all(member.is_here for member in members):
-        return Drafter(joint.members[0], batch.draft)
+        return Drafter(tables, batch.draft, ("check", "repeat", "plain"), by_rows=True)
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
-    return PacedDrafter(joint.members[0], batch.draft, ("ahead", "check", "plain") if others else ("check", "plain"))
+    ways: tuple[Way, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
+    return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections import abc  # its Sequence is another one than this module's
+from collections import (
+    abc,  # its Sequence is another one than this module's
+    deque,
+)
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble.decode.settings import Settings
+from ensemble.decode.stream import first_stop
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
+from ensemble.runtime.draft import TextDrafts
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import Draw, SampledToken
 from ensemble.step.trace import Step
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -74,12 +81,12 @@ class Sequence:
     Attributes:
         stops: The stop strings, as bytes.
         readers: For each member but the primary, the emitted text in its ids.
-        fed: For each member, the ids after the prompt that its runner holds.
         tokens: The primary's ids, as emitted.
         data: Their bytes.
         trace: What happened at each step, if requested.
         likelihoods: The log-probabilities at each step, if requested.
         counts: What it took so far.
+        drafting: What became of its drafts.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
         failure: Why no token could be chosen; None unless that happened.
@@ -96,55 +103,67 @@ class Sequence:
         self.number = number
         self.prompts = list(prompts)
         self.settings = settings
-        self.stops = [stop.encode() for stop in settings.stop]
+        self.stops = tuple(stop.encode() for stop in settings.stop)
         # The primary needs no reader: the emitted tokens are its own ids.
         self.readers = [Continuation(member.vocabulary) for member in members[1:]]
-        self.fed: list[list[int]] = [[] for _ in prompts]
         self.tokens: list[int] = []
-        self.data = b""
+        self.data = bytearray()
         self.trace: list[Step] = []
         self.likelihoods: list[StepLogprobs] = []
         self.counts = Counts()
+        self.drafting = TextDrafts()
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
         self.failure: MemberError | None = None
-        # The draws depend on nothing else: not on the batch, and not on what was decoded before.
-        self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
-        # Counted apart from `fed`: tokens that were rolled back and read again count twice.
-        self._fed_counts = [0] * len(self.prompts)
+        self._greedy = Draw(alternatives=settings.alternatives)
+        # The draws depend on nothing else: not on the batch, and not on what was decoded before. Greedy decoding has
+        # none, and the ids of a long prompt take long to write.
+        self._random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}") if settings.temperature else None
+        # Numbers that were drawn for places which a rejected draft did not come to.
+        self._uniforms: deque[float] = deque()
+        # For each member, the ids after the prompt that its runner holds: how many of them were settled when it got
+        # them, and the others. A list of all would be copied and compared at every step.
+        self._held: list[tuple[int, list[int]]] = [(0, [])] * len(prompts)
+        # Counted apart: tokens that were rolled back and read again count twice.
+        self._fed_counts = [0] * len(prompts)
+        # Prompts and contexts do not change, so each member's room is computed once.
+        limits = [member.most_tokens(prompt) for member, prompt in zip(members, prompts, strict=True)]
+        self._room, *self._rooms = [
+            math.inf if limit is None else limit - len(prompt) for limit, prompt in zip(limits, prompts, strict=True)
+        ]
 
-    def draw(self) -> Draw:
-        """How to choose the next token."""
-        settings = self.settings
-        # Greedy decoding takes no random number.
-        uniform = self._random.random() if settings.temperature else 0.0
-        return Draw(settings.temperature, settings.top_p, uniform, settings.alternatives)
+    @property
+    def room(self) -> float:
+        """Tokens that the primary's context holds after the text."""
+        return self._room - len(self.tokens)
+
+    def draws(self, count: int) -> list[Draw]:
+        """How to choose the next tokens. Each recorded token takes one draw; the others remain for the next steps."""
+        if self._random is None:
+            return [self._greedy] * count
+        while len(self._uniforms) < count:
+            self._uniforms.append(self._random.random())
+        settings, numbers = self.settings, itertools.islice(self._uniforms, count)
+        return [Draw(settings.temperature, settings.top_p, number, settings.alternatives) for number in numbers]
 
     def ids(self, member: int) -> list[int]:
         """The emitted text in a member's ids."""
         return self.readers[member - 1].ids if member else self.tokens
 
-    def fits(
-        self,
-        members: abc.Sequence[Member],
-        drafted: int = 0,
-        readers: abc.Sequence[Continuation] | None = None,
-    ) -> bool:
+    def fits(self, drafted: int = 0, readers: abc.Sequence[Continuation] | None = None) -> bool:
         """Whether every member's context holds the prompt and the text.
 
         Args:
-            members: The primary first.
             drafted: Drafted tokens after the text.
             readers: The text with the draft, as the other members read it; None without a draft.
         """
-        written = [len(self.tokens) + drafted, *(len(reader.ids) for reader in readers or self.readers)]
-        limits = [member.most_tokens(prompt) for member, prompt in zip(members, self.prompts, strict=True)]
-        lengths = [len(prompt) + length for prompt, length in zip(self.prompts, written, strict=True)]
-        return all(limit is None or length <= limit for limit, length in zip(limits, lengths, strict=True))
+        written = zip(readers or self.readers, self._rooms, strict=True)
+        return len(self.tokens) + drafted <= self._room and all(len(reader.ids) <= room for reader, room in written)
 
     def hold(self, member: int, ids: list[int], read: int) -> None:
         """Note that a member's runner holds ``ids`` after the prompt, and read so many tokens for that."""
-        self.fed[member] = list(ids)
+        settled = self.readers[member - 1].settled if member else len(self.tokens)
+        self._held[member] = settled, ids[settled:]
         self._fed_counts[member] += read
 
     def start(self, member: int, ids: list[int]) -> list[int]:
@@ -163,17 +182,26 @@ class Sequence:
         Returns:
             The tokens of the row that stay, and those to feed, at least one.
         """
-        prompt = self.prompts[member]
         # New text can change the last ids of the old text, so a row is compared and not only extended.
-        same = common_length(self.fed[member], ids)
-        length = len(prompt) + len(ids)
+        keep, held = self._held[member]
+        if held:
+            rest = ids[keep:]
+            # Mostly all of them stay, which one comparison tells.
+            keep += len(held) if rest[: len(held)] == held else common_length(held, rest)
         # Where the new bytes changed no id (a member cannot express them), the last token is read again for its logits.
-        keep = min(len(prompt) + (same if at_most is None else min(same, at_most)), length - 1)
-        self.hold(member, ids, length - max(keep, len(prompt)))
-        return keep, ids[keep - len(prompt) :] if keep >= len(prompt) else [*prompt[keep:], *ids]
+        keep = min(keep, len(ids) - 1) if at_most is None else min(keep, len(ids) - 1, at_most)
+        if keep < 0:
+            # That token is the prompt's, which is not counted.
+            prompt = self.prompts[member]
+            self.hold(member, ids, len(ids))
+            return len(prompt) + keep, [*prompt[keep:], *ids]
+        self.hold(member, ids, len(ids) - keep)
+        return len(self.prompts[member]) + keep, ids[keep:]
 
     def record(self, sampled: SampledToken) -> None:
         """Count a step, and keep what it tells."""
+        if self._uniforms:
+            self._uniforms.popleft()
         self.counts.steps += 1
         self.counts.combined += sampled.combined
         self.counts.handled += sampled.handled
@@ -182,23 +210,14 @@ class Sequence:
         if sampled.logprobs is not None:
             self.likelihoods.append(sampled.logprobs)
 
-    def append(self, tokens: abc.Sequence[int], data: bytes, readers: list[Continuation] | None = None) -> None:
-        """Append tokens of the primary and their bytes, up to a stop string.
-
-        Args:
-            tokens: The primary's ids.
-            data: Their bytes.
-            readers: The text with these bytes, as the other members read it; None if they have not read it yet.
-        """
+    def append(self, tokens: abc.Sequence[int], data: bytes) -> None:
+        """Append tokens of the primary and their bytes, up to a stop string. The other members do not read them yet."""
         searched = len(self.data)
         # Whole tokens are kept even where a stop string cuts the text: they are what the models have read.
         self.tokens += tokens
         self.data += data
-        self.readers = read_on(self.readers, data) if readers is None else readers
-        # A stop string may begin in the text before these bytes.
-        ends = [self.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self.stops]
-        if found := [end for end in ends if end >= 0]:
-            self.end = min(found)
+        if self.stops and (end := first_stop(self.data, searched, self.stops)) is not None:
+            self.end = end
             self.finish_reason = "stop"
 
     def outcome(self) -> Generation | MemberError | None:
@@ -214,11 +233,3 @@ class Sequence:
             tuple(self.likelihoods),
             self.counts,
         )
-
-
-def read_on(readers: abc.Sequence[Continuation], data: bytes) -> list[Continuation]:
-    """Copies of the readers that have read more bytes."""
-    # Copies, because a draft that is rejected must leave the readers of the text as they were.
-    forks = [reader.fork() for reader in readers]
-    extend_all(forks, [data] * len(forks))
-    return forks

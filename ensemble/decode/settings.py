@@ -67,21 +67,38 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How texts are decoded together. The texts do not depend on it.
+    """How texts are decoded together.
+
+    In float64 the texts do not depend on it, and in float32 they seldom do. In bfloat16 and float16 they may: a batch
+    and a draft run other kernels than a single text, whose roundings differ. Where two tokens are almost equally
+    likely, the other one may win, and the text goes on from there.
 
     Attributes:
         size: Texts to decode at a time, at least 1.
-        draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
+        draft: Tokens of the longest draft; 0 turns drafting off. If all members are here, texts are drafted while at
+            most 8 of them run. Measured times decide how long drafts are, and whether there are any. In exact
+            arithmetic drafts change no text. But a member computes several places at once in another order than one by
+            one, so in float32 and below a near tie may be decided in another way, and in another way from run to run.
         trace: Whether to keep what each member wanted at each step.
         tokens: The largest product of the running rows and the longest of their prompts; a single prompt may have more.
             None for no limit.
+        deterministic: Whether each text is decoded by itself and without drafts: ``size`` is 1 then, and ``draft`` 0.
+            So on one machine it is the same text, bit for bit, whatever is decoded with it, in any number type. It
+            costs what batches and drafts save: with the demo's models on a CPU, 16 texts take 5 to 8 times as long
+            (``batch16_speedup`` of ``python -m benchmarks.decode``), and a single one 1.6 times. A member behind a
+            server may still be batched there with other clients.
     """
 
     size: int = 32
     draft: int = MAX_DRAFT_TOKENS
     trace: bool = False
     tokens: int | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"batch_size is {self.size}; it must be at least 1")
+        if self.deterministic:
+            # Rows that share a forward pass change its shape, and a shape chooses the kernel and so the rounding.
+            object.__setattr__(self, "size", 1)
+            object.__setattr__(self, "draft", 0)

@@ -25,7 +25,8 @@ class Pieces:
 
     def grow(self, data: bytes) -> str:
         """The next piece of a text that has grown to these bytes; empty if they complete no character."""
-        end = len(data) - held_back(data, self._stops)
+        # Only the bytes after the last piece: bytes that did not begin a stop string will not begin one later.
+        end = len(data) - held_back(data[self.read :], self._stops)
         piece = self._reader.decode(data[self.read : end])
         self.read = end
         self._length += len(piece)
@@ -41,8 +42,37 @@ class Pieces:
 
 def held_back(data: bytes, stops: Sequence[bytes]) -> int:
     """How many bytes at the end of a text may begin a stop string."""
+    return max((_begun(data, stop) for stop in stops), default=0)
+
+
+def _begun(data: bytes, stop: bytes) -> int:
+    """Bytes of the longest beginning of a stop string that is the end of a text."""
+    text = memoryview(data)
     # A whole stop string would have ended the text, so at most all but its last byte can be held back.
-    longest = max((len(stop) - 1 for stop in stops), default=0)
-    return next(
-        (n for n in range(min(longest, len(data)), 0, -1) if any(stop.startswith(data[-n:]) for stop in stops)), 0
-    )
+    count = min(len(stop) - 1, len(data))
+    # Only beginnings with the text's last byte are compared: a long stop string has as many as it has bytes.
+    while count > 0 and (count := stop.rfind(data[-1:], 0, count) + 1):
+        if stop.startswith(text[-count:]):
+            return count
+        count -= 1
+    return 0
+
+
+def first_stop(data: bytes | bytearray, searched: int, stops: tuple[bytes, ...]) -> int | None:
+    """The place of the first stop string in a text; None if it has none.
+
+    Args:
+        data: The text.
+        searched: Bytes at the front in which no stop string ends.
+        stops: The stop strings.
+    """
+    # By their ends, which are among the new bytes: to search for a string takes time for the whole of it, and one that
+    # is compared differs in its first bytes or is longer than the text.
+    places = [
+        end - len(stop)
+        for end in range(searched + 1, len(data) + 1)
+        if data.endswith(stops, 0, end)
+        for stop in stops
+        if data.endswith(stop, 0, end)
+    ]
+    return min(places, default=None)

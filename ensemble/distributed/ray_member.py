@@ -42,7 +42,8 @@ class RayMember(RemoteMember):
 def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[RayMember]:
     """Load members in workers on the joined cluster, each on another node if there are enough nodes.
 
-    A member on ``cuda`` gets a GPU of the cluster for itself. The others share their nodes' cores.
+    A member on ``cuda`` gets a GPU of the cluster for itself. The others, also those on ``auto``, share their nodes'
+    cores.
 
     Args:
         specs: The members, the primary first.
@@ -56,6 +57,8 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
         raise InputError(
             "no Ray cluster is joined; load the members inside `with ensemble.distributed.ray_cluster.cluster():`"
         )
+    # This machine's GPUs are not the cluster's, and a GPU of the cluster is reserved only where it is requested.
+    specs = [replace(spec, device="cpu") if spec.device == "auto" else spec for spec in specs]
     _check_gpus(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
     servers = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.models.member import Member
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafts
 from ensemble.runtime.local_runner import common_length
 from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
@@ -122,21 +122,19 @@ class RemoteRunner:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.drop`."""
         self._rows = [self._rows[n] for n in kept]
 
-    def draft(
-        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
-    ) -> tuple[list[list[int]], RemoteRows]:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> RemoteRows:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`. All drafts are one request."""
         self._change(keep, new)
         # The last token that is written has no logits after it, so it is not drafted.
-        answers = self.client.write(self._rows, max(max_tokens) + 1, self.k)()
-        drafts, contexts, tokens = [], [], []
-        for n, (row, answer, most) in enumerate(zip(self._rows, answers, max_tokens, strict=True)):
-            sure = drafter.sure_tokens([(each.token, each.top.get(each.token, 0.0)) for each in answer[:-1]])
-            drafts.append(sure[:most])
-            self._rows[n] = [*row, *drafts[-1]]
-            contexts += [self._rows[n][: len(row) + place] for place in range(len(drafts[-1]) + 1)]
-            tokens += answer[: len(drafts[-1]) + 1]
-        return drafts, RemoteRows(self, contexts, self.k, lambda: tokens)
+        answers = self.client.write(self._rows, drafts.longest + 1, self.k)()
+        contexts, tokens = [], []
+        for n, (row, answer) in enumerate(zip(self._rows, answers, strict=True)):
+            drafts.take_written(n, [(each.token, each.top) for each in answer[:-1]])
+            draft = drafts.tokens[n]
+            self._rows[n] = [*row, *draft]
+            contexts += [self._rows[n][: len(row) + place] for place in range(len(draft) + 1)]
+            tokens += answer[: len(draft) + 1]
+        return RemoteRows(self, contexts, self.k, lambda: tokens)
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`."""

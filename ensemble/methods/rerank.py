@@ -19,7 +19,7 @@ from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
 from ensemble.models.model_files import check_files, check_size, stored_weights
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, resolve_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,12 +38,12 @@ class Options:
     Attributes:
         reward_model: A folder, or an id on the hub.
         kind: Whether the model reads one response at a time (``pointwise``) or two (``pairwise``).
-        device: ``cpu``, ``cuda``, ...
+        device: ``auto``, ``cpu``, ``cuda``, ...
     """
 
     reward_model: str | None = None
     kind: Literal["pointwise", "pairwise"] = "pointwise"
-    device: str = "cpu"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         if self.kind not in ("pointwise", "pairwise"):
@@ -136,4 +136,4 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id
-    return Reranker(model.to(options.device).eval(), tokenizer, options.kind)
+    return Reranker(model.to(resolve_device(options.device)).eval(), tokenizer, options.kind)

@@ -8,9 +8,9 @@ from the span with the lowest mean of the remaining perplexities.
 
 The paper uses spans of 1 to 32 words, with four as its example, and lambda = 10. Choices where it is silent:
 
-- A word is a run of characters that are not white space, with the white space before it. So a span ends where the next
-  white space begins, and no tokenizer sees a border inside a word. A member that writes no white space (as in Chinese)
-  is stopped after 16 tokens a word.
+- A word is a run of characters that are not ASCII white space, with the white space before it. So a span ends where the
+  next white space begins, and no tokenizer sees a border inside a word. A member that writes no white space (as in
+  Chinese) is stopped after 16 tokens a word.
 - A member's EOS ends its span. It is one of the span's tokens for every member that has EOS. If such a span is kept,
   the text ends.
 - Probabilities are over a member's candidates: tokens that are never emitted have no probability.
@@ -21,7 +21,7 @@ The paper uses spans of 1 to 32 words, with four as its example, and lambda = 10
 from __future__ import annotations
 
 import math
-import re
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,6 +120,38 @@ class Span:
     ended: bool
 
 
+class OpenSpan:
+    """A span that a member is writing. Each byte is read once, however long the span becomes.
+
+    Args:
+        words: Words of the whole span, at least 1.
+
+    Attributes:
+        tokens: Its ids so far.
+        data: Their bytes.
+    """
+
+    def __init__(self, words: int) -> None:
+        self.tokens: list[int] = []
+        self.data = bytearray()
+        self._words_to_begin = words
+        self._in_word = False
+
+    def append(self, token: int, data: bytes) -> bytes | None:
+        """Append a token with its bytes; the bytes of the whole span if white space follows its last word."""
+        for place in range(len(data)):
+            is_space = data[place : place + 1].isspace()
+            if is_space and self._in_word and not self._words_to_begin:
+                return bytes(self.data + data[:place])
+            # A word may go on in the next token, so it is counted where it begins.
+            if not is_space and not self._in_word:
+                self._words_to_begin -= 1
+            self._in_word = not is_space
+        self.tokens.append(token)
+        self.data += data
+        return None
+
+
 class _RunningText:
     """A text that is being written: its prompt in every member's ids, and the text so far as each member reads it."""
 
@@ -163,7 +195,6 @@ class SpanDecoder:
         # Prompts of similar length are in one batch, so that little of it is padding.
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
         self._running: list[_RunningText] = []
-        self._span_end = re.compile(rb"(?:\s*\S+){%d}(?=\s)" % options.words)
 
     @property
     def done(self) -> bool:
@@ -176,17 +207,39 @@ class SpanDecoder:
         return {text.number: text.data for text in self._running}
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        while not self.done:
-            yield from self.step()
+        """Decode to the end; see :meth:`ensemble.decode.decoder.Decoder.__iter__` for prompts that fail."""
+        failure: MemberError | None = None
+        any_finished = False
+        while not self.done and not (failure and not any_finished and not self._running):
+            for number, result in self.step():
+                if isinstance(result, MemberError):
+                    failure = failure or result
+                else:
+                    any_finished = True
+                    yield number, result
+        if failure is not None:
+            raise failure
 
     @torch.inference_mode()
-    def step(self) -> list[tuple[int, Generation]]:
-        """One round for each running prompt; the numbers and generations of the prompts that it finishes."""
+    def step(self) -> list[tuple[int, Generation | MemberError]]:
+        """One round for each running prompt; the numbers and results of the prompts that it finishes.
+
+        A result is a generation, or the error of a prompt for which a member's logits are not numbers.
+        """
+        start = time.perf_counter()
         if not self._running:
             self._admit()
-        most = _TOKENS_PER_WORD * self._options.words
+        finished = self._round()
+        # The rows of a batch run together, so it is not known which row took how much of a round.
+        share = (time.perf_counter() - start) / len(self._running)
+        for text in self._running:
+            text.counts.seconds += share
+        self._drop({number for number, _ in finished})
+        return finished
+
+    def _round(self) -> list[tuple[int, Generation | MemberError]]:
         spans = [
-            writer.write([text.readers[n].ids for text in self._running], self._span_end, most)
+            writer.write([text.readers[n].ids for text in self._running], self._options.words)
             for n, writer in enumerate(self._writers)
         ]
         by_row = [list(row) for row in zip(*spans, strict=True)]
@@ -194,14 +247,20 @@ class SpanDecoder:
             writer.perplexities([text.readers[n] for text in self._running], by_row)
             for n, writer in enumerate(self._writers)
         ]
-        finished: list[tuple[int, Generation]] = []
+        results: list[tuple[int, Generation | MemberError | None]] = []
         for row, text in enumerate(self._running):
             of_spans = [[member[row][span] for member in perplexities] for span in range(len(spans))]
+            failure = self._failure(of_spans)
             kept = by_row[row][best_span(of_spans, self._options.outlier)]
-            if (generation := self._append(text, kept)) is not None:
-                finished.append((text.number, generation))
-        self._drop({number for number, _ in finished})
-        return finished
+            results.append((text.number, failure or self._append(text, kept)))
+        return [(number, result) for number, result in results if result is not None]
+
+    def _failure(self, perplexities: Sequence[Sequence[float]]) -> MemberError | None:
+        """The error of a text, if a member's perplexity of any of its spans is not a number."""
+        for member, own in zip(self._members, zip(*perplexities, strict=True), strict=True):
+            if any(map(math.isnan, own)):
+                return MemberError(f"{member.name}: its logits are not numbers (NaN)")
+        return None
 
     def _admit(self) -> None:
         fresh = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
@@ -283,22 +342,22 @@ class Writer:
         self._prompts = [self._prompts[row] for row in kept]
         self._fed = [self._fed[row] for row in kept]
 
-    def write(self, texts: Sequence[list[int]], span_end: re.Pattern[bytes], most: int) -> list[Span]:
+    def write(self, texts: Sequence[list[int]], words: int) -> list[Span]:
         """Write a span after each text, greedily.
 
         Args:
             texts: For each row the ids after its prompt.
-            span_end: Matches a whole span at the beginning of the written bytes.
-            most: The most tokens of a span.
+            words: Words of a span.
         """
-        written: list[list[int]] = [[] for _ in texts]
+        written = [OpenSpan(words) for _ in texts]
         spans: list[Span | None] = [None] * len(texts)
         # Finished rows are fed again until all are finished, so that the batch keeps its shape.
         while None in spans:
-            logits = self._feed([[*text, *new] for text, new in zip(texts, written, strict=True)], [1] * len(texts))
+            rows = [[*text, *new.tokens] for text, new in zip(texts, written, strict=True)]
+            logits = self._feed(rows, [1] * len(texts))
             for row, token in enumerate(self._greedy(logits[:, -1])):
                 if spans[row] is None:
-                    spans[row] = self._grow(row, texts[row], written[row], token, span_end, most)
+                    spans[row] = self._grow(row, texts[row], written[row], token, _TOKENS_PER_WORD * words)
         return [span for span in spans if span is not None]
 
     def perplexities(self, texts: Sequence[Continuation], spans: Sequence[Sequence[Span]]) -> list[list[float]]:
@@ -309,7 +368,8 @@ class Writer:
             spans: For each row, the same number of spans.
 
         Returns:
-            For each row the perplexity of each span; infinite if the member cannot express the span.
+            For each row the perplexity of each span; infinite if the member cannot express the span, NaN if its logits
+            are not numbers.
         """
         by_span = [self._perplexities(texts, column) for column in zip(*spans, strict=True)]
         return [list(row) for row in zip(*by_span, strict=True)]
@@ -345,7 +405,7 @@ class Writer:
         z = candidate_logits(logits, self._tables)
         places = torch.tensor(tokens, dtype=torch.long, device=z.device)[:, None]
         mean = float((z.gather(1, places).squeeze(1) - z.logsumexp(dim=1)).double().mean())
-        return math.exp(-mean) if mean > -700 else math.inf  # exp(710) is too large for a float
+        return math.inf if mean < -700 else math.exp(-mean)  # exp(710) is too large for a float
 
     def _feed(self, texts: Sequence[Sequence[int]], needed: Sequence[int]) -> Tensor:
         """Read each text; the logits [rows, last, V] after its last tokens, of which ``needed`` count."""
@@ -360,24 +420,18 @@ class Writer:
         return self._runner.extend(keep, new, last=max(needed))
 
     def _greedy(self, logits: Tensor) -> list[int]:
-        z = candidate_logits(logits, self._tables)
-        if bool(z.isnan().any()):
-            raise MemberError(f"{self._member.name}: its logits are not numbers (NaN)")
-        chosen: list[int] = z.argmax(dim=1).tolist()
+        # A row of NaN gets any token. The perplexity of its span is NaN then, and ends this text alone.
+        chosen: list[int] = candidate_logits(logits, self._tables).argmax(dim=1).tolist()
         return chosen
 
-    def _grow(
-        self, row: int, text: Sequence[int], written: list[int], token: int, span_end: re.Pattern[bytes], most: int
-    ) -> Span | None:
+    def _grow(self, row: int, text: Sequence[int], written: OpenSpan, token: int, most: int) -> Span | None:
         """Append a token to what was written; the span if this ends it."""
-        token_bytes = self._member.vocabulary.token_bytes
-        if token != self._eos:
-            written.append(token)
-        data = b"".join(token_bytes(index) or b"" for index in written)
         if token == self._eos:
-            return Span(data, ended=True)
-        if (match := span_end.match(data)) is not None:
-            return Span(match.group(), ended=False)
+            return Span(bytes(written.data), ended=True)
+        whole = written.append(token, self._member.vocabulary.token_bytes(token) or b"")
+        if whole is not None:
+            return Span(whole, ended=False)
         most_tokens = self._member.most_tokens(self._prompts[row])
-        full = most_tokens is not None and len(self._prompts[row]) + len(text) + len(written) >= most_tokens
-        return Span(data, ended=False) if len(written) >= most or full else None
+        length = len(self._prompts[row]) + len(text) + len(written.tokens)
+        is_full = len(written.tokens) >= most or (most_tokens is not None and length >= most_tokens)
+        return Span(bytes(written.data), ended=False) if is_full else None

@@ -7,8 +7,10 @@ whose vocabulary lacks ``James`` uses the logit of the first token of its spelli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,10 +19,16 @@ from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.step import means as mixing
-from ensemble.step.distribution import Distribution, candidate_logits, is_certain
+from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
+_RANKED, _RANKED_AT_ONCE = 32, 2**14
+"""Rows of up to so many times k values, and so many values of all rows, are not cut into chunks; measured."""
+_SORTED, _SORTED_AT_ONCE = 16, 2**10
+"""The same where values are sorted."""
+_CONVERTED = 2**18
+"""Values of half precision that are converted at a time."""
 METHOD = Method(
     level="token",
     summary="the mean over the union of every member's top k tokens (Yao et al., ICLR 2025)",
@@ -87,14 +95,75 @@ def _combine(
 
 
 def top_k(scores: Sequence[Tensor], k: int) -> list[tuple[Tensor, Tensor]]:
-    """For each member the k largest of its logits [B, V_i] and their ids, both [B, k]; lower ids first among equals."""
-    largest: list[Sequence[Tensor]] = [z.topk(min(k + 1, z.shape[1]), dim=1) for z in scores]
-    borders = torch.cat([values[:, k - 1 :] for values, _ in largest if values.shape[1] > k] or [scores[0][:0, :2]])
-    # topk leaves the order of equal logits open, which matters only for a tie at place k. Ties are rare and a stable
-    # sort is slow, so it runs only after a tie. All members are compared at once: each check waits for the device.
-    if any(values.shape[1] <= k for values, _ in largest) or bool((borders[:, :1] == borders[:, 1:]).any()):
-        largest = [z.sort(dim=1, descending=True, stable=True) for z in scores]
-    return [(values[:, :k], ids[:, :k]) for values, ids in largest]
+    """For each member the k largest of its logits [B, V_i] and their ids, both [B, k]; lower ids first among equals.
+
+    It needs no copy from the device. Where a logit is NaN, one of the k values of its row is NaN.
+    """
+    found = [_first(z, min(k, z.shape[1])) for z in scores]
+    return [(z.gather(1, ids), ids) for z, ids in zip(scores, found, strict=True)]
+
+
+def _first(values: Tensor, k: int) -> Tensor:
+    """The positions [B, k] of the k largest values [B, n]; lower positions first among equals."""
+    rows, width = values.shape
+    sorts = values.dtype == torch.float64
+    if width <= (_SORTED if sorts else _RANKED) * k or rows * width <= (_SORTED_AT_ONCE if sorts else _RANKED_AT_ONCE):
+        return _first_by_sort(values, k) if sorts else _first_by_key(values, k)
+    # The row is cut into chunks of neighbours, and the chunks are put in the order of their first values: those that
+    # come before all others of their chunk. If a chunk is not among the first k, then k values of other chunks come
+    # before its first value, and so before all its values. Therefore the k largest are in the first k chunks. The first
+    # value of a chunk is its maximum, and of two equal maxima the one in the lower chunk has the lower position. So the
+    # order of the chunks is that of their maxima, among equals by number, which this function finds.
+    size = 2 ** round(math.log2(width / k) / 2)
+    whole = width - width % size
+    chunks = _first(_maxima(values[:, :whole], size), k).sort(dim=1).values
+    positions = (chunks[:, :, None] * size + _range(size, values.device)).flatten(1)
+    if whole < width:
+        # What is left over at the end of the rows is less than a chunk, and always taken.
+        rest = _range(width, values.device)[whole:].expand(rows, -1)
+        positions = torch.cat([positions, rest], dim=1)
+    # The chunks are in ascending order, so among equals the lower place is the lower position.
+    best: Tensor = positions.gather(1, _first(values.gather(1, positions), k))
+    return best
+
+
+def _maxima(values: Tensor, size: int) -> Tensor:
+    """The maxima [B, n / size] of chunks of neighbours."""
+    shape = (-1, values.shape[1] // size, size)
+    if values.dtype not in (torch.float16, torch.bfloat16) or values.device.type != "cpu":
+        return values.view(shape).amax(dim=2)
+    # A processor computes in single precision. To convert a few rows at a time keeps them in its cache.
+    parts = values.split(max(1, _CONVERTED // values.shape[1]))
+    return torch.cat([part.float().view(shape).amax(dim=2) for part in parts])
+
+
+def _first_by_sort(values: Tensor, k: int) -> Tensor:
+    """See :func:`_first`."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :k]
+
+
+def _first_by_key(values: Tensor, k: int) -> Tensor:
+    """See :func:`_first`; for types of at most single precision, several times as fast as a sort.
+
+    torch.topk leaves the order of equals open. So equals are made different, in double precision: from each value
+    ``v`` the ``(|v| + 2^-149) * 2^-48`` fold of its position is subtracted. Two different values of single precision
+    are at least ``(|v| + 2^-149) * 2^-25`` apart, where v is the one farther from 0. So up to position 2^23 nothing
+    that is smaller comes before what is larger.
+    """
+    # An infinite value would swallow what is subtracted; beyond the range of single precision any other number will do.
+    wide = values.double().clamp_(-1e39, 1e39)
+    keys = wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device))
+    return keys.topk(k, dim=1).indices
+
+
+@lru_cache(maxsize=64)  # a few for each size of vocabulary
+def _range(width: int, device: torch.device) -> Tensor:
+    return torch.arange(width, device=device)
+
+
+@lru_cache(maxsize=64)
+def _steps(width: int, device: torch.device) -> Tensor:
+    return torch.arange(width, dtype=torch.float64, device=device) * -(2.0**-48)
 
 
 def union(
@@ -117,38 +186,35 @@ def union(
         winner: Whether only the likeliest entry is needed. Then logits on other nodes that cannot change it are not
             fetched, and the probabilities are approximate.
     """
-    held = [
-        candidate_logits(z, tables) if isinstance(z, Tensor) else z
-        for z, tables in zip(logits, joint.members, strict=True)
-    ]
-    remote = are_remote(held)
-    largest = tops_of(held, k) if remote else top_k(whole(held), k)
-    # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
+    for z, tables in zip(logits, joint.members, strict=True):
+        if isinstance(z, Tensor):
+            mask_(z, tables)
+    remote = are_remote(logits)
+    largest = tops_of(logits, k) if remote else top_k(whole(logits), k)
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
+    # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
     wanted = torch.cat(tops, dim=1)
     wanted.masked_fill_(torch.cat([values for values, _ in largest], dim=1) == -torch.inf, NONE)
-    entries = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
-    # Sorted entries put duplicates side by side; all but the first of them are absent.
-    absent = entries == NONE
-    absent[:, 1:] |= entries[:, 1:] == entries[:, :-1]
-    # The index NONE (-1) reads the last row of a table; `absent` masks these values below.
-    places = [tables.place_of.take(entries) for tables in joint.members]
-    penalty = torch.stack([tables.penalty_of.take(entries) for tables in joint.members])
-    ids = joint.members[0].id_of.take(entries).masked_fill_(absent, NONE)
+    in_order = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
+    # Sorted entries put duplicates side by side; all but the first of them are absent. So is NONE, also in the first
+    # place, because NONE is put before it.
+    present = in_order.diff(dim=1, prepend=wanted.new_full((len(wanted), 1), NONE)) != 0
+    # The tables have a column for what is absent: minus infinity for every member, and no id.
+    entries = torch.where(present, in_order, joint.size)
+    flat, count = entries.view(-1), len(joint.members)
+    *places, ids = joint.places.index_select(1, flat).view(count + 1, *entries.shape).unbind()
+    penalty = joint.penalties.index_select(1, flat).view(count, *entries.shape)
     if remote:
         # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
-        counts = (penalty == 0) & ~absent
-        on_union = fetch_logits(held, places, counts, ids != NONE, weights if winner else None)
+        on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
     else:
-        on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(held), places, strict=True)])
-    on_union.add_(penalty)
-    if also is not None:
-        # Scored entries can be so unlikely that their probability is 0 in float32.
-        on_union = on_union.double()
-    members = on_union.masked_fill_(absent, -torch.inf).softmax(dim=2)
-    mean = (members * weights.to(members)[:, None, None]).sum(dim=0)
-    split = wanted.split([top.shape[1] for top in tops], dim=1)
-    return Distribution(entries, ~absent, ids, members, mean, split)
+        on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(logits), places, strict=True)])
+    # Scored entries can be so unlikely that their probability is 0 in float32.
+    on_union = (at_least_single(on_union) if also is None else on_union.double()).add_(penalty)
+    members = on_union.softmax(dim=2)
+    mean = (members * weights.to(members).view(-1, 1, 1)).sum(dim=0)
+    split = wanted.split_with_sizes([top.shape[1] for top in tops], dim=1)
+    return Distribution(entries, present, ids, members, mean, tuple(split))
 
 
 def tops_of(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:

@@ -191,7 +191,8 @@ class EncoderDecoderRunner(LocalRunner):
             decoder_input_ids=to_device(pad_sequence(list(decoded), batch_first=True), self._device),
             use_cache=False,
         ).logits
-        return last_logits(logits, to_device(torch.tensor([len(ids) for ids in decoded]), self._device), last)
+        ends = to_device(torch.tensor([len(ids) for ids in decoded]), self._device)
+        return last_logits(logits, ends, last).to(self._logits_device)
 
 
 def _source(row: Ids) -> list[int]:

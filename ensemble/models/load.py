@@ -14,9 +14,9 @@ from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.member import LocalMember
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
-from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides
+from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
-from ensemble.runtime.local_runner import RecomputingRunner
+from ensemble.runtime.local_runner import RecomputingRunner, logits_device
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
             raise InputError(f"{name}: a GGUF file defines its own quantization; leave quantization out")
         # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
+    dtype = usable_dtype(dtype, config, device)
     if (weights := stored_weights(name, checkpoint)) is not None:
         check_size(name, config, auto_class, weights[0], trust_remote_code=checkpoint.trust_remote_code)
         if quantization is None:
@@ -65,7 +66,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
     except (torch.OutOfMemoryError, MemoryError) as error:
         free = free_memory(device)
         known = "" if free is None else f", which has {free / 2**30:.1f} GiB free"
-        raise MemberError(f"{name}: not enough memory on {spec.device}{known} ({first_line(error)})") from error
+        raise MemberError(f"{name}: not enough memory on {device}{known} ({first_line(error)})") from error
     except Exception as error:  # damaged weights raise errors of many libraries
         raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
     # transformers fills missing weights with random numbers and only warns, so this must be an error here.
@@ -77,7 +78,10 @@ def load_member(spec: ModelSpec) -> LocalMember:
     commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
     source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
     loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
-    return replace(member, spec=replace(spec, checkpoint=source, dtype=loaded_dtype, quantization=quantization))
+    loaded = replace(
+        spec, checkpoint=source, device=resolve_device(spec.device), dtype=loaded_dtype, quantization=quantization
+    )
+    return replace(member, spec=loaded)
 
 
 def quantization_of(spec: ModelSpec) -> object | None:
@@ -139,7 +143,7 @@ def member_of(
         context=getattr(config, "max_position_embeddings", None),
         chat_template=chat_template,
         seq2seq=seq2seq,
-        device=model.device,
+        device=logits_device(model.device),
         place=str(model.device),
         # Without a cache, the logits of every token take the memory, once more in float32.
         token_size=2 * 4 * size if reason else token_size(config, model.dtype),
@@ -191,15 +195,44 @@ def why_recompute(model: PreTrainedModel) -> str | None:
 
 
 def parse_device(device: str) -> torch.device:
-    """The device with this name.
+    """The device with this name; see :func:`ensemble.models.spec.resolve_device`.
 
     Raises:
         InputError: The name is not a device's, or this machine has no device of that name.
     """
     try:
-        place = torch.device(device)
+        place = torch.device(resolve_device(device))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         devices = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-        raise InputError(f"device {device}: not on this machine; use one of {', '.join(devices)}") from error
+        devices += ["mps"] * torch.backends.mps.is_available()
+        # A machine with a GPU and a torch for CPUs is common, and looks like a machine without a GPU.
+        build = "; this torch is built without CUDA" * (device.startswith("cuda") and torch.version.cuda is None)
+        raise InputError(
+            f"device {device}: not on this machine; use one of {', '.join(devices)}, or auto{build}"
+        ) from error
     return place
+
+
+def usable_dtype(dtype: str, config: object, device: torch.device) -> str:
+    """The numeric type of a model on a device: float32 if ``auto`` means a type that the device lacks.
+
+    Args:
+        dtype: One of DTYPES.
+        config: The model's configuration, which names the type of the stored weights.
+        device: The device.
+
+    Raises:
+        InputError: The type is requested, and the device lacks it.
+    """
+    # Only MPS lacks types: float64, and before macOS 14 bfloat16.
+    if device.type != "mps":
+        return dtype
+    wanted = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
+    try:
+        torch.empty(0, dtype=getattr(torch, wanted), device=device)
+    except (RuntimeError, TypeError) as error:
+        if dtype == "auto":
+            return "float32"
+        raise InputError(f"dtype {dtype}: {device} cannot compute in it; use float32, or another device") from error
+    return dtype

@@ -18,7 +18,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-"""The numeric types of weights; ``auto`` is the type in which they are stored."""
+"""The numeric types of weights; ``auto`` is the type in which they are stored, or float32 where the device lacks it."""
 Reads = Literal["source", "prompt"]
 """What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
 READS = ("source", "prompt")
@@ -138,7 +138,7 @@ class ModelSpec:
     Attributes:
         checkpoint: Where its files are, or the server that it is behind.
         name: Its name in messages and reports.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...; see :func:`resolve_device`.
         dtype: One of DTYPES. For GGUF files ``auto`` is float32.
         chat_template: Whether its prompts go through the tokenizer's chat template.
         quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), or its content as
@@ -148,7 +148,7 @@ class ModelSpec:
 
     checkpoint: Checkpoint | ServerAddress
     name: str
-    device: str = "cpu"
+    device: str = "auto"
     dtype: str = "auto"
     chat_template: ChatTemplate = "auto"
     quantization: object | None = None
@@ -164,6 +164,17 @@ class ModelSpec:
         if isinstance(self.checkpoint, ServerAddress):
             raise InputError(f"{self.name}: it is behind a server, and this needs the files of its weights")
         return self.checkpoint
+
+
+def resolve_device(device: str) -> str:
+    """The device with this name; for ``auto`` CUDA if torch sees a GPU, else MPS, else the CPU."""
+    if device != "auto":
+        return device
+    import torch  # not at the top: plain values are read where nothing is computed
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def tokenizer_of(address: ServerAddress, name: str) -> Checkpoint:

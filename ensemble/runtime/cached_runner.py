@@ -6,13 +6,14 @@ masked out. So rows need no common length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from operator import add
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ensemble.runtime.forward_pass import pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer, with_spare
@@ -63,7 +64,9 @@ class CachedRunner(LocalRunner):
             part = CachedRunner(self._model, self._window)
             part._begin(prefix, cache, len(numbers))
             parts.append((numbers, part))
-            return part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
+            logits = part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
+            # Prompts with fewer tokens have fewer logits, and those of all passes are joined.
+            return pad(logits, (0, 0, last - logits.shape[1], 0)) if logits.shape[1] < last else logits
 
         logits = run_passes(plan_passes([len(ids) for ids in rest], pass_tokens(self._device)), read)
         self._append(parts)
@@ -110,6 +113,24 @@ class CachedRunner(LocalRunner):
         """See :meth:`LocalRunner.take`."""
         if other.row_count:
             self._append([(range(other.row_count), cast(CachedRunner, other))])
+
+    def _appender(self, count: int) -> Callable[[Tensor], Tensor]:
+        """See :class:`LocalRunner`."""
+        if self._window is not None and self._slots + count > self._window:
+            return super()._appender(count)
+        positions = to_device(torch.tensor(self.lengths), self._device)[:, None]
+
+        def append(tokens: Tensor) -> Tensor:
+            nonlocal positions
+            mask = None if self._filled is None else self._mask(self._slots + 1)
+            if mask is not None:
+                mask[:, -1] = True
+            self._slots += 1
+            logits = self._forward(tokens[:, None], positions, 1, mask)
+            positions = positions + 1
+            return logits[:, -1]
+
+        return append
 
     def _extend_full(self, keep: int, new: Sequence[Ids], width: int, last: int) -> Tensor:
         """Extend rows of one length that have no holes by ids of one number."""
@@ -160,7 +181,7 @@ class CachedRunner(LocalRunner):
             use_cache=True,
             **({"logits_to_keep": last} if can_skip_logits(type(self._model).forward) else {}),
         ).logits
-        return logits[:, -last:]
+        return logits[:, -last:].to(self._logits_device)
 
     def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
         """The longest prefix of all prompts that leaves each a token, and the cache of one row that holds it."""

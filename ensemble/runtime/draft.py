@@ -1,140 +1,248 @@
-"""Drafting: the primary writes some tokens ahead, and the other members check them in one pass.
+"""Drafting: some tokens are written ahead, and the members check them in one pass.
 
-The members agree on most steps, so most of what the primary would write alone is what the ensemble writes. Reading
-eight tokens at once takes a member hardly longer than reading one. Drafting changes no emitted token: the method
-decides each one, from every member's logits at its position.
+The members agree on most steps, so most of what the primary would write alone is what the ensemble writes. A text that
+repeats itself needs not even the primary to write ahead. Reading eight tokens at once takes a member hardly longer than
+reading one. Drafting changes no emitted token: the method decides each one, from every member's logits at its position.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ensemble.vocabulary.joint import EOS, NONE, MemberTables
+from ensemble.runtime.forward_pass import to_device
+from ensemble.vocabulary.joint import EOS, MemberTables
 
 MAX_DRAFT_TOKENS = 24
 """Tokens of the longest draft."""
-MIN_PROBABILITY = 0.5
+MAX_DRAFT_ROWS = 8
+"""Texts with drafts at a time, if all members are here. More of them fill a device without drafts."""
+MIN_PROBABILITY = 0.4
 """The smallest probability that the primary may give to a drafted token."""
 MIN_REMOTE_PROBABILITY = 0.15
 """The same for members elsewhere: a token that is seldom accepted costs less than another request."""
+_DRAWN_FROM = 32
+"""The primary's likeliest tokens, from which a draft is drawn; the others have next to no probability."""
 _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
 _STEPS, _TEXTS = 0.93, 0.95
 """How much a step, and what became of a text's draft, count against the next ones."""
+_FADED = 0.2
+"""How much steps with another number of texts count."""
+_SHARED = 4.0
+"""Drafted tokens of other texts that a new text begins with, when its acceptance is estimated."""
 _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
 """Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
 _ABOUT = 0.97
-_MANY = 3.0
-"""Tokens of a text that a draft emits on average; where it is more, plain steps are not tried."""
-_REQUEST_PLACES = 3
-"""Places that take about as long as a request, before anything is measured."""
+_MUCH = 2.0
+"""How much faster than plain steps drafts are expected to be where plain steps are not tried."""
+_USUAL_PLACES = 3
+"""Places that take about as long as the rest of a step, before anything is measured."""
 _TRUST = 2.0
 """The variance of the number of places that outweighs that."""
 
+_REPEATED = 3
+"""Tokens that must be the same where a text repeats itself. Fewer are often followed by something else."""
 
-Way = Literal["ahead", "check", "plain"]
-"""How members elsewhere make a step: all write ahead at the same time; or the primary writes, and then the others
-check; or all give one place."""
+Way = Literal["ahead", "check", "repeat", "plain"]
+"""How a step is made. ``ahead``: all members elsewhere write at the same time. ``check``: the primary writes, and then
+the others check. ``repeat``: all check what followed the text's last tokens before. ``plain``: all give one place."""
+
+Chance = tuple[float, float, Sequence[float]]
+"""How a text's next tokens are drawn: temperature (0 for the likeliest token), top-p, a number in [0, 1) for each."""
+
+
+class Drafts:
+    """The drafts of a step, while the primary writes them.
+
+    A drafted token is the one that the primary alone would emit at this place: the likeliest one, or the one drawn with
+    the same random number as the ensemble's.
+
+    Args:
+        candidates: For each id of the primary, whether it is a candidate other than EOS.
+        min_probability: A draft ends before a token with a smaller probability. The others may want another token
+            there, and what follows it would be lost.
+        max_tokens: For each text, the tokens of its draft, at most.
+        chances: For each text, how its tokens are drawn; all are the likeliest ones if None.
+
+    Attributes:
+        tokens: The drafts so far.
+        max_tokens: As given.
+        longest: The largest of them.
+    """
+
+    def __init__(
+        self,
+        candidates: bytes,
+        min_probability: float,
+        max_tokens: Sequence[int],
+        chances: Sequence[Chance] | None = None,
+    ) -> None:
+        self.tokens: list[list[int]] = [[] for _ in max_tokens]
+        self.max_tokens, self.longest = max_tokens, max(max_tokens)
+        self._candidates = candidates
+        self._min_probability = min_probability
+        self._chances = chances if chances and any(temperature for temperature, _, _ in chances) else None
+        self._going = [True] * len(max_tokens)
+        # On the device of the logits, moved there once for all places.
+        self._drawing: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def choose(self, logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """The next tokens [texts] after logits [texts, V], and the probability of each."""
+        # The logits may be raw: a wrong guess costs time and changes no emitted token.
+        if self._chances is None:
+            shares, tokens = logits.softmax(dim=1).max(dim=1)
+            return tokens, shares
+        return self._draw(logits, place)
+
+    def take(self, tokens: Sequence[int], shares: Sequence[float], *, is_fed: bool) -> bool:
+        """Append the tokens of a place to the drafts that go on.
+
+        Args:
+            tokens: For each text its token.
+            shares: The probability that the primary gives to each.
+            is_fed: Whether the primary has read these tokens already.
+
+        Returns:
+            Whether enough drafts go on; if not, nothing was appended.
+        """
+        for n, (token, share) in enumerate(zip(tokens, shares, strict=True)):
+            if self._going[n]:
+                is_long = len(self.tokens[n]) >= self.max_tokens[n]
+                self._going[n] = not is_long and share >= self._min_probability and self._is_candidate(token)
+        # A forward pass takes about as long for one row as for all, so it must be worth it for many of them.
+        if 2 * sum(self._going) < len(tokens) and not (is_fed and any(self._going)):
+            return False
+        for own, token, going in zip(self.tokens, tokens, self._going, strict=True):
+            if going:
+                own.append(token)
+        return True
+
+    def take_written(self, text: int, written: Sequence[tuple[int, Mapping[int, float]]]) -> None:
+        """Take a text's draft from what a server wrote greedily.
+
+        Args:
+            text: The number of the text.
+            written: The ids, and the top log-probabilities at the place of each.
+        """
+        temperature, _, uniform = self._chances[text] if self._chances else (0.0, 1.0, ())
+        for place, (token, top) in enumerate(written[: self.max_tokens[text]]):
+            share = math.exp(top.get(token, 0.0))
+            if temperature:
+                # The likeliest token comes first in the order in which a draw goes through all.
+                scaled = [math.exp((logprob - top.get(token, 0.0)) / temperature) for logprob in top.values()]
+                share = 1 / max(1.0, sum(scaled))
+            drawn = not temperature or uniform[place] < share
+            if share < self._min_probability or not drawn or not self._is_candidate(token):
+                break
+            self.tokens[text].append(token)
+
+    def take_found(self, found: Iterable[Sequence[int]]) -> None:
+        """Take drafts that no model wrote, each up to its first token that is no candidate."""
+        self.tokens = [
+            list(itertools.takewhile(self._is_candidate, own[:most]))
+            for own, most in zip(found, self.max_tokens, strict=True)
+        ]
+
+    def _is_candidate(self, token: int) -> bool:
+        # Negative ids are those that an encoder reads.
+        return 0 <= token < len(self._candidates) and bool(self._candidates[token])
+
+    def _draw(self, logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """The tokens [texts] drawn at a place, and the probability of each among the likeliest ones."""
+        if self._drawing is None:
+            self._drawing = self._drawing_on(logits)
+        temperature, top_p, uniform = self._drawing
+        values, ids = logits.float().topk(min(_DRAWN_FROM, logits.shape[1]), dim=1)
+        shares = (values / temperature[:, None]).softmax(dim=1)
+        # As :func:`ensemble.step.distribution.sample` draws from the mean.
+        before = shares.cumsum(dim=1) - shares
+        kept = shares.masked_fill(before >= top_p[:, None], 0).cumsum(dim=1)
+        drawn = torch.searchsorted(kept, (uniform[:, place] * kept[:, -1])[:, None], right=True)
+        drawn.clamp_(max=ids.shape[1] - 1)
+        return ids.gather(1, drawn)[:, 0], shares.gather(1, drawn)[:, 0]
+
+    def _drawing_on(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Temperature, top-p and uniform numbers [texts, places]; a greedy text takes the first token of all."""
+        chances = self._chances or ()
+        longest = self.longest
+        numbers = [[*uniform, *[0.0] * longest][:longest] if t else [0.0] * longest for t, _, uniform in chances]
+        one = torch.tensor([[t or 1.0, p, *own] for (t, p, _), own in zip(chances, numbers, strict=True)])
+        # One copy to the device for all three.
+        one = to_device(one.clamp(min=1e-30), logits.device)
+        return one[:, 0], one[:, 1], one[:, 2:]
+
+
+class Repeats:
+    """A text's ids, and the last place of each few ids in a row.
+
+    What followed the last ids before is a draft that no model has to write.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        # For each run of ids, the place after its last occurrence that is followed by an id.
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def read(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Read on: the ids are a prompt and tokens after it, which only grow."""
+        # Only what is new is read, so a step costs the same however long the text is.
+        known = len(self._ids)
+        new = [*prompt[known:], *tokens[max(0, known - len(prompt)) :]]
+        for place, token in enumerate(new, start=known):
+            if place >= _REPEATED:
+                self._after[tuple(self._ids[-_REPEATED:])] = place
+            self._ids.append(token)
+
+    def draft(self, most: int) -> list[int]:
+        """What followed the last occurrence of the last ids; at most so many ids; empty if they are new."""
+        start = self._after.get(tuple(self._ids[-_REPEATED:]))
+        if start is None:
+            return []
+        # A text that repeats itself with a short period goes on with the draft itself.
+        period = len(self._ids) - start
+        return [self._ids[start + n % period] for n in range(most)]
+
+
+class TextDrafts:
+    """What became of a text's drafts, and where it repeats itself.
+
+    Attributes:
+        repeats: The primary's ids of the prompt and the text.
+    """
+
+    def __init__(self) -> None:
+        self.repeats = Repeats()
+        self._events: dict[Way, _Events] = {}
+
+    def events(self, way: Way) -> _Events:
+        """Those of a way."""
+        return self._events.setdefault(way, _Events())
 
 
 class Drafter:
-    """Chooses the tokens of a draft: the primary's greedy choice, while its probability is high.
+    """Chooses the way of the next step and the lengths of its drafts, by measured times and by what was accepted.
+
+    A step with drafts takes a time ``A``, however long the drafts are, and ``B`` for each place of them. At each place
+    the draft ends with a probability ``e``, or the token is accepted with a probability ``a``, or the draft is lost. So
+    a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n`` tokens. The
+    length with the most tokens per second follows: long drafts where requests travel far or the members agree. Each
+    text has its own probabilities, which begin with those of the others. The way is the one with the most tokens per
+    second over all texts.
 
     Args:
         tables: The primary's side of the joint vocabulary. A draft ends before EOS and before an id that is no
             candidate.
-        longest: Tokens of the longest draft.
-        min_probability: A draft ends before a token with a smaller probability. The others may want another token
-            there, and what follows it would be lost.
-
-    Attributes:
-        max_tokens: Tokens of the next draft, at most; 0 for a step without one.
-        way: How members elsewhere make the next step; see :data:`Way`.
-    """
-
-    way: Way = "check"
-
-    def __init__(
-        self, tables: MemberTables, longest: int = MAX_DRAFT_TOKENS, min_probability: float = MIN_PROBABILITY
-    ) -> None:
-        self._tables = tables
-        self._longest = longest
-        self.min_probability = min_probability
-        self.max_tokens = min(_FIRST_DRAFT_TOKENS, longest)
-
-    def __call__(self, logits: Tensor) -> int | None:
-        """The next token after logits [1, V]; None ends the draft."""
-        # The maximum and one sum: a softmax would write a row as long as the vocabulary.
-        best, token = logits.max(dim=1)
-        is_sure = (best - logits.logsumexp(dim=1)).exp() >= self.min_probability
-        # The logits may be raw: a wrong guess costs time and changes no emitted token.
-        chosen = torch.where(is_sure & (self._tables.entry_of[token] > EOS), token, NONE)
-        # One copy from the device, since each copy waits for it.
-        index = int(chosen)
-        return None if index == NONE else index
-
-    def sure_tokens(self, written: Sequence[tuple[int, float]]) -> list[int]:
-        """The draft in what a server wrote.
-
-        Args:
-            written: The ids, and the log-probability of each.
-        """
-        threshold, draft = math.log(self.min_probability), []
-        for token, logprob in written:
-            if logprob < threshold or not self._is_candidate(token):
-                break
-            draft.append(token)
-        return draft
-
-    def _is_candidate(self, token: int) -> bool:
-        entry_of = self._tables.entry_of
-        return token < len(entry_of) and int(entry_of[token]) > EOS
-
-    def adapt(self, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:  # noqa: ARG002  # as PacedDrafter
-        """Set the length of the next draft: shorter after a rejected token, longer after a draft accepted as a whole.
-
-        So members that want different things lose little by drafting.
-
-        Args:
-            wanted: Tokens that the draft might have had.
-            drafted: Tokens that it had.
-            accepted: Tokens that were emitted.
-            ended: Whether the text ended there, which says nothing about how often the others agree.
-        """
-        if drafted and not ended:
-            long = min(self._longest, max(self.max_tokens, 2 * drafted))
-            self.max_tokens = accepted + 1 if accepted < drafted else long
-
-    def pace(self, seconds: float, places: float, tokens: float) -> None:
-        """Note how long a step took. A device gives each place at about the same cost, so nothing follows here.
-
-        Args:
-            seconds: The time.
-            places: Places of each text, on average: its end, and the tokens of its draft; 0 without a draft.
-            tokens: Tokens emitted for each text, on average.
-        """
-
-
-class PacedDrafter(Drafter):
-    """Chooses the way of the next step and the length of its draft by measured times, for members elsewhere.
-
-    A step with a draft takes a time ``A`` for its requests, however long the drafts are, and ``B`` for each of their
-    places. At each place the text ends with a probability ``e``, or the token is accepted with a probability ``a``, or
-    the draft is lost. So a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits
-    ``1 + a + ... + a^n`` tokens. The length with the most tokens per second follows from the measured values: long
-    drafts where requests travel far or the members agree. The way is the one that emitted the most tokens per second.
-
-    Args:
-        tables: See :class:`Drafter`.
-        longest: See :class:`Drafter`; 0 leaves plain steps only.
-        ways: The ways to choose from.
-        min_probability: See :class:`Drafter`.
+        longest: Tokens of the longest draft; 0 leaves plain steps only.
+        ways: The ways to choose from; with equal values the first one counts.
+        min_probability: See :class:`Drafts`.
+        by_rows: Whether a step's time depends on the number of texts, as it does for members here.
     """
 
     def __init__(
@@ -142,108 +250,204 @@ class PacedDrafter(Drafter):
         tables: MemberTables,
         longest: int = MAX_DRAFT_TOKENS,
         ways: Sequence[Way] = get_args(Way),
-        min_probability: float = MIN_REMOTE_PROBABILITY,
+        min_probability: float = MIN_PROBABILITY,
+        *,
+        by_rows: bool = False,
     ) -> None:
-        super().__init__(tables, longest, min_probability)
-        # With equal values the first way counts; plain steps are tried last.
-        self._records = {way: _Record() for way in ways if longest or way == "plain"}
+        self._candidates = bytes((tables.entry_of > EOS).to("cpu", torch.uint8).numpy())
+        # A draft that is read only at its end, as on an accelerator, does not end earlier.
+        self._ends_early = tables.entry_of.device.type == "cpu"
+        self._longest = longest
+        self._ways = [way for way in ways if longest or way == "plain"]
+        self._min_probability = min_probability
+        self._by_rows = by_rows
+        self._events: dict[Way, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
+        self._records: dict[tuple[Way, int], _Record] = {}
         self._steps = 0
-        self._choose()
 
-    def adapt(self, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:  # noqa: ARG002  # as Drafter
-        """Count accepted and lost tokens; see :meth:`Drafter.adapt`."""
-        # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
-        self._records[self.way].count(accepted, lost=accepted < wanted and not ended, ended=ended)
+    def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Drafts:
+        """Empty drafts of a step."""
+        return Drafts(self._candidates, self._min_probability, max_tokens, chances)
 
-    def pace(self, seconds: float, places: float, tokens: float) -> None:
-        """Note how long a step took, and choose the next one; see :meth:`Drafter.pace`."""
-        self._records[self.way if places else "plain"].note(seconds, places, tokens)
+    def plan(self, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> tuple[Way, list[int]]:
+        """How to make the next step.
+
+        Args:
+            texts: The texts; their repeats are up to date.
+            rooms: For each, the largest number of drafted tokens.
+
+        Returns:
+            The way, and the length of each text's draft.
+        """
         self._steps += 1
-        self._choose()
-
-    def _choose(self) -> None:
-        # Where a draft emits many tokens, a step for each of them is not worth a trial.
-        tokens = max(record.tokens for record in self._records.values())
-        ways = [way for way in self._records if way != "plain" or tokens < _MANY or len(self._records) == 1]
-        untried = [way for way in ways if self._records[way].steps < _TRIES]
+        lengths = {way: self._lengths(way, texts, rooms) for way in self._ways}
+        # A way that drafts nothing is a plain step.
+        ways = [way for way in self._ways if way == "plain" or any(lengths[way])]
+        if not ways:
+            return "plain", [0] * len(texts)
+        records = {way: self._record(way, len(texts)) for way in ways}
+        expected = {way: self._expected(way, texts, lengths[way]) for way in ways}
+        speeds = {
+            way: tokens / records[way].seconds(places)
+            for way, (tokens, places) in expected.items()
+            if records[way].steps
+        }
+        # A plain step takes about as long as one with drafts that have one place. Where they are much faster, it is not
+        # worth a trial.
+        single = max((len(texts) / records[way].seconds(1) for way in speeds if way != "plain"), default=0.0)
+        trials = [way for way in ways if way != "plain" or not single or max(speeds.values()) < _MUCH * single]
+        untried = [way for way in trials if records[way].steps < _TRIES]
         if untried:
-            self.way = untried[0]
+            way = untried[0]
         elif self._steps % _RETRY:
-            self.way = max(ways, key=lambda way: self._records[way].speed)
+            way = max(speeds, key=speeds.__getitem__)
         else:
             # Members may begin to agree, or a server may have been busy.
-            self.way = min(ways, key=lambda way: self._records[way].steps)
-        self.max_tokens = 0 if self.way == "plain" else self._length(self._records[self.way])
+            way = min(trials, key=lambda way: records[way].steps)
+        return way, lengths[way]
 
-    def _length(self, record: _Record) -> int:
-        """The length of the next draft."""
+    def count(self, way: Way, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
+        """Count what became of a text's draft.
+
+        Args:
+            way: How the step was made.
+            text: The text.
+            wanted: Tokens that the draft might have had.
+            drafted: Tokens that it had.
+            accepted: Tokens that were emitted.
+            ended: Whether the text ended there, which says nothing about how often the others agree.
+        """
+        for events in (text.events(way), self._events[way]):
+            # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
+            events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
+
+    def note(self, way: Way, rows: int, seconds: float, places: float) -> None:
+        """Note how long a step took.
+
+        Args:
+            way: How it was made.
+            rows: The texts.
+            seconds: The time. To measure it needs no waiting: each step ends with reading the sampled tokens.
+            places: Places of the longest draft: the text's end, and the drafted tokens.
+        """
+        self._record(way, rows).note(seconds, places)
+
+    def _record(self, way: Way, rows: int) -> _Record:
+        # Twice as many rows can take twice as long.
+        rows = rows.bit_length() if self._by_rows else 0
+        if (way, rows) not in self._records:
+            # The times of another number of rows are better than none, until a few new ones outweigh them.
+            others = [each for each in self._records if each[0] == way]
+            nearest = min(others, key=lambda each: abs(each[1] - rows), default=None)
+            self._records[way, rows] = _Record() if nearest is None else self._records[nearest].faded()
+        return self._records[way, rows]
+
+    def _lengths(self, way: Way, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
+        """The lengths of the next drafts."""
+        if way == "plain":
+            return [0] * len(texts)
+        record = self._record(way, len(texts))
         if not record.steps:
-            return min(_FIRST_DRAFT_TOKENS, self._longest)
+            best = [min(_FIRST_DRAFT_TOKENS, self._longest)] * len(texts)
+        else:
+            best = [self._length(record, *self._shares(way, text)) for text in texts]
+        lengths = [min(length, room) for length, room in zip(best, rooms, strict=True)]
+        if way == "repeat":
+            # Nothing can be drafted in a text whose last tokens are new.
+            lengths = [length if text.repeats.draft(1) else 0 for text, length in zip(texts, lengths, strict=True)]
+        return lengths
+
+    def _shares(self, way: Way, text: TextDrafts) -> tuple[float, float]:
+        """At a place of a text's draft, the probability that its token is accepted, and that the draft goes on."""
+        accepted, goes_on = text.events(way).shares(self._events[way])
+        # What is drafted without a model has its length from the beginning.
+        return accepted, goes_on if self._ends_early and way != "repeat" else 1.0
+
+    def _length(self, record: _Record, accepted: float, goes_on: float) -> int:
         fixed, each = record.cost()
-        accepted, goes_on = record.shares()
-
-        def speed(n: int) -> float:
-            return _sum_of_powers(accepted, n) / (fixed + each * _sum_of_powers(goes_on, n))
-
-        lengths = range(1, self._longest + 1)
-        fastest = max(map(speed, lengths))
+        speeds = [tokens / (fixed + each * places) for tokens, places in self._sums(accepted, goes_on)]
         # Of lengths that are about as fast, the longest takes the fewest requests. Those beside it show how the time
         # depends on the length.
-        best = max(n for n in lengths if speed(n) >= _ABOUT * fastest)
+        enough = _ABOUT * max(speeds)
+        best = max(n for n, speed in enumerate(speeds, start=1) if speed >= enough)
         return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
+    def _sums(self, accepted: float, goes_on: float) -> Iterator[tuple[float, float]]:
+        """For drafts of 1, 2, ... tokens: ``1 + a + ... + a^n`` and ``1 + g + ... + g^n``."""
+        tokens = places = power = other = 1.0
+        for _ in range(self._longest):
+            power, other = power * accepted, other * goes_on
+            tokens, places = tokens + power, places + other
+            yield tokens, places
 
-class _Record:
-    """What the steps of one way took and gave; old ones count less."""
+    def _expected(self, way: Way, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
+        """The tokens that a step is expected to emit, and the places of its longest draft."""
+        sums = [
+            next(itertools.islice(self._sums(*self._shares(way, text)), n - 1, None)) if n else (1.0, 1.0)
+            for text, n in zip(texts, lengths, strict=True)
+        ]
+        return sum(tokens for tokens, _ in sums), max(places for _, places in sums)
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self._accepted, self._lost, self._ended = 8.0, 1.0, 0.0
-        self._tokens = self._seconds = 0.0
-        # Sums over the steps: 1, x, x^2, t, x * t for x places in t seconds.
-        self._sums = [0.0] * 5
 
-    def count(self, accepted: int, *, lost: bool, ended: bool) -> None:
-        """Count what became of a text's draft."""
+class _Events:
+    """How often drafted tokens were accepted; old ones count less.
+
+    Args:
+        accepted: Tokens to begin with.
+        lost: Drafts to begin with that ended before their length.
+    """
+
+    def __init__(self, accepted: float = 0.0, lost: float = 0.0) -> None:
+        self._accepted, self._lost, self._ended, self._short = accepted, lost, 0.0, 0.0
+
+    def count(self, accepted: int, *, lost: bool, ended: bool, short: bool) -> None:
+        """Count what became of a draft: tokens accepted, and whether it was lost, the text ended, it was short."""
         self._accepted = _TEXTS * self._accepted + accepted
         self._lost = _TEXTS * self._lost + lost
         self._ended = _TEXTS * self._ended + ended
+        self._short = _TEXTS * self._short + (ended or short)
 
-    def note(self, seconds: float, places: float, tokens: float) -> None:
+    def shares(self, start: _Events) -> tuple[float, float]:
+        """The probabilities that a token is accepted, and that the draft goes on; few events count little."""
+        share = _SHARED / (start._accepted + start._lost + start._ended)
+        accepted = self._accepted + share * start._accepted
+        total = accepted + self._lost + self._ended + share * (start._lost + start._ended)
+        return accepted / total, max(0.0, 1 - (self._short + share * start._short) / total)
+
+
+class _Record:
+    """What the steps of one way took; old ones count less."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        # Sums over the steps: 1, x, x^2, t, x * t for x places in t seconds.
+        self._sums = [0.0] * 5
+
+    def note(self, seconds: float, places: float) -> None:
         """Note a step."""
         self.steps += 1
         new = (1, places, places**2, seconds, places * seconds)
         self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
-        self._tokens, self._seconds = _STEPS * self._tokens + tokens, _STEPS * self._seconds + seconds
 
-    @property
-    def tokens(self) -> float:
-        """Tokens of a text per step."""
-        return self._tokens / self._sums[0] if self.steps else 0.0
+    def faded(self) -> _Record:
+        """A copy that counts little."""
+        copy = _Record()
+        copy.steps, copy._sums = self.steps, [_FADED * each for each in self._sums]
+        return copy
 
-    @property
-    def speed(self) -> float:
-        """Tokens of a text per second."""
-        return self._tokens / self._seconds if self._seconds else 0.0
-
-    def shares(self) -> tuple[float, float]:
-        """At a place of a draft, the probability that its token is accepted, and that the text goes on."""
-        events = self._accepted + self._lost + self._ended
-        return self._accepted / events, 1 - self._ended / events
+    def seconds(self, places: float) -> float:
+        """The expected seconds of a step whose longest draft has so many places."""
+        fixed, each = self.cost()
+        return fixed + each * places
 
     def cost(self) -> tuple[float, float]:
         """The seconds of a step, and of each place: a line through the measured steps."""
         count, places, squares, seconds, products = self._sums
         mean, middle = seconds / count, places / count
         spread = squares / count - middle**2
-        # Until the lengths differ, a request is taken to cost as much as some places.
-        usual = mean / (middle + _REQUEST_PLACES)
+        # Until the lengths differ, the rest of a step is taken to cost as much as some places.
+        usual = mean / (middle + _USUAL_PLACES)
         slope = (products / count - mean * middle + _TRUST * usual) / (spread + _TRUST)
         # Noise must make neither of them nothing.
         slope = min(max(slope, usual / 10), usual * 2, mean / middle)
         return mean - slope * middle, slope
-
-
-def _sum_of_powers(base: float, n: int) -> float:
-    """``1 + base + ... + base^n``."""
-    return n + 1 if base == 1 else (1 - base ** (n + 1)) / (1 - base)

@@ -6,12 +6,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafts
 from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.model_runner import Ids
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class LocalRunner(ABC):
-    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process. Logits are tensors on the model's device.
+    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process.
+
+    Logits are tensors on the model's device, or where :func:`logits_device` says.
 
     A subclass implements :meth:`prefill`, :meth:`extend` and :meth:`drop`.
 
@@ -36,7 +39,14 @@ class LocalRunner(ABC):
         # Typed as Any, because forward passes take other arguments for each kind of model.
         self._model: Any = model
         self._device = model.device
+        self._logits_device = logits_device(model.device)
         self._rows: list[list[int]] = []
+
+    @property
+    def _reads_each(self) -> bool:
+        """Whether a draft's tokens are read one by one."""
+        # To read from an accelerator waits for it. So it writes a whole draft, and one copy brings that.
+        return self._device.type == "cpu"
 
     @abstractmethod
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
@@ -82,31 +92,51 @@ class LocalRunner(ABC):
         """See :meth:`extend`; return the logits [rows, V] after each row."""
         return self.extend(keep, new)[:, -1]
 
-    def draft(
-        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
-    ) -> tuple[list[list[int]], Tensor]:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> Tensor:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`."""
         count = len(self._rows)
         parts = [self.feed(keep[:count], new[:count])] if count else []
         if fresh := new[count:]:
             parts.append(self.admit(fresh))
-        logits = [torch.cat(parts)]
-        drafts: list[list[int]] = [[] for _ in self._rows]
-        running = [n for n, most in enumerate(max_tokens) if most > 0]
-        while running:
-            tokens = {n: drafter(logits[-1][n : n + 1]) for n in running}
-            running = [n for n in running if tokens[n] is not None]
-            for n in running:
-                drafts[n].append(cast(int, tokens[n]))
-            if running:
-                # A row whose draft has ended reads its last token again, because every row is fed.
-                is_running = set(running)
-                ends = [length - (n not in is_running) for n, length in enumerate(self.lengths)]
-                ids = [[drafts[n][-1] if n in is_running else row[-1]] for n, row in enumerate(self._rows)]
-                logits.append(self.feed(ends, ids))
-            running = [n for n in running if len(drafts[n]) < max_tokens[n]]
-        places = [logits[place][n] for n, draft in enumerate(drafts) for place in range(len(draft) + 1)]
-        return drafts, torch.stack(places)
+        lengths, longest = self.lengths, drafts.longest
+        logits = [torch.cat(parts) if len(parts) > 1 else parts[0]]
+        # All rows are written on together: a draft that has ended would else have its last token read again and again.
+        append = self._appender(longest)
+        written: list[list[int]] = []
+        unread: list[Tensor] = []
+        for place in range(longest):
+            tokens, shares = drafts.choose(logits[-1], place)
+            if self._reads_each:
+                ids = tokens.tolist()
+                if not drafts.take(ids, shares.tolist(), is_fed=False):
+                    break
+                written.append(ids)
+            else:
+                # Ids are exact in this type.
+                unread += [tokens.double(), shares.double()]
+            logits.append(append(tokens))
+        if unread:
+            rows = torch.stack(unread).tolist()
+            for ids, chances in zip(rows[::2], rows[1::2], strict=True):
+                written.append(list(map(int, ids)))
+                drafts.take(written[-1], chances, is_fed=True)
+        # Also what a draft does not have: the row holds it until it is rolled back.
+        for n, (row, length) in enumerate(zip(self._rows, lengths, strict=True)):
+            row[length:] = [ids[n] for ids in written]
+        if len(drafts.tokens) == 1:
+            return torch.cat(logits[: len(drafts.tokens[0]) + 1])
+        places = [logits[place][n] for n, draft in enumerate(drafts.tokens) for place in range(len(draft) + 1)]
+        return torch.stack(places)
+
+    def _appender(self, count: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG002  # for subclasses
+        """A function that appends a token [rows] to each row, and returns the logits [rows, V] after it.
+
+        Only the caller of the function writes the tokens into the rows, which may be later.
+
+        Args:
+            count: How often it will be called at most.
+        """
+        return lambda tokens: self.feed(self.lengths, [[token] for token in tokens.tolist()])
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:  # noqa: B027  # nothing to do here
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`. Reading a draft is faster here."""
@@ -125,14 +155,18 @@ class LocalRunner(ABC):
             # A long prompt's logits take much memory, so none are computed before the first context's end.
             last = max(len(row) - first + 1 for row, first in zip(fresh, firsts[count:], strict=True))
             parts.append(self.prefill(fresh, last=last))
-        lengths = self.lengths
-        rows = [row for part in parts for row in part]
-        return torch.cat(
-            [
-                row[[len(row) - 1 - (length - len(context)) for context in each]]
-                for row, length, each in zip(rows, lengths, contexts, strict=True)
+        picked, lengths = [], iter(zip(self.lengths, contexts, strict=True))
+        for part in parts:
+            end = part.shape[1] - 1
+            places = [
+                (row, end - (length - len(context)))
+                for row, (length, each) in enumerate(islice(lengths, len(part)))
+                for context in each
             ]
-        )
+            # One copy to the device for the places of all rows.
+            index = to_device(torch.tensor(places).T.contiguous(), part.device)
+            picked.append(part[index[0], index[1]])
+        return picked[0] if len(picked) == 1 else torch.cat(picked)
 
     def branch(self, parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]) -> Tensor:
         """Replace the rows, each a prompt, by their continuations; see :meth:`score`.
@@ -203,7 +237,13 @@ class RecomputingRunner(LocalRunner):
         options = {"logits_to_keep": needed} if can_skip_logits(type(self._model).forward) else {}
         logits: Tensor = self._model(input_ids=ids, use_cache=False, **options).logits
         ends = to_device(torch.tensor(lengths), self._device) - (longest - logits.shape[1])
-        return last_logits(logits, ends, last)
+        return last_logits(logits, ends, last).to(self._logits_device)
+
+
+def logits_device(device: torch.device) -> torch.device:
+    """Where the logits of a model on a device go, and the steps that combine them."""
+    # Steps compute in float64, which MPS lacks. It shares the host's memory, so the way to the CPU is short.
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def last_logits(logits: Tensor, ends: Tensor, last: int) -> Tensor:

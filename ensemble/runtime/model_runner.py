@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ensemble.runtime.draft import Drafter
+from ensemble.runtime.draft import Drafts
 from ensemble.runtime.logits import Logits
 
 Ids = Sequence[int]
@@ -45,19 +45,16 @@ class ModelRunner(Protocol):
         """Keep only the rows with these numbers, in this order."""
         ...
 
-    def draft(
-        self, keep: Sequence[int], new: Sequence[Ids], drafter: Drafter, max_tokens: Sequence[int]
-    ) -> tuple[list[list[int]], Logits]:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> Logits:
         """Feed the rows, then continue each with drafted tokens. Rows beyond those of the batch are admitted.
 
         Args:
             keep: For each row, the tokens that stay; 0 for a row that is admitted.
             new: For each row, the tokens to append, at least one.
-            drafter: Chooses the tokens of the drafts.
-            max_tokens: For each row, the largest number of drafted tokens.
+            drafts: Chooses the tokens, and holds them afterwards.
 
         Returns:
-            The drafts, and the logits [places, V] after ``new`` and after each drafted token, row by row.
+            The logits [places, V] after ``new`` and after each drafted token, row by row.
         """
         ...
 

@@ -107,7 +107,8 @@ class PassageScorer:
 
         Raises:
             InputError: A member's context cannot hold a passage.
-            MemberError: A passage cannot be scored, because a member's logits are NaN; raised after all others.
+            MemberError: A passage cannot be scored, because a member's logits are NaN; raised after all others, with
+                the member and the first passage's number.
         """
         widest = max(member.vocabulary.size for member in self._members)
         rows = _ROWS_OF_PIECE if len(self._members) > 1 else 1

@@ -57,17 +57,20 @@ def in_batches(
         A question's number and its score.
 
     Raises:
-        MemberError: The first error of a question; raised after all others.
+        MemberError: The first error of a question, with the question's number; raised after all others.
     """
-    failure: MemberError | None = None
+    failures: list[tuple[int, MemberError]] = []
     for batch in batches:
         for n, scored in zip(batch, score([questions[n] for n in batch]), strict=True):
             if isinstance(scored, MemberError):
-                failure = failure or scored
+                failures.append((n, scored))
             else:
                 yield n, scored
-    if failure is not None:
-        raise failure
+    if failures:
+        number, failure = min(failures, key=lambda item: item[0])
+        # A single question needs no number: its caller knows it.
+        where = f" for number {number}; {len(failures)} of {len(questions)} have no score"
+        raise MemberError(f"{failure}{where if len(questions) > 1 else ''}")
 
 
 class Scorer:
@@ -102,7 +105,8 @@ class Scorer:
             A question's number and the scores of its options.
 
         Raises:
-            MemberError: A question cannot be scored, because a member's logits are NaN; raised after all others.
+            MemberError: A question cannot be scored, because a member's logits are NaN; raised after all others, with
+                the member and the first question's number.
         """
         places = MAX_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
         yield from in_batches(questions, batches(questions, batch_size, places), self._score)

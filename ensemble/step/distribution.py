@@ -37,19 +37,28 @@ class Distribution:
     tops: tuple[Tensor, ...] | None = None
 
 
-def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
-    """Logits [B, V] with EOS's as the largest of its ids', and minus infinity for ids that are no candidates.
+def mask_(logits: Tensor, tables: MemberTables) -> None:
+    """Give EOS the largest logit of its ids', and minus infinity to ids that are no candidates.
 
-    Half precision becomes float32. Other logits are changed in place: a copy would cost a third of the search for the
-    top k, and nothing else reads them. A second call changes nothing.
+    The logits [B, V] are changed in place: a copy would cost more than the search for the top k, and nothing else reads
+    them. A second call changes nothing.
     """
-    z = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     # A single EOS id keeps its logit: to write it again would cost as much as the rest of this function.
-    eos = z[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
-    z.index_fill_(1, tables.outside, -torch.inf)
+    eos = logits[:, tables.eos_ids].amax(dim=1, keepdim=True) if len(tables.eos_ids) > 1 else None
+    logits.index_fill_(1, tables.outside, -torch.inf)
     if eos is not None:
-        z[:, tables.eos_ids[:1]] = eos
-    return z
+        logits[:, tables.eos_ids[:1]] = eos
+
+
+def candidate_logits(logits: Tensor, tables: MemberTables) -> Tensor:
+    """:func:`mask_` for methods over whole vocabularies: the logits [B, V], in single precision or above."""
+    mask_(logits, tables)
+    return at_least_single(logits)
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Half precision as float32, other values as they are."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def greedy(step: Distribution) -> Tensor:
@@ -59,10 +68,9 @@ def greedy(step: Distribution) -> Tensor:
     """
     # Minus one is below every probability, so a row whose probabilities are all 0 still has a winner.
     mean = step.mean.masked_fill(step.ids == NONE, -1)
-    best = mean == mean.amax(dim=1, keepdim=True)
-    own = step.members[0].masked_fill(~best, -1)
-    best &= own == own.amax(dim=1, keepdim=True)
-    return step.ids.masked_fill(~best, torch.iinfo(torch.long).max).argmin(dim=1)
+    own = torch.where(mean == mean.amax(dim=1, keepdim=True), step.members[0], -1)
+    best = own == own.amax(dim=1, keepdim=True)
+    return torch.where(best, step.ids, torch.iinfo(torch.long).max).argmin(dim=1)
 
 
 def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,18 +15,23 @@ from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
-from ensemble.step.logprobs import StepLogprobs, step_logprobs
+from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
-from ensemble.step.trace import Step, explain
-from ensemble.vocabulary.joint import NONE, JointVocabulary
+from ensemble.step.trace import Step, explain, packed_candidates
+from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_TOKEN = -2
 """The sampled token of a row with NaN, or with no entry that the primary can express."""
+_CHOICE = 3
+"""Numbers of each row's choice: the sum of its probabilities, the token, and the entries that were looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """How to choose a row's token.
 
     Attributes:
@@ -39,8 +47,7 @@ class Draw:
     alternatives: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """What a row emits.
 
     Attributes:
@@ -72,8 +79,8 @@ class Detokenizer:
     def __init__(self, vocabularies: Sequence[Vocabulary], joint: JointVocabulary) -> None:
         self._vocabularies = vocabularies
         self._joint = joint
-        ends = joint.members[0].eos_ids
-        self._eos = int(ends[0]) if len(ends) else NONE
+        self._eos = min(vocabularies[0].eos_ids, default=NONE)
+        self._bytes: dict[int, bytes | None] = {}
         self.size = vocabularies[0].size
 
     def ids(self, token: int) -> list[int]:
@@ -91,8 +98,22 @@ class Detokenizer:
 
     def entry_bytes(self, entry: int) -> bytes | None:
         """The bytes of an entry of the joint vocabulary; None for EOS."""
-        owner = self._joint.representative(entry)
-        return None if owner is None else self._vocabularies[owner[0]].token_bytes(owner[1])
+        if entry not in self._bytes:
+            self._bytes[entry] = self._look_up(entry)
+        return self._bytes[entry]
+
+    def _look_up(self, entry: int) -> bytes | None:
+        if entry == EOS:
+            return None
+        owned = ((n, int(place_of[entry])) for n, (place_of, _) in enumerate(self._tables))
+        # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
+        owner, index = next((n, index) for n, index in owned if self._tables[n][1][index] == entry)
+        return self._vocabularies[owner].token_bytes(index)
+
+    @cached_property
+    def _tables(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Each member's ``place_of`` and ``entry_of`` on the host: a look-up on another device waits for it."""
+        return [(each.place_of.cpu().numpy(), each.entry_of.cpu().numpy()) for each in self._joint.members]
 
 
 class Sampler:
@@ -132,20 +153,25 @@ class Sampler:
         if alone is not None and rule.needs_others is not None:
             is_open = rule.needs_others(logits[0])
             if not any(is_open):
-                return self._pick(alone(logits[:1]), draws, combined=False)
+                return _read([self._alone(alone(logits[:1]), draws)], self._detokenizer)[0]
             # One row with an open gate runs the others for all rows: a batch is one forward pass.
             logits = logits if run_others is None else run_others()
         step = self._combine(draws)(logits)
-        sampled = self._pick(step, draws, combined=self._has_others)
         if alone is not None and rule.gate is not None:
             is_open = rule.gate(step, appends_only)
+        picks = [_Pick(step, draws, combined=self._has_others, trace=self._trace)]
         closed = [row for row, open_ in enumerate(is_open) if not open_]
         # Only the rows whose gate is closed are combined again: a method over a whole vocabulary takes long.
         if closed and alone is not None:
-            own = self._pick(alone([logits[0][closed]]), [draws[row] for row in closed], combined=False)
+            picks.append(self._alone(alone([logits[0][closed]]), [draws[row] for row in closed]))
+        sampled, *others = _read(picks, self._detokenizer)
+        for own in others:
             for row, token in zip(closed, own, strict=True):
                 sampled[row] = token
         return sampled
+
+    def _alone(self, step: Distribution, draws: Sequence[Draw]) -> _Pick:
+        return _Pick(step, draws, combined=False, trace=self._trace)
 
     def _combine(self, draws: Sequence[Draw]) -> Combine:
         """The cheapest combination that is enough for these draws."""
@@ -155,35 +181,78 @@ class Sampler:
             return self._rule.combine
         return rough
 
-    def _pick(self, step: Distribution, draws: Sequence[Draw], *, combined: bool) -> list[SampledToken]:
-        winners = _winners(step, draws)
-        ids = step.ids.gather(1, winners[:, None]).squeeze(1)
-        # Marked on the device: to ask the host for NaN before each step would make every step wait.
-        tokens = ids.masked_fill(step.mean.isnan().any(dim=1) | (ids == NONE), NO_TOKEN)
-        # One copy from the device for both, since each copy waits for it.
-        rows = torch.stack([tokens, step.present.sum(dim=1)], dim=1).tolist()
-        alternatives = {
-            row: n
-            for row, (draw, (token, _)) in enumerate(zip(draws, rows, strict=True))
-            if (n := draw.alternatives) is not None and token != NO_TOKEN
-        }
-        logprobs = step_logprobs(step, tokens, alternatives, self._detokenizer.data) if alternatives else {}
-        # Copied only for a trace, since each copy waits for the device.
-        places = winners.tolist() if self._trace else []
-        return [
-            SampledToken(
-                token,
-                handled,
-                combined,
-                self._explain(step, row, places[row], token) if self._trace and token != NO_TOKEN else None,
-                logprobs.get(row),
-            )
-            for row, (token, handled) in enumerate(rows)
-        ]
 
-    def _explain(self, step: Distribution, row: int, winner: int, token: int) -> Step:
-        texts = self._detokenizer
-        return explain(step, row, winner, texts.entry_bytes, texts.data(token), texts.size)
+class _Pick:
+    """What the rows of a step choose: numbers on the step's device, until one copy brings them to the host.
+
+    Args:
+        step: The step.
+        draws: How each row chooses.
+        combined: Whether several members decided.
+        trace: Whether to explain the choices.
+
+    Attributes:
+        numbers: [B, n] in float64, which holds ids exactly.
+    """
+
+    def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
+        self._draws, self._combined, self._trace = draws, combined, trace
+        winners = _winners(step, draws).unsqueeze(1)
+        tokens = step.ids.gather(1, winners)
+        # NaN where a probability is. In float64, so that all of them are when they are joined.
+        total = step.mean.sum(dim=1, keepdim=True, dtype=torch.float64)
+        columns = [total, tokens, step.present.sum(dim=1, keepdim=True)]
+        counts = {row: n for row, draw in enumerate(draws) if (n := draw.alternatives) is not None}
+        if counts:
+            columns.append(packed_logprobs(step, tokens, counts))
+        self._traced = len(columns) - _CHOICE
+        if trace:
+            columns += packed_candidates(step, winners)
+        self._ends = [*accumulate(column.shape[1] for column in columns)][_CHOICE - 1 :]
+        self.numbers = torch.cat(columns, dim=1)
+
+    def read(self, rows: Sequence[Sequence[float]], texts: Detokenizer) -> list[SampledToken]:
+        """What the rows emit.
+
+        Args:
+            rows: The numbers.
+            texts: Gives the bytes of tokens and entries.
+        """
+        sampled = []
+        for row, draw in zip(rows, self._draws, strict=True):
+            total, token, handled = row[:_CHOICE]
+            if math.isnan(total) or token == NONE:
+                sampled.append(SampledToken(NO_TOKEN, int(handled), self._combined))
+            elif len(row) == _CHOICE:
+                sampled.append(SampledToken(int(token), int(handled), self._combined))
+            else:
+                told = self._told(row, draw, int(token), texts)
+                sampled.append(SampledToken(int(token), int(handled), self._combined, *told))
+        return sampled
+
+    def _told(
+        self, row: Sequence[float], draw: Draw, token: int, texts: Detokenizer
+    ) -> tuple[Step | None, StepLogprobs | None]:
+        """What is told about a choice: its explanation and its log-probabilities, as far as they are requested."""
+        parts = [row[start:end] for start, end in pairwise(self._ends)]
+        step = logprobs = None
+        if draw.alternatives is not None:
+            logprobs = step_logprobs(parts[0], token, draw.alternatives, texts.data)
+        if self._trace:
+            # The log-probabilities come before it, if any row requests them.
+            step = explain(parts[self._traced :], texts.entry_bytes, texts.data(token), texts.size)
+        return step, logprobs
+
+
+def _read(picks: Sequence[_Pick], texts: Detokenizer) -> list[list[SampledToken]]:
+    """What the rows of each step emit."""
+    if len(picks) == 1:
+        return [picks[0].read(picks[0].numbers.tolist(), texts)]
+    # One copy from the device for all steps, since each copy waits for it.
+    numbers = iter(torch.cat([pick.numbers.flatten() for pick in picks]).tolist())
+    shapes = [pick.numbers.shape for pick in picks]
+    tables = [[list(islice(numbers, width)) for _ in range(rows)] for rows, width in shapes]
+    return [pick.read(table, texts) for pick, table in zip(picks, tables, strict=True)]
 
 
 def no_token(members: Sequence[Member], logits: Sequence[Logits], rows: Sequence[int], where: str = "") -> MemberError:
@@ -206,10 +275,10 @@ def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
     drawing = [draw.temperature > 0 for draw in draws]
     if not any(drawing):
         return greedy(step)
-    device = step.mean.device
+    # One copy to the device for all numbers.
+    rows = [(draw.temperature, draw.top_p, draw.uniform) for draw in draws]
+    temperature, top_p, uniform = torch.tensor(rows, dtype=torch.float64, device=step.mean.device).unbind(dim=1)
     # A greedy row takes part in the draw at temperature 1, and its result is not used.
-    temperature = torch.tensor([draw.temperature or 1.0 for draw in draws], dtype=torch.float64, device=device)
-    top_p = torch.tensor([draw.top_p for draw in draws], dtype=torch.float64, device=device)
-    uniform = torch.tensor([draw.uniform for draw in draws], device=device)
-    drawn = sample(step, temperature, top_p, uniform)
-    return drawn if all(drawing) else torch.where(torch.tensor(drawing, device=device), drawn, greedy(step))
+    is_drawn = temperature > 0
+    drawn = sample(step, temperature.where(is_drawn, 1.0), top_p, uniform.float())
+    return drawn if all(drawing) else torch.where(is_drawn, drawn, greedy(step))

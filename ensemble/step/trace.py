@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from ensemble.step.distribution import Distribution
 from ensemble.vocabulary.joint import NONE
 
@@ -86,45 +89,56 @@ def _entropy(probabilities: Sequence[float]) -> float:
     return -sum(p * math.log(p) for p in probabilities if p > 0)
 
 
+def packed_candidates(step: Distribution, winners: Tensor) -> list[Tensor]:
+    """The numbers for :func:`explain`, on the device of the step.
+
+    Args:
+        step: The step.
+        winners: [B, 1] the index of the chosen entry of each row.
+
+    Returns:
+        The winners, and of S entries to show their indices [B, S], entries, presence, ids and means; for each member
+        its probabilities [B, S] of them; for each member the entries that it wants.
+    """
+    entries, width = step.entries, step.entries.shape[1]
+    if step.tops is not None:
+        shown = torch.arange(width, device=entries.device).expand(len(entries), -1)
+        wanted = step.tops
+    else:
+        # The winner of a draw may be far from the likeliest entries, and is shown in any case.
+        shown = torch.cat([winners, step.mean.topk(min(SHOWN, width)).indices], dim=1)
+        wanted = tuple(entries.gather(1, own.topk(min(SHOWN // 2, width)).indices) for own in step.members)
+    of_entries = [each.gather(1, shown) for each in (entries, step.present, step.ids, step.mean, *step.members)]
+    return [winners, shown, *of_entries, *wanted]
+
+
 def explain(
-    step: Distribution,
-    row: int,
-    winner: int,
-    entry_bytes: Callable[[int], bytes | None],
-    emitted: bytes | None,
-    ids: int,
+    numbers: Sequence[Sequence[float]], entry_bytes: Callable[[int], bytes | None], emitted: bytes | None, ids: int
 ) -> Step:
     """Explain a row of a step.
 
     Args:
-        step: The step.
-        row: The row of the batch.
-        winner: The index of the chosen entry in the row.
+        numbers: The row in each of the tensors of :func:`packed_candidates`.
         entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
         emitted: The emitted bytes; None for EOS.
         ids: The number of the primary's ids.
     """
-    entries = step.entries[row].tolist()
-    if step.tops is None:
-        # The winner of a draw may be far from the likeliest entries, and is shown in any case.
-        shown = {winner, *step.mean[row].topk(min(SHOWN, len(entries))).indices.tolist()}
-        best = step.members[:, row].topk(min(SHOWN // 2, len(entries))).indices.tolist()
-        wanted = [{entries[n] for n in indices} for indices in best]
-    else:
-        shown = {*range(len(entries))}
-        wanted = [set(top[row].tolist()) for top in step.tops]
-    # Sorted by index first: the second sort is stable, so ties always come in the same order.
-    order = sorted((n for n in sorted(shown) if bool(step.present[row, n])), key=lambda n: -float(step.mean[row, n]))
+    (winner,), shown, entries, present, tokens, means, *of_members = numbers
+    members, wanted = of_members[: len(of_members) // 2], of_members[len(of_members) // 2 :]
+    # Each entry once, at its index in the row. They are in the order of the indices, and a stable sort keeps it.
+    places = {int(index): place for place, index in enumerate(shown) if present[place]}
+    order = sorted(sorted(places), key=lambda index: -means[places[index]])
+    tops = [set(own) for own in wanted]
     candidates = []
-    for n in order:
-        token = int(step.ids[row, n])
+    for place in map(places.__getitem__, order):
+        entry, token = entries[place], int(tokens[place])
         candidates.append(
             Candidate(
-                data=entry_bytes(entries[n]),
+                data=entry_bytes(int(entry)),
                 token=None if token == NONE or token >= ids else token,
-                wanted_by=tuple(m for m, top in enumerate(wanted) if entries[n] in top),
-                probabilities=tuple(float(p) for p in step.members[:, row, n]),
-                mean=float(step.mean[row, n]),
+                wanted_by=tuple(m for m, top in enumerate(tops) if entry in top),
+                probabilities=tuple(own[place] for own in members),
+                mean=means[place],
             )
         )
-    return Step(tuple(candidates), order.index(winner), emitted)
+    return Step(tuple(candidates), order.index(int(winner)), emitted)

@@ -40,7 +40,6 @@ class MemberTables:
         outside: The ids whose logits are never read: all that are not candidates, except the first EOS id.
         eos_ids: The ids of EOS. EOS has the largest of their logits; the first id represents them.
         place_of: ``id_of`` with 0 for NONE, to index logits with.
-        penalty_of: [entries] is added to the logit found there: minus infinity for NONE, else 0.
     """
 
     entry_of: Tensor
@@ -48,13 +47,10 @@ class MemberTables:
     outside: Tensor
     eos_ids: Tensor
     place_of: Tensor = field(init=False)
-    penalty_of: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        penalty = torch.zeros(self.id_of.shape, device=self.id_of.device)
-        # Computed once here, because every step needs them. The data class is frozen.
+        # Computed once here, because every step needs it. The data class is frozen.
         object.__setattr__(self, "place_of", self.id_of.clamp(min=0))
-        object.__setattr__(self, "penalty_of", penalty.masked_fill_(self.id_of == NONE, -torch.inf))
 
     def to(self, device: torch.device) -> MemberTables:
         """The same tables on a device."""
@@ -68,21 +64,28 @@ class JointVocabulary:
     Attributes:
         size: The number of entries, EOS included.
         members: Each member's tables.
+        places: [members + 1, entries + 1] each member's ``place_of``, and last the primary's ``id_of``. So one look-up
+            gives them all. The last column is for what is no entry.
+        penalties: [members, entries + 1] is added to the logit found there: minus infinity for NONE, else 0.
     """
 
     size: int
     members: tuple[MemberTables, ...]
+    places: Tensor = field(init=False)
+    penalties: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        places = torch.stack([member.id_of for member in (*self.members, self.members[0])])
+        places = torch.cat([places, torch.full_like(places[:, :1], NONE)], dim=1)
+        missing = places[:-1] == NONE
+        places[:-1].masked_fill_(missing, 0)
+        penalties = torch.zeros(missing.shape, device=missing.device).masked_fill_(missing, -torch.inf)
+        object.__setattr__(self, "places", places)
+        object.__setattr__(self, "penalties", penalties)
 
     def to(self, device: torch.device) -> JointVocabulary:
         """The same tables on a device."""
         return JointVocabulary(self.size, tuple(member.to(device) for member in self.members))
-
-    def representative(self, entry: int) -> tuple[int, int] | None:
-        """The number of the first member that has an entry among its candidates, and its id there; None for EOS."""
-        if entry == EOS:
-            return None
-        ids = ((n, int(tables.place_of[entry])) for n, tables in enumerate(self.members))
-        return next((n, index) for n, index in ids if int(self.members[n].entry_of[index]) == entry)
 
 
 class Candidates:

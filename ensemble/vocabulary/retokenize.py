@@ -1,51 +1,112 @@
 """The generated text in the ids of one member.
 
 A member that is not the primary reads ``C_i(text)``. A step may change its last ids ("Jam" + "es" becomes "James"), but
-not those before the last safe cut. So the text before the cut is tokenized once, and only the rest at every step.
+not those before a border that no later text moves. So the text before the border is tokenized once, and only a few
+characters at every step, on any text.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
+import string
 from collections.abc import Sequence
 
 from ensemble.vocabulary.safe_cuts import last_cut
 from ensemble.vocabulary.token_bytes import Vocabulary
+
+_LAST_RUN = re.compile("[\udc80-\udcff]+\\Z|[^\udc80-\udcff]+\\Z")
+"""The last run of bytes that are UTF-8, or are not."""
+
+_LETTERS = frozenset(string.ascii_letters.encode()[n : n + 1] for n in range(len(string.ascii_letters)))
 
 
 class Continuation:
     """A growing text in one vocabulary's ids.
 
     Attributes:
-        ids: ``C_i`` of all bytes so far.
+        ids: ``C_i`` of all bytes so far. :meth:`extend` replaces the list and never changes it.
+        settled: How many ids at the front never change again, whatever follows.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self.ids: list[int] = []
-        # The number of ids before the last safe cut, which are final, and the bytes after it.
-        self._settled = 0
+        self.settled = 0
+        # The bytes after the settled ids, and how many of them make it worth to look for a border.
         self._tail = b""
+        self._patience = 0
 
     def fork(self) -> Continuation:
         """A copy that can be extended without changing this one."""
         copy = Continuation(self._vocabulary)
         # The list is shared, because extend() replaces it and never changes it.
-        copy.ids, copy._settled, copy._tail = self.ids, self._settled, self._tail
+        copy.ids, copy.settled, copy._tail, copy._patience = self.ids, self.settled, self._tail, self._patience
         return copy
 
     def extend(self, data: bytes) -> int:
         """Append bytes to the text; the number of ids at the front of ``ids`` that did not change."""
+        if self._append(data):
+            return self.settled
+        return self._take(self._vocabulary.continue_ids(self._tail))
+
+    def _append(self, data: bytes) -> bool:
+        """Append bytes to the tail, and a word also to the ids; whether the ids are those of the text now."""
+        # Most of prose is a space and a word after a letter. Their ids are known from the first time.
+        if self._tail[-1:] in _LETTERS and (ids := self._vocabulary.word_ids(data)) is not None:
+            self.settled = len(self.ids)
+            self.ids = self.ids + ids
+            self._tail = data
+            return True
         self._tail += data
-        old, new = self.ids, self.ids[: self._settled] + self._vocabulary.continue_ids(self._tail)
-        same = self._settled
+        return False
+
+    def _take(self, new: list[int]) -> int:
+        """Replace the ids after the settled ones."""
+        old, settled = self.ids, self.settled
+        same, most = 0, min(len(old) - settled, len(new))
         # A member's cache keeps the ids that did not change, so only the others are run again.
-        while same < min(len(old), len(new)) and old[same] == new[same]:
+        while same < most and old[settled + same] == new[same]:
             same += 1
-        self.ids = new
-        if cut := last_cut(self._tail, self._vocabulary.cuts):
-            self._settled += len(self._vocabulary.continue_ids(self._tail[:cut]))
+        self.ids = old[:settled] + new
+        if len(self._tail) >= self._patience:
+            self._settle(new)
+        return settled + same
+
+    def _settle(self, new: list[int]) -> None:
+        """Settle the ids before the last border.
+
+        Args:
+            new: The ids after the settled ones.
+        """
+        borders, cut = self._vocabulary.borders, 0
+        if borders is not None:
+            # The first bytes of a character at the end are left out: others may follow.
+            text, _ = codecs.utf_8_decode(self._tail, "surrogateescape", False)
+            run = _LAST_RUN.search(text)
+            last = run[0] if run else ""
+            cut = len(text[: len(text) - len(last)].encode(errors="surrogateescape"))
+            if "\udc80" <= last[:1] <= "\udcff":
+                cut += borders.last_of_bytes(last.encode(errors="surrogateescape"))
+            else:
+                cut += len(last[: borders.last(last)].encode())
+        if not cut:
+            cut = last_cut(self._tail, self._vocabulary.cuts)
+        if cut:
             self._tail = self._tail[cut:]
-        return same
+            self.settled = len(self.ids) - self._count(new)
+        # Without a border the next look comes at twice as much text, so looking costs little on average.
+        self._patience = max(borders.patience, 2 * len(self._tail)) if borders else 0
+
+    def _count(self, new: list[int]) -> int:
+        """How many ids at the end of ``new`` are those of the tail."""
+        count, left = 0, len(self._tail)
+        while left > 0 and count < len(new):
+            count += 1
+            left -= len(self._vocabulary.token_bytes(new[-count]) or b"")
+        data = b"".join(self._vocabulary.token_bytes(index) or b"" for index in new[len(new) - count :])
+        # Where ids do not have the bytes of the text (composed or unknown characters), the tail is read again.
+        return count if data == self._tail else len(self._vocabulary.continue_ids(self._tail))
 
 
 def extend_all(readers: Sequence[Continuation], data: Sequence[bytes]) -> None:
@@ -55,5 +116,11 @@ def extend_all(readers: Sequence[Continuation], data: Sequence[bytes]) -> None:
         readers: The readers; each is changed, so each may be there once.
         data: For each reader the bytes to append.
     """
+    groups: dict[Vocabulary, list[Continuation]] = {}
     for reader, part in zip(readers, data, strict=True):
-        reader.extend(part)
+        if not reader._append(part):
+            groups.setdefault(reader._vocabulary, []).append(reader)
+    for vocabulary, group in groups.items():
+        # One call for all of them, because each call costs as much as the few characters that it reads.
+        for reader, new in zip(group, vocabulary.continue_batch([each._tail for each in group]), strict=True):
+            reader._take(new)

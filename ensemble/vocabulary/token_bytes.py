@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
+from ensemble.vocabulary.borders import Borders, UnsupportedError
 from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _UNUSED = re.compile(r"[<\[]\|?unused[_ ]?(token)?[_-]?\d+\|?[>\]]", re.IGNORECA
 _HIDDEN = "\ufdd0"
 _OPENING_LENGTH = 64
 """Characters that are enough to see how a tokenizer writes the beginning of a text."""
+_WORD_LENGTH = 32
+"""Bytes of the longest texts whose ids are kept."""
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -99,6 +102,8 @@ class Vocabulary:
         self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
         self._backend = backend
         self._fits = max(self._tokens) < size
+        self._bytes: dict[int, bytes | None] = {}
+        self._words: dict[bytes, list[int] | None] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -107,6 +112,13 @@ class Vocabulary:
 
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""
+        # Kept, because the sampler and the decoder need the same tokens for every row at every step.
+        try:
+            return self._bytes[index]
+        except KeyError:
+            return self._bytes.setdefault(index, self._bytes_of(index))
+
+    def _bytes_of(self, index: int) -> bytes | None:
         if index in self._special or index not in self._tokens:
             return None
         token = self._tokens[index]
@@ -167,6 +179,16 @@ class Vocabulary:
         encoded = {n: encoding.ids for (n, _), encoding in zip(valid, encodings, strict=True)}
         return [self._embedded(encoded[n]) if n in encoded else self.continue_ids(data) for n, data in enumerate(texts)]
 
+    def word_ids(self, data: bytes) -> list[int] | None:
+        """The ids of a short text that is safe to cut from an ASCII letter before it; None for other texts."""
+        if len(data) > _WORD_LENGTH:
+            return None
+        if data not in self._words:
+            text = _as_text(data)
+            safe = text is not None and self.cuts is not None and self.cuts.match(f"a{text}", 1)
+            self._words[data] = self.continue_ids(data) if safe else None
+        return self._words[data]
+
     def _spell(self, data: bytes) -> list[int]:
         """The ids of bytes that are not UTF-8, without bytes that the vocabulary cannot express."""
         if self._byte_level:
@@ -186,6 +208,14 @@ class Vocabulary:
             return None
         crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
         return safe_cuts([data for data in crossing if data], self._knows)
+
+    @cached_property
+    def borders(self) -> Borders | None:
+        """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known."""
+        try:
+            return Borders(self._continuation, BYTE_TO_CHARACTER)
+        except UnsupportedError:
+            return None
 
     def _knows(self, character: str) -> bool:
         """Whether a character never becomes the unknown token."""

@@ -1,0 +1,89 @@
+"""What a step of the decoder costs beyond the forward passes of its models."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks._counting import ForwardPasses
+from benchmarks._decoding import K
+from benchmarks._measure import Figure, Timer, spread
+from benchmarks._models import demo_prompts, writing
+from benchmarks._texts import text_of
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.models.member import Member
+
+HOST_LIMITS = {
+    (2, 1): "at most 0.3",
+    (2, 16): "at most 0.8",
+    (2, 64): "at most 2.0",
+    (3, 1): "at most 0.4",
+    (3, 16): "at most 1.0",
+    (3, 64): "at most 3.0",
+}
+"""Milliseconds of a step, for each number of members and rows."""
+_NAMES = {2: "", 3: "_three"}
+"""The end of a figure's name, for each number of members."""
+
+
+def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Sequence[int]) -> list[Figure]:
+    """The host time of a step for each number of members and rows, in prose and where the text is numbers.
+
+    Args:
+        members: Three, the primary first; with fewer, less is measured.
+        timer: How it is timed.
+        steps: Steps of a round.
+        sizes: Rows of the batches.
+    """
+    threads = torch.get_num_threads()
+    # With more threads, the host would wait for the cores that its models use.
+    torch.set_num_threads(1)
+    try:
+        figures = []
+        for count, end in _NAMES.items():
+            if len(members) < count:
+                continue
+            some = members[:count]
+            note = f"{' + '.join(member.name for member in some)}, one thread, step() without the forward passes"
+            for size in sizes:
+                key, limit = f"host_ms_per_step_{size}{end}", HOST_LIMITS[count, size]
+                rounds = [
+                    statistics.median(_host_ms(some, size, steps, timer)) for _ in range(timer.untimed + timer.rounds)
+                ]
+                figures.append(spread(key, rounds[timer.untimed :], limit, note))
+            key, limit = f"host_ms_per_step_{size}{end}_numbers", HOST_LIMITS[count, size]
+            # The text is forced: no model of the demo writes numbers for long.
+            with writing(some[0], text_of("csv", 4000)):
+                each = steps // 4 + 1
+                taken = _host_ms(some, size, timer.rounds * each, timer, skipped=2 * steps)
+            rounds = [statistics.median(taken[n : n + each]) for n in range(0, len(taken), each)]
+            said = f"{note}; the primary is made to write CSV, steps from token {2 * steps} on"
+            figures.append(spread(key, rounds, limit, said))
+        return figures
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, skipped: int = 0) -> list[float]:
+    """Milliseconds of some steps in which every row emits a token, after those that are skipped in each text."""
+    # The primary decides where it is made to write a text. Weights cost the same whatever they are.
+    ensemble = Ensemble(members, k=K, weights=[len(members), *(1.0 for _ in members[1:])])
+    prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
+    taken: list[float] = []
+    first = 0
+    with ForwardPasses((member.local.model for member in members), timer.now) as passes:
+        while len(taken) < steps:
+            decoder = ensemble.decoder(Batch(size, draft=0))
+            for n in range(size):
+                decoder.add(n, prompts[(first + n) % len(prompts)], Settings(1 + skipped + steps))
+            first += size
+            for _ in range(1 + skipped):  # the first one reads the prompts
+                decoder.step()
+            while len(decoder.running) == size and len(taken) < steps:
+                start, before = timer.now(), passes.seconds
+                decoder.step()
+                taken.append(1000 * (timer.now() - start - passes.seconds + before))
+    return taken

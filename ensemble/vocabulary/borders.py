@@ -1,0 +1,387 @@
+r"""Borders: places in a growing text before which no later text changes the ids.
+
+A tokenizer first splits a text into pieces (added tokens, words, numbers), and then cuts each piece into tokens. A
+:class:`Stage` is one pattern that splits. Its last pieces can change when text is added: ``'`` and ``ve`` are two
+pieces, ``'ve`` is one. The module ``regex`` tells which: a *partial* match is one that reaches the end of the text and
+may go on after it. A piece whose search never reached the end is final, whatever follows, for any pattern that looks
+ahead only.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import regex  # type: ignore[import-untyped]
+from tokenizers import Tokenizer
+
+from ensemble.vocabulary.merges import Merges
+
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The pattern of a byte-level pre-tokenizer (GPT-2's)."""
+_ATOM = r"(?:\[(?:\\.|[^\[\]\\])+\]|\\[pP]\{\^?\w+\}|\\[^\dbBAzZGKkgpP]|[^\\\[\](){}|?*+.^$])"
+# Some characters or none, then a run of one kind of characters, and then nothing that must follow.
+_RUN = regex.compile(rf"(?P<first>{_ATOM}[?*]?)?(?P<run>{_ATOM})\+(?:{_ATOM}[*?])*")
+# What looks back, or depends on where the text begins.
+_LOOKS_BACK = regex.compile(
+    r"\(\?<[=!]|\\(?![sSpPrntfxu]|[^\w])|(?<!\[)(?<!\\)\^|(?<!\\)\[[^\]]*(?<!\\)\[|&&|\(\?[(R\d&>]|\d\}\+"
+)
+_SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+"""White space as Rust has it."""
+
+_SHORT, _LONG = 16, 32
+"""Characters of a text, with and without a pattern that splits it, before it is worth looking for a border."""
+
+
+class UnsupportedError(Exception):
+    """A part of a tokenizer whose borders are not known."""
+
+
+class Stage:
+    """One step that splits pieces: each match is a piece, and so is the text between two matches.
+
+    Args:
+        pattern: What it looks for.
+
+    Raises:
+        UnsupportedError: The pattern looks back.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        if _LOOKS_BACK.search(pattern):
+            raise UnsupportedError(pattern)
+        # As in Oniguruma, which the tokenizers library uses, $ is the end of a line.
+        self._matches = regex.compile(pattern, regex.M)
+        # Fails at each place, but only after all ways to match there; a partial match shows that one reached the end.
+        self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
+        self._alternatives = [_Alternative(each) for each in _alternatives(pattern)]
+
+    def split(self, text: str, start: int, end: int) -> tuple[list[int], int, tuple[int, int] | None]:
+        """The final borders of the piece that begins at ``start``.
+
+        Args:
+            text: The text.
+            start: The beginning of a piece.
+            end: The text after it is not known.
+
+        Returns:
+            The borders, ascending; the place up to which the text after the last of them (or after ``start``) is in
+            one piece for sure; and what :meth:`run` says of this piece.
+        """
+        borders: list[int] = []
+        place, open_at = start, -1
+        for match in self._matches.finditer(text, start, end):
+            first = match.start()
+            if first > place:
+                open_at = self._first_open(text, place, end) if open_at < place else open_at
+                if open_at <= first:
+                    return borders, open_at, None
+                borders.append(first)
+            if self._open.match(text, first, end, partial=True):
+                # Without text between, the open match begins at a border.
+                run = self.run(text, first, end)
+                return borders, first if run is None else run[1], run
+            place = match.end()
+            borders.append(place)
+        if place < end:
+            end = self._first_open(text, place, end) if open_at < place else open_at
+        return borders, end, None
+
+    def _first_open(self, text: str, start: int, end: int) -> int:
+        found = self._open.search(text, start, end, partial=True)
+        return found.start() if found else end
+
+    def run(self, text: str, start: int, end: int) -> tuple[int, int] | None:
+        """The alternative that reads the text from ``start`` and goes on at its end, whatever follows.
+
+        It is a run of one kind of characters. The run can be read in two parts with the same result.
+
+        Returns:
+            The number of the alternative, and up to where it reads for sure; None if this is not known.
+        """
+        for number, alternative in enumerate(self._alternatives):
+            if (covered := alternative.covered(text, start, end)) is not None:
+                return number, covered
+            # An alternative that comes first and may still match decides otherwise.
+            if alternative.may_end_before(text, start, end):
+                return None
+        return None
+
+
+class _Alternative:
+    """One of the alternatives of a pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = regex.compile(pattern, regex.M)
+        self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
+        self._run = self._all = None
+        # White space before a word is read without its last character.
+        self._left = int(pattern == r"\s+(?!\S)")
+        if self._left:
+            self._run = regex.compile(r"\s{2,}")
+        elif shape := _RUN.fullmatch(pattern):
+            first, run = shape["first"] or "", shape["run"]
+            many = first.endswith("*")
+            # Among characters of the first kind it ends after the last one of the run's kind.
+            self._all = regex.compile(first) if many else None
+            self._run = regex.compile(f"{first}{run}" if many else f"{first}{run}+")
+
+    def covered(self, text: str, start: int, end: int) -> int | None:
+        """Up to where it reads, whatever follows, if it may go on at the end; None if this is not known."""
+        if self._run is None:
+            return None
+        if self._all is not None:
+            found = self._run.match(text, start, end) if self._all.fullmatch(text, start, end) else None
+            return found.end() if found else None
+        return end - self._left if self._run.fullmatch(text, start, end) else None
+
+    def may_end_before(self, text: str, start: int, end: int) -> bool:
+        """Whether it may match now or later, and end before ``end``."""
+        if self._all is not None and self._all.fullmatch(text, start, end):
+            # Where nothing of the run's kind is known yet, it ends later or does not match.
+            return False
+        found = self._pattern.match(text, start, end) or self._open.match(text, start, end, partial=True)
+        return found is not None
+
+
+class Borders:
+    """Where a tokenizer's text can be cut.
+
+    Args:
+        tokenizer: It adds nothing before a text and finds no special tokens in it.
+        alphabet: The character of each byte, in a byte-level vocabulary.
+
+    Raises:
+        UnsupportedError: It has a part whose borders are not known.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, alphabet: dict[int, str]) -> None:
+        self._alphabet = alphabet
+        self._merges = Merges(tokenizer)
+        added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+        if any(token.lstrip or token.single_word for token in added):
+            raise UnsupportedError("an added token that depends on the text before it")
+        raw = _literals((token.content, token.rstrip) for token in added if not token.normalized)
+        normalizer = tokenizer.normalizer
+        normalized = _literals(
+            (normalizer.normalize_str(token.content) if normalizer else token.content, token.rstrip)
+            for token in added
+            if token.normalized
+        )
+        # In the order in which a text goes through them.
+        self._steps: list[_Step] = [_splitting(raw)] if raw else []
+        self._steps += [_normalizing(step) for step in _parts(_state(normalizer), "normalizers")]
+        self._steps += [_splitting(normalized)] if normalized else []
+        words = _parts(_state(tokenizer.pre_tokenizer), "pretokenizers")
+        self._steps += [step for each in words for step in _pre_tokenizing(each, alphabet)]
+        # Patterns that split are slow to read, and many borders are known; merges are quick, but few borders are.
+        self.patience = _SHORT if words else _LONG
+
+    def last(self, text: str) -> int:
+        """The last known place where a text can be cut: its ids and those of any continuation are those of the parts.
+
+        Args:
+            text: The text; its beginning is the beginning of a text, or an earlier place of this kind.
+
+        Returns:
+            The place, in characters; 0 if no place is known.
+        """
+        reading = _Reading(text)
+        for step in self._steps:
+            step(reading)
+        place = reading.last()
+        # Most texts have short pieces. Only in a long one the tokens are worth looking at.
+        if reading.end - reading.start >= _LONG:
+            piece = reading.text[reading.start : reading.end]
+            reading.add(reading.start + each for each in self._merges.boundaries(piece))
+            place = reading.last()
+        return place
+
+    def last_of_bytes(self, data: bytes) -> int:
+        """The same for bytes that are not UTF-8, in a byte-level vocabulary; in bytes."""
+        places = self._merges.boundaries("".join(self._alphabet[byte] for byte in data)) if len(data) >= _LONG else []
+        return places[-1] if places else 0
+
+
+class _Reading:
+    """A text on its way through the steps of a tokenizer.
+
+    Attributes:
+        text: The text, as converted so far.
+        start: Where its last piece begins, for sure.
+        end: Up to where all after ``start`` is in one piece, for sure.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.start, self.end = text, 0, len(text)
+        # For each position at which the text can be cut: the position in the original text.
+        self._places = {place: place for place in range(len(text) + 1)}
+        # Borders in the original text, each with the number of checks that it must pass.
+        self._borders: list[tuple[int, int]] = []
+        self._checks: list[Callable[[int], bool]] = []
+
+    def add(self, borders: Iterable[int]) -> None:
+        """Note borders of the converted text, in ascending order."""
+        count = len(self._checks)
+        self._borders += [(self._places[border], count) for border in borders if border in self._places]
+
+    def last(self) -> int:
+        """The last border at which the original text can be cut; 0 if no place is known."""
+        return next(
+            (place for place, count in reversed(self._borders) if all(check(place) for check in self._checks[:count])),
+            0,
+        )
+
+    def split(self, stage: Stage) -> None:
+        """Split the last piece by a pattern."""
+        unknown = self.end
+        borders, self.end, run = stage.split(self.text, self.start, unknown)
+        self.add(borders)
+        self.start = borders[-1] if borders else self.start
+        if run is not None:
+            text, end = self.text, unknown
+            back = {original: place for place, original in self._places.items()}
+            # A later cut within the run must leave two parts that the same alternative reads.
+            self._checks.append(lambda place: stage.run(text, back[place], end) == run)
+
+    def compose(self) -> None:
+        """Normalize the last piece to NFC."""
+        piece = self.text[self.start : self.end]
+        starters = [n for n, character in enumerate(piece) if _is_starter(character)]
+        # What follows may compose with the last of them.
+        piece = piece[: starters[-1]] if starters else ""
+        composed = unicodedata.normalize("NFC", piece)
+        after = [n for n, character in enumerate([*composed, "."]) if _is_starter(character)]
+        # Each starter begins a part that is composed by itself.
+        known = zip(after, starters, strict=True) if len(after) == len(starters) else ()
+        self._places = {place: self._places[self.start + n] for place, n in known}
+        self.text, self.start, self.end = composed, 0, len(composed) if self._places else 0
+
+    def spell(self, alphabet: dict[int, str]) -> None:
+        """Write the last piece in characters for bytes."""
+        piece, places, offset = self.text[self.start : self.end], dict[int, int](), 0
+        for place, character in enumerate([*piece, ""], self.start):
+            if place in self._places:
+                places[offset] = self._places[place]
+            offset += len(character.encode())
+        self._places = places
+        self.text, self.start, self.end = piece.encode().decode("latin-1").translate(alphabet), 0, offset
+
+    def replace(self, table: dict[int, str]) -> None:
+        """Replace characters one by one."""
+        self.text = self.text.translate(table)
+
+
+_Step = Callable[[_Reading], None]
+
+
+def _splitting(pattern: str) -> _Step:
+    stage = Stage(pattern)
+
+    def split(reading: _Reading) -> None:
+        reading.split(stage)
+
+    return split
+
+
+def _replacing(old: str, new: str) -> _Step:
+    if len(old) != 1 or len(new) != 1:
+        raise UnsupportedError(f"{old!r} becomes {new!r}")
+    return lambda reading: reading.replace({ord(old): new})
+
+
+def _normalizing(step: dict[str, Any]) -> _Step:
+    if step["type"] == "NFC":
+        return _Reading.compose
+    if step["type"] == "Replace" and "String" in step["pattern"]:
+        return _replacing(step["pattern"]["String"], step["content"])
+    raise UnsupportedError(step["type"])
+
+
+def _pre_tokenizing(step: dict[str, Any], alphabet: dict[int, str]) -> list[_Step]:
+    kind = step["type"]
+    if kind == "Split" and step["behavior"] == "Isolated" and not step["invert"]:
+        pattern = step["pattern"]
+        return [_splitting(pattern["Regex"] if "Regex" in pattern else regex.escape(pattern["String"]))]
+    if kind == "Digits":
+        return [_splitting(r"\p{N}" if step["individual_digits"] else r"\p{N}+")]
+    if kind == "Punctuation" and step["behavior"] in ("Isolated", "Contiguous"):
+        return [_splitting(r"[\p{P}$+<=>\\^`|~]" + ("+" if step["behavior"] == "Contiguous" else ""))]
+    if kind == "ByteLevel":
+        words = [_splitting(_WORDS)] if step.get("use_regex", True) else []
+        return [*words, lambda reading: reading.spell(alphabet)]
+    if kind == "Metaspace":
+        mark = step["replacement"]
+        return [_replacing(" ", mark), *([_splitting(f"(?={mark})")] if step.get("split", True) else [])]
+    raise UnsupportedError(kind)
+
+
+def _state(part: Any) -> dict[str, Any] | None:
+    state: dict[str, Any] | None = json.loads(part.__getstate__()) if part else None
+    return state
+
+
+def _parts(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    if node is None:
+        return []
+    return [step for part in node[key] for step in _parts(part, key)] if node["type"] == "Sequence" else [node]
+
+
+def _literals(tokens: Iterable[tuple[str, bool]]) -> str:
+    """A pattern of the longest of some texts; each may take the white space after it."""
+    known = dict(tokens)
+    if any(known.values()) and any(content[:1].isspace() for content in known):
+        raise UnsupportedError("an added token that begins with white space another one may take")
+    return _trie([(content, f"{_SPACE}*" if strips else "") for content, strips in known.items() if content])
+
+
+def _trie(words: list[tuple[str, str]]) -> str:
+    """A pattern of the longest of some words, each with a pattern to follow it; common beginnings are written once."""
+    if not words:
+        return ""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for word, then in words:
+        if word:
+            groups.setdefault(word[0], []).append((word[1:], then))
+    single = [then for word, then in words if not word]
+    parts = [regex.escape(character) + _trie(rest) for character, rest in groups.items()]
+    longer = parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+    return f"(?:{longer}|{single[0]})" if single and parts else longer if parts else single[0]
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """The parts of a pattern between the bars that are not within brackets."""
+    depth, start, in_class, escaped = 0, 0, False, False
+    for place, character in enumerate(pattern):
+        if escaped or character == "\\":
+            escaped = not escaped
+        elif in_class or character == "[":
+            in_class = character != "]"
+        elif character == "|" and not depth:
+            yield pattern[start:place]
+            start = place + 1
+        else:
+            depth += {"(": 1, ")": -1}.get(character, 0)
+    yield pattern[start:]
+
+
+def _is_starter(character: str) -> bool:
+    """Whether a character never changes with, nor is reordered to, the text before it in NFC; False if in doubt."""
+    code = ord(character)
+    if code < 0x300:
+        return True
+    # Vowels and ends of Hangul syllables, and scripts beyond the basic plane with vowels of two parts.
+    if 0x1160 <= code < 0x1200 or 0xD7B0 <= code < 0xD800 or 0x10000 <= code < 0x1F000:
+        return False
+    known = unicodedata.category(character) != "Cn" and not unicodedata.combining(character)
+    return known and character not in _seconds() and unicodedata.is_normalized("NFC", character)
+
+
+@cache
+def _seconds() -> frozenset[str]:
+    """The characters of the basic plane that compose with the one before them."""
+    parts = (unicodedata.decomposition(chr(code)).split() for code in range(0x300, 0x10000))
+    return frozenset(chr(int(each[1], 16)) for each in parts if len(each) == 2 and each[0][0] != "<")

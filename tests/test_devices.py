@@ -1,0 +1,153 @@
+"""The device: which one is chosen where none is given, and where the choice is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import save_member, tiny_model, unigram_tokenizer
+
+from advisor.config import InferenceConfig
+from advisor.output.chosen_set import entries_as, loaded_as
+from advisor.pool.fingerprint import identify
+from advisor.pool.pool_file import PoolEntry
+from advisor.pool.resources import Resources
+from advisor.response_cache import ResponseCache
+from ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.models.load import load_member, parse_device, usable_dtype
+from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are stored in bfloat16."""
+    model = tiny_model(unigram_tokenizer(True), 5).to(torch.bfloat16)
+    return save_member(tmp_path_factory.mktemp("models") / "half", model, unigram_tokenizer(True))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "chosen"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_is_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, chosen: str):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert resolve_device("auto") == chosen
+    assert resolve_device("cpu") == "cpu"
+
+
+def test_auto_is_the_default_of_every_way_to_load():
+    assert ModelSpec(Checkpoint("x"), "x").device == InferenceConfig().device == "auto"
+
+
+def test_a_member_knows_its_device_and_the_type_of_its_weights(folder: Path):
+    member = load_member(ModelSpec(Checkpoint(str(folder)), "half"))
+    assert member.spec is not None
+    assert (member.spec.device, member.spec.dtype) == (resolve_device("auto"), "bfloat16")
+
+
+def test_an_ensemble_is_in_float32_on_the_cpu_and_in_the_stored_type_where_that_is_requested(
+    folder: Path, tmp_path: Path
+):
+    dtypes = [
+        Ensemble.from_pretrained([folder], device="cpu", cache_dir=tmp_path, **given).members[0].local.model.dtype
+        for given in ({}, {"dtype": "auto"}, {"dtype": "float16"})
+    ]
+    assert dtypes == [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "auto"), ("mps", "auto"), ("auto", "auto"), ("cpu", "float32")])
+def test_an_ensemble_on_an_accelerator_is_in_the_stored_type(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, dtype: str
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("ensemble.api.check_models", lambda *_: None)
+    monkeypatch.setattr("ensemble.api.load_members", lambda specs, _: pytest.fail(specs[0].dtype))
+    with pytest.raises(pytest.fail.Exception, match=f"^{dtype}$"):
+        Ensemble.from_pretrained([folder], device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps", "abacus"])
+def test_a_device_that_is_not_there_is_one_line_with_the_way_out(device: str):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("there is MPS")
+    with pytest.raises(InputError, match=f"^device {device}: not on this machine; use one of cpu.*, or auto[^\n]*$"):
+        parse_device(device)
+
+
+def test_a_torch_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(InputError, match="this torch is built without CUDA"):
+        parse_device("cuda:99")
+
+
+def test_a_type_that_mps_lacks_becomes_float32_unless_it_is_requested(monkeypatch: pytest.MonkeyPatch):
+    def empty(*_: object, dtype: torch.dtype, **__: object) -> None:
+        if dtype in (torch.bfloat16, torch.float64):
+            raise TypeError(f"MPS has no {dtype}")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    config, mps = type("Config", (), {"dtype": torch.bfloat16}), torch.device("mps")
+    assert usable_dtype("auto", config, mps) == "float32"
+    assert usable_dtype("float16", config, mps) == "float16"
+    assert usable_dtype("auto", config, torch.device("cpu")) == "auto"
+    with pytest.raises(InputError, match="dtype bfloat16: mps cannot compute in it; use float32"):
+        usable_dtype("bfloat16", config, mps)
+
+
+def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path, tmp_path: Path):
+    entry = PoolEntry("half", Checkpoint(str(folder)), "models.txt:1")
+    with ResponseCache(tmp_path, print) as store:
+        keys = [identify(entry, "auto", "auto", store, device).key() for device in ("cpu", "cuda", "cuda:1")]
+    # The same as before there was a choice, so that responses of older versions are found again.
+    assert "device" not in keys[0]
+    assert [key.get("device") for key in keys] == [None, "cuda", "cuda"]
+    assert json.dumps(keys).count("auto") == 3  # the chat templates
+
+
+@pytest.mark.parametrize(
+    ("own", "of_run", "placed"),
+    [(None, "auto", "cpu"), (None, "cuda", "cuda"), ("auto", "cuda", "cpu"), ("mps", "auto", "mps")],
+)
+def test_a_line_of_the_pool_file_comes_before_the_option(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, of_run: str, placed: str
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert PoolEntry("x", Checkpoint("x"), "models.txt:1", device=own).placed(of_run, "local") == placed
+
+
+def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pytest.MonkeyPatch):
+    # The GPU of this machine is not in the cluster.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    entry = PoolEntry("x", Checkpoint("x"), "models.txt:1")
+    assert entry.placed("auto", "ray") == "cpu"
+    assert replace(entry, resources=Resources(num_gpus=0.5)).placed("auto", "ray") == "cuda"
+
+
+AS_IN_THE_RUN = {"device": None, "dtype": None, "chat_template": None}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_run_of_a_gpu_is_refused_without_one_in_a_line_that_names_the_option(folder: Path):
+    place = "runs/x/result.json"
+    entry = PoolEntry("half", Checkpoint(str(folder)), place, "bfloat16", "cuda", "never")
+    spec = ModelSpec(Checkpoint(str(folder)), "half", "cuda", "bfloat16", "never")
+    message = (
+        "half ran on another device, which --device replaces: device cuda: not on this machine; use one of cpu, or"
+    )
+    with pytest.raises(InputError, match=f"^{place}: {message}"):
+        entries_as([entry], AS_IN_THE_RUN)
+    with pytest.raises(InputError, match=f"^{message}"):
+        loaded_as([spec], AS_IN_THE_RUN)
+    (changed,) = entries_as([entry], {**AS_IN_THE_RUN, "device": "auto"})
+    assert (changed.device, changed.dtype) == ("auto", "bfloat16")
+    assert loaded_as([spec], {**AS_IN_THE_RUN, "device": "auto"}) == (replace(spec, device="cpu"),)
+    # The devices of a cluster are on other machines.
+    assert loaded_as([spec], {**AS_IN_THE_RUN, "engine": "ray"}) == (spec,)
