@@ -77,5 +77,5 @@ def rows_that_fit(bytes_per_token: int, tokens: int, free: int | None) -> int | 
         tokens: Tokens of a row.
         free: Bytes that are free.
     """
-    # Half of the memory is left for the copies that are made when rows are added, removed and extended.
+    # Half of the memory is left for the spare rows and slots of the caches, and for what a forward pass makes.
     return None if free is None else max(1, free // (2 * max(1, bytes_per_token * tokens)))

@@ -91,6 +91,9 @@ class CachedRunner(LocalRunner):
             is_even = all(len(ids) == widest for ids in new)
             self._roll_back(keep)
             self._pack(0)
+        if self._filled is None and is_even:
+            # What made the rows differ was cut off.
+            return self._extend_full(self._slots, new, widest, last)
         return self._extend_uneven(new, widest, last, is_even=is_even)
 
     def drop(self, kept: Sequence[int]) -> None:

@@ -106,8 +106,9 @@ class GrowingLayer(DynamicLayer):
         if self._room is None or rows > len(self._room[0]):
             self._renew(rows, with_spare(slots), kept)
             return
-        for tensor in self._room:
-            tensor[:, :, :slots].index_copy_(0, to, tensor[origin, :, :slots])
+        if len(to):
+            for tensor in self._room:
+                tensor[:, :, :slots].index_copy_(0, to, tensor[origin, :, :slots])
         self._show(rows, slots)
         self._release()
 

@@ -76,7 +76,7 @@ class LongRopeRunner(LocalRunner):
             row.extend(ids)
         counts = {n: min(last, len(ids)) for n, ids in enumerate(new)}
         side = self._only_side(counts)
-        # The usual case: the rows of the other side, and rows in another order, are what takes time.
+        # Nearly every step: to put the logits of two sides together takes longer.
         if side is not None and self._held[side] == list(counts):
             return self._sides[side].extend(keep, new, last)
         return self._read(counts, dict(enumerate(keep)), last)
@@ -122,7 +122,8 @@ class LongRopeRunner(LocalRunner):
                     new = [self._rows[n][keep[n] : ranges[n][1]] for n in held]
                     widest = max(counts[n] for n in held)
                     found += zip(held, runner.extend([keep[n] for n in held], new, widest), strict=True)
-            if fresh := [n for n in ranges if not keep or n not in set(held)]:
+            known = set(held)
+            if fresh := [n for n in ranges if n not in known]:
                 prompts = [self._rows[n][: ranges[n][1]] for n in fresh]
                 found += zip(fresh, runner.prefill(prompts, max(counts[n] for n in fresh)), strict=True)
                 held.extend(fresh)
@@ -144,5 +145,6 @@ class LongRopeRunner(LocalRunner):
         """Let a side hold only these rows."""
         held = self._held[side]
         if len(kept) < len(held):
-            self._sides[side].drop([place for place, n in enumerate(held) if n in set(kept)])
+            stay = set(kept)
+            self._sides[side].drop([place for place, n in enumerate(held) if n in stay])
             held[:] = kept
