@@ -285,7 +285,7 @@ def test_a_batch_whose_texts_leave_and_join_is_that_without_drafts(folder: Path)
 
 def test_random_ensembles_write_the_same_by_measured_ways(folder: Path) -> None:
     chance = random.Random(19)
-    for _ in range(12):
+    for _ in range(8):
         kind = chance.choice(["agree", "differ", "same"])
         kinds = [
             Settings(

@@ -42,6 +42,8 @@ _TRIES, _RETRY = 2, 48
 _ABOUT = 0.97
 _MUCH = 2.0
 """How much faster than plain steps drafts are expected to be where plain steps are not tried."""
+_DOUBT = 1.1
+"""How much faster than plain steps drafts must be expected to be: what they will emit is less certain."""
 _USUAL_PLACES = 3
 """Places that take about as long as the rest of a step, before anything is measured."""
 _TRUST = 2.0
@@ -300,7 +302,7 @@ class Drafter:
         if untried:
             way = untried[0]
         elif self._steps % _RETRY:
-            way = max(speeds, key=speeds.__getitem__)
+            way = max(speeds, key=lambda way: speeds[way] * (_DOUBT if way == "plain" else 1.0))
         else:
             # Members may begin to agree, or a server may have been busy.
             way = min(trials, key=lambda way: records[way].steps)
