@@ -183,15 +183,20 @@ class Sequence:
             The tokens of the row that stay, and those to feed, at least one.
         """
         # New text can change the last ids of the old text, so a row is compared and not only extended.
-        settled, held = self._held[member]
-        keep = settled + common_length(held, ids[settled:]) if held else settled
+        keep, held = self._held[member]
+        if held:
+            rest = ids[keep:]
+            # Mostly all of them stay, which one comparison tells.
+            keep += len(held) if rest[: len(held)] == held else common_length(held, rest)
         # Where the new bytes changed no id (a member cannot express them), the last token is read again for its logits.
         keep = min(keep, len(ids) - 1) if at_most is None else min(keep, len(ids) - 1, at_most)
-        prompt = self.prompts[member]
-        # That token may be the prompt's, which is not counted.
-        new = ids[keep:] if keep >= 0 else [*prompt[keep:], *ids]
-        self.hold(member, ids, len(ids) - max(keep, 0))
-        return len(prompt) + keep, new
+        if keep < 0:
+            # That token is the prompt's, which is not counted.
+            prompt = self.prompts[member]
+            self.hold(member, ids, len(ids))
+            return len(prompt) + keep, [*prompt[keep:], *ids]
+        self.hold(member, ids, len(ids) - keep)
+        return len(self.prompts[member]) + keep, ids[keep:]
 
     def record(self, sampled: SampledToken) -> None:
         """Count a step, and keep what it tells."""

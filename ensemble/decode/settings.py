@@ -75,7 +75,10 @@ class Batch:
 
     Attributes:
         size: Texts to decode at a time, at least 1.
-        draft: Tokens of the longest draft, for a single text with greedy decoding; 0 turns drafting off.
+        draft: Tokens of the longest draft; 0 turns drafting off. If all members are here, texts are drafted while at
+            most 8 of them run. Measured times decide how long drafts are, and whether there are any. In exact
+            arithmetic drafts change no text. But a member computes several places at once in another order than one by
+            one, so in float32 and below a near tie may be decided in another way, and in another way from run to run.
         trace: Whether to keep what each member wanted at each step.
         tokens: The largest product of the running rows and the longest of their prompts; a single prompt may have more.
             None for no limit.

@@ -201,9 +201,9 @@ def union(
     present = in_order.diff(dim=1, prepend=wanted.new_full((len(wanted), 1), NONE)) != 0
     # The tables have a column for what is absent: minus infinity for every member, and no id.
     entries = torch.where(present, in_order, joint.size)
-    shape, flat = (-1, *entries.shape), entries.view(-1)
-    *places, ids = joint.places.index_select(1, flat).view(shape).unbind()
-    penalty = joint.penalties.index_select(1, flat).view(shape)
+    flat, count = entries.view(-1), len(joint.members)
+    *places, ids = joint.places.index_select(1, flat).view(count + 1, *entries.shape).unbind()
+    penalty = joint.penalties.index_select(1, flat).view(count, *entries.shape)
     if remote:
         # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
         on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)

@@ -32,6 +32,8 @@ _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
 _STEPS, _TEXTS = 0.93, 0.95
 """How much a step, and what became of a text's draft, count against the next ones."""
+_FADED = 0.2
+"""How much steps with another number of texts count."""
 _SHARED = 4.0
 """Drafted tokens of other texts that a new text begins with, when its acceptance is estimated."""
 _DITHER = (0, 1, 0, -1)
@@ -332,7 +334,13 @@ class Drafter:
 
     def _record(self, way: Way, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
-        return self._records.setdefault((way, rows.bit_length() if self._by_rows else 0), _Record())
+        rows = rows.bit_length() if self._by_rows else 0
+        if (way, rows) not in self._records:
+            # The times of another number of rows are better than none, until a few new ones outweigh them.
+            others = [each for each in self._records if each[0] == way]
+            nearest = min(others, key=lambda each: abs(each[1] - rows), default=None)
+            self._records[way, rows] = _Record() if nearest is None else self._records[nearest].faded()
+        return self._records[way, rows]
 
     def _lengths(self, way: Way, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
         """The lengths of the next drafts."""
@@ -420,6 +428,12 @@ class _Record:
         self.steps += 1
         new = (1, places, places**2, seconds, places * seconds)
         self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
+
+    def faded(self) -> _Record:
+        """A copy that counts little."""
+        copy = _Record()
+        copy.steps, copy._sums = self.steps, [_FADED * each for each in self._sums]
+        return copy
 
     def seconds(self, places: float) -> float:
         """The expected seconds of a step whose longest draft has so many places."""

@@ -23,8 +23,8 @@ from ensemble.vocabulary.merges import Merges
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The pattern of a byte-level pre-tokenizer (GPT-2's)."""
 _ATOM = r"(?:\[(?:\\.|[^\[\]\\])+\]|\\[pP]\{\^?\w+\}|\\[^\dbBAzZGKkgpP]|[^\\\[\](){}|?*+.^$])"
-# One character, or none, then a run of one kind of characters, and then nothing that must follow.
-_RUN = regex.compile(rf"(?P<first>{_ATOM}\??)?(?P<run>{_ATOM})\+(?:{_ATOM}[*?])*")
+# Some characters or none, then a run of one kind of characters, and then nothing that must follow.
+_RUN = regex.compile(rf"(?P<first>{_ATOM}[?*]?)?(?P<run>{_ATOM})\+(?:{_ATOM}[*?])*")
 # What looks back, or depends on where the text begins.
 _LOOKS_BACK = regex.compile(
     r"\(\?<[=!]|\\(?![sSpPrntfxu]|[^\w])|(?<!\[)(?<!\\)\^|(?<!\\)\[[^\]]*(?<!\\)\[|&&|\(\?[(R\d&>]|\d\}\+"
@@ -59,7 +59,7 @@ class Stage:
         self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
         self._alternatives = [_Alternative(each) for each in _alternatives(pattern)]
 
-    def split(self, text: str, start: int, end: int) -> tuple[list[int], int, int | None]:
+    def split(self, text: str, start: int, end: int) -> tuple[list[int], int, tuple[int, int] | None]:
         """The final borders of the piece that begins at ``start``.
 
         Args:
@@ -69,7 +69,7 @@ class Stage:
 
         Returns:
             The borders, ascending; the place up to which the text after the last of them (or after ``start``) is in
-            one piece for sure; and the number of the alternative that reads this piece, None if it is not matched.
+            one piece for sure; and what :meth:`run` says of this piece.
         """
         borders: list[int] = []
         place, open_at = start, -1
@@ -83,7 +83,7 @@ class Stage:
             if self._open.match(text, first, end, partial=True):
                 # Without text between, the open match begins at a border.
                 run = self.run(text, first, end)
-                return borders, first if run is None else end, run
+                return borders, first if run is None else run[1], run
             place = match.end()
             borders.append(place)
         if place < end:
@@ -94,16 +94,19 @@ class Stage:
         found = self._open.search(text, start, end, partial=True)
         return found.start() if found else end
 
-    def run(self, text: str, start: int, end: int) -> int | None:
-        """The alternative that reads all from ``start`` to ``end`` and goes on there, whatever follows.
+    def run(self, text: str, start: int, end: int) -> tuple[int, int] | None:
+        """The alternative that reads the text from ``start`` and goes on at its end, whatever follows.
 
         It is a run of one kind of characters. The run can be read in two parts with the same result.
+
+        Returns:
+            The number of the alternative, and up to where it reads for sure; None if this is not known.
         """
         for number, alternative in enumerate(self._alternatives):
-            if alternative.runs(text, start, end):
-                return number
+            if (covered := alternative.covered(text, start, end)) is not None:
+                return number, covered
             # An alternative that comes first and may still match decides otherwise.
-            if alternative.may_match(text, start, end):
+            if alternative.may_end_before(text, start, end):
                 return None
         return None
 
@@ -114,13 +117,32 @@ class _Alternative:
     def __init__(self, pattern: str) -> None:
         self._pattern = regex.compile(pattern, regex.M)
         self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
-        shape = _RUN.fullmatch(pattern)
-        self._run = shape and regex.compile(f"{shape['first'] or ''}{shape['run']}+")
+        self._run = self._all = None
+        # White space before a word is read without its last character.
+        self._left = int(pattern == r"\s+(?!\S)")
+        if self._left:
+            self._run = regex.compile(r"\s{2,}")
+        elif shape := _RUN.fullmatch(pattern):
+            first, run = shape["first"] or "", shape["run"]
+            many = first.endswith("*")
+            # Among characters of the first kind it ends after the last one of the run's kind.
+            self._all = regex.compile(first) if many else None
+            self._run = regex.compile(f"{first}{run}" if many else f"{first}{run}+")
 
-    def runs(self, text: str, start: int, end: int) -> bool:
-        return self._run is not None and self._run.fullmatch(text, start, end) is not None
+    def covered(self, text: str, start: int, end: int) -> int | None:
+        """Up to where it reads, whatever follows, if it may go on at the end; None if this is not known."""
+        if self._run is None:
+            return None
+        if self._all is not None:
+            found = self._run.match(text, start, end) if self._all.fullmatch(text, start, end) else None
+            return found.end() if found else None
+        return end - self._left if self._run.fullmatch(text, start, end) else None
 
-    def may_match(self, text: str, start: int, end: int) -> bool:
+    def may_end_before(self, text: str, start: int, end: int) -> bool:
+        """Whether it may match now or later, and end before ``end``."""
+        if self._all is not None and self._all.fullmatch(text, start, end):
+            # Where nothing of the run's kind is known yet, it ends later or does not match.
+            return False
         found = self._pattern.match(text, start, end) or self._open.match(text, start, end, partial=True)
         return found is not None
 
@@ -165,7 +187,7 @@ class Borders:
             text: The text; its beginning is the beginning of a text, or an earlier place of this kind.
 
         Returns:
-            The place, in characters; 0 if there is none.
+            The place, in characters; 0 if no place is known.
         """
         reading = _Reading(text)
         for step in self._steps:
@@ -207,7 +229,7 @@ class _Reading:
         self._borders += [(self._places[border], count) for border in borders if border in self._places]
 
     def last(self) -> int:
-        """The last border at which the original text can be cut; 0 if there is none."""
+        """The last border at which the original text can be cut; 0 if no place is known."""
         return next(
             (place for place, count in reversed(self._borders) if all(check(place) for check in self._checks[:count])),
             0,
@@ -215,11 +237,12 @@ class _Reading:
 
     def split(self, stage: Stage) -> None:
         """Split the last piece by a pattern."""
-        borders, self.end, run = stage.split(self.text, self.start, self.end)
+        unknown = self.end
+        borders, self.end, run = stage.split(self.text, self.start, unknown)
         self.add(borders)
         self.start = borders[-1] if borders else self.start
         if run is not None:
-            text, end = self.text, self.end
+            text, end = self.text, unknown
             back = {original: place for place, original in self._places.items()}
             # A later cut within the run must leave two parts that the same alternative reads.
             self._checks.append(lambda place: stage.run(text, back[place], end) == run)
