@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
 from advisor.output.chosen_set import entries_as, loaded_as
-from advisor.pool.fingerprint import identify
+from advisor.output.provenance import of_run
+from advisor.output.terminal import print_tables
+from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.resources import Resources
 from advisor.response_cache import ResponseCache
@@ -129,6 +133,41 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
     entry = PoolEntry("x", Checkpoint("x"), "models.txt:1")
     assert entry.placed("auto", "ray") == "cpu"
     assert replace(entry, resources=Resources(num_gpus=0.5)).placed("auto", "ray") == "cuda"
+
+
+@pytest.mark.parametrize(("sees_cuda", "device"), [(False, "cpu, mps"), (True, "cuda, mps")])
+def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.MonkeyPatch, sees_cuda: bool, device: str):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: sees_cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    entries = [
+        PoolEntry(name, Checkpoint(name), "models.txt:1", device=own) for name, own in (("a", None), ("b", "mps"))
+    ]
+    config: Any = SimpleNamespace(command="", seed=0, inference=InferenceConfig(), candidates=entries)
+    found = of_run(
+        config,
+        {"a": Fingerprint(None, None, (), "bfloat16", "auto"), "b": Fingerprint(None, None, (), "float32", "auto")},
+    )
+    assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
+    assert [model["device"] for model in found["models"].values()] == device.split(", ")
+
+
+def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):
+    result: dict[str, Any] = {
+        "task": {"name": "sums", "n": 1, "split": "dev"},
+        "candidates": [],
+        "provenance": {"device": "cuda", "dtype": "bfloat16"},
+        **dict.fromkeys(("prediction", "ensemble", "strategies")),
+    }
+    candidate = {
+        "model": "a",
+        "accuracy": 1.0,
+        "accuracy_ci": None,
+        "status": "primary",
+        "reason": "",
+        "fragile": False,
+    }
+    print_tables({**result, "candidates": [candidate]})
+    assert "The models ran on cuda in bfloat16." in capfd.readouterr().err
 
 
 AS_IN_THE_RUN = {"device": None, "dtype": None, "chat_template": None}
