@@ -152,14 +152,16 @@ class Borders:
 
     Args:
         tokenizer: It adds nothing before a text and finds no special tokens in it.
-        alphabet: The character of each byte, in a byte-level vocabulary.
+        alphabet: The character of each byte in GPT-2's alphabet.
+        byte_level: Whether bytes that are not UTF-8 are tokenized in this alphabet; otherwise each is one token.
 
     Raises:
         UnsupportedError: It has a part whose borders are not known.
     """
 
-    def __init__(self, tokenizer: Tokenizer, alphabet: dict[int, str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, alphabet: dict[int, str], byte_level: bool) -> None:
         self._alphabet = alphabet
+        self._byte_level = byte_level
         self._merges = Merges(tokenizer)
         added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
         if any(token.lstrip or token.single_word for token in added):
@@ -201,7 +203,9 @@ class Borders:
         return place
 
     def last_of_bytes(self, data: bytes) -> int:
-        """The same for bytes that are not UTF-8, in a byte-level vocabulary; in bytes."""
+        """The same for bytes that are not UTF-8; in bytes."""
+        if not self._byte_level:
+            return len(data)
         places = self._merges.boundaries("".join(self._alphabet[byte] for byte in data)) if len(data) >= _LONG else []
         return places[-1] if places else 0
 

@@ -12,12 +12,12 @@ import re
 import string
 from collections.abc import Sequence
 
+from ensemble.vocabulary.borders import Borders
 from ensemble.vocabulary.safe_cuts import last_cut
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 _LAST_RUN = re.compile("[\udc80-\udcff]+\\Z|[^\udc80-\udcff]+\\Z")
 """The last run of bytes that are UTF-8, or are not."""
-
 _LETTERS = frozenset(string.ascii_letters.encode()[n : n + 1] for n in range(len(string.ascii_letters)))
 
 
@@ -33,7 +33,7 @@ class Continuation:
         self._vocabulary = vocabulary
         self.ids: list[int] = []
         self.settled = 0
-        # The bytes after the settled ids, and how many of them make it worth to look for a border.
+        # The bytes after the settled ids, and at how many of them to look for a border again; 0: as usual.
         self._tail = b""
         self._patience = 0
 
@@ -57,6 +57,7 @@ class Continuation:
             self.settled = len(self.ids)
             self.ids = self.ids + ids
             self._tail = data
+            self._patience = 0
             return True
         self._tail += data
         return False
@@ -68,18 +69,21 @@ class Continuation:
         # A member's cache keeps the ids that did not change, so only the others are run again.
         while same < most and old[settled + same] == new[same]:
             same += 1
-        self.ids = old[:settled] + new
-        if len(self._tail) >= self._patience:
-            self._settle(new)
+        self.ids = old[:settled]
+        self.ids += new
+        borders = self._vocabulary.borders
+        if len(self._tail) >= (self._patience or (borders.patience if borders else 0)):
+            self._settle(borders, new)
         return settled + same
 
-    def _settle(self, new: list[int]) -> None:
+    def _settle(self, borders: Borders | None, new: list[int]) -> None:
         """Settle the ids before the last border.
 
         Args:
+            borders: Where the text can be cut, if known; else only the safe cuts are.
             new: The ids after the settled ones.
         """
-        borders, cut = self._vocabulary.borders, 0
+        cut = 0
         if borders is not None:
             # The first bytes of a character at the end are left out: others may follow.
             text, _ = codecs.utf_8_decode(self._tail, "surrogateescape", False)
@@ -96,7 +100,7 @@ class Continuation:
             self._tail = self._tail[cut:]
             self.settled = len(self.ids) - self._count(new)
         # Without a border the next look comes at twice as much text, so looking costs little on average.
-        self._patience = max(borders.patience, 2 * len(self._tail)) if borders else 0
+        self._patience = 0 if cut else 2 * len(self._tail)
 
     def _count(self, new: list[int]) -> int:
         """How many ids at the end of ``new`` are those of the tail."""

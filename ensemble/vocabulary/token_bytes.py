@@ -211,9 +211,13 @@ class Vocabulary:
 
     @cached_property
     def borders(self) -> Borders | None:
-        """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known."""
+        """Where a growing text can be cut, whatever follows; None for tokenizers for which only ``cuts`` are known.
+
+        These are tokenizers whose patterns look back, with normalizers other than NFC and the replacement of a
+        character (T5's, for example), or with added tokens that depend on the text before them.
+        """
         try:
-            return Borders(self._continuation, BYTE_TO_CHARACTER)
+            return Borders(self._continuation, BYTE_TO_CHARACTER, self._byte_level)
         except UnsupportedError:
             return None
 
