@@ -131,12 +131,12 @@ class DeviceCounter(TorchFunctionMode):
         here = [is_on_device(tensor) for tensor in tensors]
         moved = not any(here) and _names_device(name, args, kwargs)
         if not self._forward.depth and not any(here) and not moved:
-            return func(*args, **kwargs)
+            return tree_map_only(Tensor, on_host, func(*args, **kwargs))
         if name in _TO_NUMBERS or name in _TO_HOST or (name == "to" and _names_host(args, kwargs)):
             self.count("reads")
             result = func(*args, **kwargs)
             # On a CPU the result may be the very tensor that is on the device.
-            return tree_map_only(Tensor, torch.clone, result)
+            return tree_map_only(Tensor, lambda tensor: on_host(tensor.clone()), result)
         if moved and (name in _FROM_VALUES or name == "to"):
             if not self._forward.depth:
                 self.counts["copies"] += 1
@@ -179,8 +179,9 @@ class DeviceCounter(TorchFunctionMode):
 
     @staticmethod
     def _is_mixed(tensors: Sequence[Tensor], here: Sequence[bool]) -> bool:
-        # A tensor of the host without dimensions is passed as a number.
-        return any(not on_device and tensor.dim() for tensor, on_device in zip(tensors, here, strict=True))
+        # A tensor of the host without dimensions is passed as a number. Tensors without a mark are older than the
+        # counter, for example in a cache, and may be on the device.
+        return any(here) and any(getattr(tensor, _MARK, None) is False and tensor.dim() for tensor in tensors)
 
 
 class _OperationCounter(TorchDispatchMode):
@@ -212,6 +213,13 @@ def is_on_device(tensor: Tensor) -> bool:
 def marked(tensor: Tensor) -> Tensor:
     """The same tensor, on the device from now on."""
     setattr(tensor, _MARK, True)
+    return tensor
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """The same tensor; one that has no mark is on the host from now on."""
+    if not hasattr(tensor, _MARK):
+        setattr(tensor, _MARK, False)
     return tensor
 
 
