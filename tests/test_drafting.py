@@ -118,7 +118,8 @@ def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float
     for text, length, share in zip(texts, lengths, accepts, strict=True):
         if length:
             drafting.count(way, text, length, length, int(length * share), ended=False)
-    drafting.note(way, len(texts), 2.0 + max(lengths), 1 + max(lengths))
+    tokens = sum(1 + int(length * share) for length, share in zip(lengths, accepts, strict=True))
+    drafting.note(way, len(texts), 2.0 + max(lengths), 1 + max(lengths), tokens)
     return way, lengths
 
 
@@ -160,7 +161,8 @@ def test_times_of_many_texts_are_not_those_of_one() -> None:
             way, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)
             for text, length in zip(texts, lengths, strict=False):
                 drafting.count(way, text, length, length, length // 2, ended=False)
-            drafting.note(way, rows, 2.0 + per_place * max(lengths), 1 + max(lengths))
+            tokens = sum(1 + length // 2 for length in lengths)
+            drafting.note(way, rows, 2.0 + per_place * max(lengths), 1 + max(lengths), tokens)
     seen = [(drafting.plan(texts[:1], [9])[0], drafting.plan(texts, [9] * 8)[0]) for _ in range(20)]
     assert seen.count(("check", "plain")) >= 18
 

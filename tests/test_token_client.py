@@ -182,7 +182,7 @@ def paced(
         accepted = accepts(way, n) if n else 0
         if n:
             drafting.count(way, text, n, n, accepted, ended=False)
-        drafting.note(way, 1, seconds(way, n), n + 1)
+        drafting.note(way, 1, seconds(way, n), n + 1, accepted + 1)
         made.append((way, n))
     most = Counter(way for way, _ in made[-40:]).most_common(1)[0][0]
     return most, sorted(n for way, n in made[-40:] if way == most)[10]

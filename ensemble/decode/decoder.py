@@ -112,6 +112,7 @@ class Decoder:
         """
         start = time.perf_counter()
         running, places = len(self._contexts.sequences), 1
+        before = sum(sequence.counts.steps for sequence in self._contexts.sequences)
         way, lengths = self._plan()
         if way != "plain":
             places = self._draft_and_check(way, lengths)
@@ -127,7 +128,8 @@ class Decoder:
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:
-            self._drafter.note(way, rows, seconds, places)
+            tokens = sum(sequence.counts.steps for sequence in self._contexts.sequences) - before
+            self._drafter.note(way, rows, seconds, places, tokens)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:

@@ -39,6 +39,8 @@ _SHARED = 4.0
 _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
 """Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
+_KEPT = 0.9
+"""How much what was kept of earlier promises counts against that of a step."""
 _ABOUT = 0.97
 _MUCH = 2.0
 """How much faster than plain steps drafts are expected to be where plain steps are not tried."""
@@ -266,6 +268,8 @@ class Drafter:
         self._events: dict[Way, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
         self._records: dict[tuple[Way, int], _Record] = {}
         self._steps = 0
+        # Tokens per second that the step planned last is expected to emit; 0 if that is not known.
+        self._promised = 0.0
 
     def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Drafts:
         """Empty drafts of a step."""
@@ -290,7 +294,7 @@ class Drafter:
         records = {way: self._record(way, len(texts)) for way in ways}
         expected = {way: self._expected(way, texts, lengths[way]) for way in ways}
         speeds = {
-            way: tokens / records[way].seconds(places)
+            way: tokens / records[way].seconds(places) * records[way].kept
             for way, (tokens, places) in expected.items()
             if records[way].steps
         }
@@ -306,6 +310,7 @@ class Drafter:
         else:
             # Members may begin to agree, or a server may have been busy.
             way = min(trials, key=lambda way: records[way].steps)
+        self._promised = speeds.get(way, 0.0)
         return way, lengths[way]
 
     def count(self, way: Way, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
@@ -323,7 +328,7 @@ class Drafter:
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
 
-    def note(self, way: Way, rows: int, seconds: float, places: float) -> None:
+    def note(self, way: Way, rows: int, seconds: float, places: float, tokens: int) -> None:
         """Note how long a step took.
 
         Args:
@@ -331,8 +336,9 @@ class Drafter:
             rows: The texts.
             seconds: The time. To measure it needs no waiting: each step ends with reading the sampled tokens.
             places: Places of the longest draft: the text's end, and the drafted tokens.
+            tokens: Tokens emitted for all texts.
         """
-        self._record(way, rows).note(seconds, places)
+        self._record(way, rows).note(seconds, places, tokens, self._promised * seconds)
 
     def _record(self, way: Way, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
@@ -418,15 +424,25 @@ class _Events:
 
 
 class _Record:
-    """What the steps of one way took; old ones count less."""
+    """What the steps of one way took; old ones count less.
+
+    Attributes:
+        steps: Their number.
+        kept: Tokens that they emitted, relative to those expected of them; at most 1.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
+        self.kept = 1.0
         # Sums over the steps: 1, x, x^2, t, x * t for x places in t seconds.
         self._sums = [0.0] * 5
 
-    def note(self, seconds: float, places: float) -> None:
-        """Note a step."""
+    def note(self, seconds: float, places: float, tokens: float, promised: float) -> None:
+        """Note a step, and the tokens that it was expected to emit in its time; 0 if that is not known."""
+        if promised:
+            # Not every place is as likely to be accepted: members may agree on how texts begin, and on little more.
+            step = tokens * self.kept / promised
+            self.kept = min(_KEPT * self.kept + (1 - _KEPT) * step, 1.0)
         self.steps += 1
         new = (1, places, places**2, seconds, places * seconds)
         self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
@@ -434,7 +450,7 @@ class _Record:
     def faded(self) -> _Record:
         """A copy that counts little."""
         copy = _Record()
-        copy.steps, copy._sums = self.steps, [_FADED * each for each in self._sums]
+        copy.steps, copy.kept, copy._sums = self.steps, self.kept, [_FADED * each for each in self._sums]
         return copy
 
     def seconds(self, places: float) -> float:
