@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -354,47 +355,55 @@ class Drafter:
         """The lengths of the next drafts."""
         if way == "plain":
             return [0] * len(texts)
+        # Nothing can be repeated in a text whose last tokens are new.
+        rooms = [
+            room if way != "repeat" or text.repeats.draft(1) else 0 for text, room in zip(texts, rooms, strict=True)
+        ]
         record = self._record(way, len(texts))
         if not record.steps:
-            best = [min(_FIRST_DRAFT_TOKENS, self._longest)] * len(texts)
-        else:
-            best = [self._length(record, *self._shares(way, text)) for text in texts]
-        lengths = [min(length, room) for length, room in zip(best, rooms, strict=True)]
-        if way == "repeat":
-            # Nothing can be drafted in a text whose last tokens are new.
-            lengths = [length if text.repeats.draft(1) else 0 for text, length in zip(texts, lengths, strict=True)]
-        return lengths
+            return [min(_FIRST_DRAFT_TOKENS, self._longest, room) for room in rooms]
+        cost = record.cost()
+        return [
+            min(self._length(cost, *self._shares(way, text)), room) if room else 0
+            for text, room in zip(texts, rooms, strict=True)
+        ]
 
     def _shares(self, way: Way, text: TextDrafts) -> tuple[float, float]:
         """At a place of a text's draft, the probability that its token is accepted, and that the draft goes on."""
         accepted, goes_on = text.events(way).shares(self._events[way])
         # What is drafted without a model has its length from the beginning.
-        return accepted, goes_on if self._ends_early and way != "repeat" else 1.0
+        goes_on = goes_on if self._ends_early and way != "repeat" else 1.0
+        # Rounded, so that equal shares come again.
+        return round(accepted, 2), round(goes_on, 2)
 
-    def _length(self, record: _Record, accepted: float, goes_on: float) -> int:
-        fixed, each = record.cost()
-        speeds = [tokens / (fixed + each * places) for tokens, places in self._sums(accepted, goes_on)]
+    def _length(self, cost: tuple[float, float], accepted: float, goes_on: float) -> int:
+        fixed, each = cost
+        speeds = [tokens / (fixed + each * places) for tokens, places in _sums(accepted, goes_on, self._longest)]
         # Of lengths that are about as fast, the longest takes the fewest requests. Those beside it show how the time
         # depends on the length.
         enough = _ABOUT * max(speeds)
-        best = max(n for n, speed in enumerate(speeds, start=1) if speed >= enough)
+        best = next(n for n in range(self._longest, 0, -1) if speeds[n - 1] >= enough)
         return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
-
-    def _sums(self, accepted: float, goes_on: float) -> Iterator[tuple[float, float]]:
-        """For drafts of 1, 2, ... tokens: ``1 + a + ... + a^n`` and ``1 + g + ... + g^n``."""
-        tokens = places = power = other = 1.0
-        for _ in range(self._longest):
-            power, other = power * accepted, other * goes_on
-            tokens, places = tokens + power, places + other
-            yield tokens, places
 
     def _expected(self, way: Way, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
         """The tokens that a step is expected to emit, and the places of its longest draft."""
         sums = [
-            next(itertools.islice(self._sums(*self._shares(way, text)), n - 1, None)) if n else (1.0, 1.0)
+            _sums(*self._shares(way, text), self._longest)[n - 1] if n else (1.0, 1.0)
             for text, n in zip(texts, lengths, strict=True)
         ]
         return sum(tokens for tokens, _ in sums), max(places for _, places in sums)
+
+
+@lru_cache(maxsize=4096)  # it is needed for each text at each step, and takes longer than the rest of a plan
+def _sums(accepted: float, goes_on: float, longest: int) -> tuple[tuple[float, float], ...]:
+    """For drafts of 1, 2, ... tokens: ``1 + a + ... + a^n`` and ``1 + g + ... + g^n``."""
+    tokens = places = power = other = 1.0
+    found = []
+    for _ in range(longest):
+        power, other = power * accepted, other * goes_on
+        tokens, places = tokens + power, places + other
+        found.append((tokens, places))
+    return tuple(found)
 
 
 class _Events:
