@@ -267,7 +267,8 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     groups = groups if len(groups) > 1 else {}
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
-        "ece": calibration_error(profile),
+        # Log-probabilities for each character are no probabilities, so they have no confidence.
+        "ece": None if task.scoring == "normalised" else calibration_error(profile),
         # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
         "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
         "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
