@@ -5,7 +5,7 @@ r"""A loaded task: its questions, and the score of a response.
     >>> task.score(example, " 2 + 3 = 5. The answer is 5.")
     Score(value=1.0, extracted='5')
 
-Not covered: generation and averages over a split (see `advisor.profile`), corpus-level metrics.
+Not covered: generation and averages over a split (see `advisor.profile`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -222,6 +222,22 @@ class Task:
         metric = metrics.get_metric(self.metric, allow_code_execution=self.allow_code_execution)
         value, extracted = metric.score(answer, example.accepted, example.choices)
         return Score(value, extracted)
+
+    def corpus_score(self, texts: Mapping[str, str | None]) -> tuple[float, tuple[float, float]] | None:
+        """The score of all responses together, for metrics that have one: BLEU and chrF.
+
+        Args:
+            texts: The responses by the ids of their questions; a missing one counts as an empty text.
+
+        Returns:
+            The score in points and its 95% interval; None for other metrics.
+        """
+        if self.scorer is not None or self.metric not in metrics.OF_CORPORA:
+            return None
+        from advisor.tasks.metrics._corpus import corpus_score  # here, since sacrebleu takes half a second to load
+
+        responses = [(texts.get(example.id) or "")[:MAX_RESPONSE] for example in self.examples]
+        return corpus_score(self.metric, responses, [example.accepted for example in self.examples])
 
     def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
         """Score many responses, each as ``score`` does; programs run on all cores.
