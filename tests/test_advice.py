@@ -40,7 +40,7 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level
     strategy = Strategy("unite", ("a", "b"))
     examples = tuple(Example(f"q{i}", f"Question {i}?", "", "x") for i in range(n))
     task = Task(
-        "t", "number", "dev", examples, (), 1, 0, 0, "", None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
+        "t", "number", "dev", examples, (), 1, 0, 0, None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
     )
     sets = {strategy: profile("unite", ensemble)}
     dev = AnsweredSplit(task, alone, sets if tries > 1 else {})

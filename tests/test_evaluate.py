@@ -18,7 +18,7 @@ from advisor.response_cache import ResponseCache
 from advisor.statistics import holm
 from advisor.tasks import load_task
 from advisor.verify.responses import chosen, dev_scores
-from ensemble.methods import get_module
+from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:
     from pools import Place
@@ -164,7 +164,7 @@ def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Pl
         )
         for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
     ]
-    voting = get_module("voting").make((), (), None)
+    voting = get_module("voting").make((), (), make_options("voting", {}))
     profile, picks = chosen("voting", voting, task, profiles)
     assert set(picks) == {1}
     assert profile.answers == profiles[1].answers

@@ -28,7 +28,7 @@ def of_confidence(n: int, confidence: float, score: float) -> Answer:
 def task_of(references: Sequence[str]) -> Task:
     examples = tuple(Example(str(n), "?", "?", reference, CHOICES) for n, reference in enumerate(references))
     signature = Signature("t", "choice", "dev", len(examples), 0, 0, "", ())
-    return Task("t", "choice", "dev", examples, (), 8, 0, 0, "", None, (), "", signature)
+    return Task("t", "choice", "dev", examples, (), 8, 0, 0, None, (), "", signature)
 
 
 def test_the_error_is_the_weighted_gap_in_each_bin() -> None:

@@ -26,6 +26,7 @@ from advisor.profile.job import Job, question_key
 from advisor.records import Profile
 from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task
+from advisor.tasks.task import Scoring
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
@@ -452,6 +453,31 @@ def test_the_likeliest_option_is_the_answer(choices: Task, store: ResponseCache,
         assert answer.text == example.choices[scores.index(max(scores))]
         assert answer.options == pytest.approx(scores, abs=1e-9)
     assert profile(choices, store, never) == found
+
+
+@pytest.mark.parametrize("scoring", ["texts", "letters", "normalised"])
+def test_a_model_chooses_by_the_tasks_scoring(
+    place: Place, store: ResponseCache, alone: Ensemble, scoring: Scoring
+) -> None:
+    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"not in any way {n}"} for n in range(8)]
+    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice", scoring=scoring)
+    task = load_task("task.yaml")
+    for example, answer in zip(task.examples, profile(task, store, lambda: alone).answers, strict=True):
+        scores = alone.score(
+            example.prompt, [" A", " B"] if scoring == "letters" else [f" {c}" for c in example.choices]
+        )
+        if scoring == "normalised":
+            scores = [score / len(choice) for score, choice in zip(scores, example.choices, strict=True)]
+        assert answer.text == example.choices[scores.index(max(scores))]
+
+
+def test_each_scoring_has_its_own_responses(place: Place, store: ResponseCache, alone: Ensemble) -> None:
+    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"not in any way {n}"} for n in range(8)]
+    found = []
+    for scoring in ("texts", "normalised"):
+        place.task(records, choices=["{{A}}", "{{B}}"], metric="choice", scoring=scoring)
+        found.append([answer.text for answer in profile(load_task("task.yaml"), store, lambda: alone).answers])
+    assert found[0] != found[1]
 
 
 def test_letters_are_scored_where_they_are_the_choices(place: Place, store: ResponseCache, alone: Ensemble) -> None:

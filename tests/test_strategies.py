@@ -54,7 +54,7 @@ def task(split: str, n: int = N, groups: str = "") -> Task:
         for number in range(n)
     )
     signature = Signature("sums", "number", split, n, 0, 0, "", ())
-    return Task("sums", "number", split, examples, (), 1, 0, 0, "", None, (), "", signature)
+    return Task("sums", "number", split, examples, (), 1, 0, 0, None, (), "", signature)
 
 
 def profile(model: str, of: Task, answers: str, cost: Cost | None = None) -> Profile:

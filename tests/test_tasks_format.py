@@ -37,10 +37,12 @@ def write_records(path: Path, records: list[Any]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def load(folder: Path, *, options: dict[str, Any] | None = None, without: str = "", **keys: Any) -> Task:
+def load(
+    folder: Path, chosen: str = "", *, options: dict[str, Any] | None = None, without: str = "", **keys: Any
+) -> Task:
     content = {key: value for key, value in {**REFUNDS, **keys}.items() if key != without}
     (folder / "refunds.yaml").write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
-    return load_task(folder / "refunds.yaml", **(options or {}))
+    return load_task(f"{folder / 'refunds.yaml'}{chosen}", **(options or {}))
 
 
 def refusal(folder: Path, *, options: dict[str, Any] | None = None, without: str = "", **keys: Any) -> str:
@@ -98,11 +100,74 @@ def test_shots_are_prompt_space_response_joined_by_blank_lines(folder: Path) -> 
     assert first.endswith(".")
     assert second != first
     assert question == task.examples[0].question
-    assert all(example.prompt == task.prefix + example.question for example in task.examples)
+    assert all(example.prompt == example.prefix + example.question for example in task.examples)
 
 
 def test_the_response_of_a_shot_is_the_reference_unless_said_otherwise(folder: Path) -> None:
-    assert "Answer: 10\n\n" in load(folder, shots=5, options={"split": "held_out"}).prefix
+    assert "Answer: 10\n\n" in load(folder, shots=5, options={"split": "held_out"}).examples[0].prefix
+
+
+def test_shots_by_group_are_of_the_questions_group(folder: Path) -> None:
+    records = [{"question": f"{group}{n}", "answer": str(n), "part": group} for group in "xy" for n in range(6)]
+    write_records(folder / "dev.jsonl", records)
+    task = load(folder, shots=2, shots_by_group=True, group="{{part}}", instructions="Add {{part}}.")
+    assert len(task.examples) == 8
+    for example in task.examples:
+        first, *shots, _ = example.prefix.split("\n\n")
+        assert first == f"Add {example.group}."
+        assert [shot.count(f"Question: {example.group}") for shot in shots] == [1, 1]
+
+
+def test_a_group_with_too_few_demonstrations_is_named(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "a", "answer": "1", "part": "x"}] * 2)
+    with pytest.raises(InputError, match="has only 1 different questions of x; give fewer"):
+        load(folder, shots=3, shots_by_group=True, group="{{part}}")
+
+
+FORMS = {"long": {"prompt": "Say: {{question}}"}, "short": {"shots": 1}}
+
+
+def test_a_form_changes_its_keys_and_the_first_is_the_default(folder: Path) -> None:
+    first, long, short = (load(folder, suffix, forms=FORMS) for suffix in ("", ":long", ":short"))
+    assert first.examples == long.examples
+    assert first.examples[0].prompt.startswith("Say: ")
+    assert short.examples[0].prefix.startswith("Question: ")
+    assert [task.name for task in (first, long, short)] == [first.name, f"{first.name}:long", f"{first.name}:short"]
+
+
+def test_a_form_may_follow_a_variant(folder: Path) -> None:
+    task = load(folder, ":b:short", forms=FORMS, variant="a", prompt="{{variant}} {{question}}")
+    assert task.examples[0].question.startswith("b ")
+    assert task.shots == 1
+
+
+def test_a_form_that_is_not_there_gets_the_names_of_those_that_are(folder: Path) -> None:
+    with pytest.raises(InputError, match=r":long, .*:short"):
+        load(folder, ":tall", forms=FORMS)
+
+
+def test_a_form_changes_no_data(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"forms\.long\.data is not a key"):
+        load(folder, forms={"long": {"data": {"dev": "x.jsonl"}}})
+
+
+@pytest.mark.parametrize("scoring", ["sum", 3])
+def test_an_unknown_scoring_is_refused_with_those_that_are_known(folder: Path, scoring: object) -> None:
+    with pytest.raises(InputError, match="scoring"):
+        load(folder, metric="choice", choices=["x", "y"], scoring=scoring)
+
+
+def test_letters_and_texts_are_what_is_scored(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": "B"}])
+    texts, letters, normalised = (
+        load(folder, metric="choice", choices=["longer", "so"], scoring=scoring)
+        for scoring in ("texts", "letters", "normalised")
+    )
+    example = texts.examples[0]
+    assert texts.continuations(example) == normalised.continuations(example) == [" longer", " so"]
+    assert letters.continuations(example) == [" A", " B"]
+    # -3 / 6 characters is more than -2 / 2.
+    assert [task.likeliest(example, [-3.0, -2.0]) for task in (texts, letters, normalised)] == ["so", "so", "longer"]
 
 
 def test_groups_are_rendered(folder: Path) -> None:

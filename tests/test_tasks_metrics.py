@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu import corpus_bleu, corpus_chrf
 
 from advisor.tasks import templates
 from advisor.tasks.metrics import get_metric, metric_names, runs_code
+from advisor.tasks.task import Example, Signature, Task
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
@@ -231,3 +235,39 @@ def test_a_pattern_that_backtracks_forever_is_stopped() -> None:
     start = time.process_time()
     assert templates.find_answer(r"(a|aa)+$", "a" * 5000 + "b") is None
     assert time.process_time() - start < 3 * templates.PATTERN_SECONDS
+
+
+# --- Scores of a whole corpus ---
+
+
+def _translations(metric: str) -> tuple[Task, dict[str, str | None]]:
+    lines = ["The cat sat on the mat .", "It rains in the north today .", "Two dogs ran home .", "He is not here ."]
+    said = ["The cat sat on a mat .", "It rains in north .", "Two dogs ran home .", "She was there ."]
+    examples = tuple(Example(str(n), "?", "?", line) for n, line in enumerate(lines * 10))
+    signature = Signature("t", metric, "dev", len(examples), 0, 0, "", ())
+    task = Task("t", metric, "dev", examples, (), 8, 0, 0, None, (), "", signature)
+    return task, {example.id: f" {text}" for example, text in zip(examples, said * 10, strict=True)}
+
+
+@pytest.mark.parametrize(("metric", "theirs"), [("bleu", corpus_bleu), ("chrf", corpus_chrf)])
+def test_the_score_of_a_corpus_is_sacrebleus(metric: str, theirs: Callable[..., Any]) -> None:
+    task, texts = _translations(metric)
+    score, (low, high) = task.corpus_score(texts) or (0.0, (0.0, 0.0))
+    hypotheses = [(text or "").strip() for text in texts.values()]
+    assert score == pytest.approx(theirs(hypotheses, [[str(e.reference) for e in task.examples]]).score)
+    assert low < score < high
+    sentences = [task.score(e, texts[e.id] or "").value for e in task.examples]
+    assert abs(score - 100 * sum(sentences) / len(sentences)) > 0.1
+
+
+def test_a_missing_response_lowers_the_score_of_a_corpus() -> None:
+    task, texts = _translations("bleu")
+    whole, less = task.corpus_score(texts), task.corpus_score({**texts, "0": None})
+    assert whole is not None
+    assert less is not None
+    assert less[0] < whole[0]
+
+
+def test_most_metrics_have_no_score_of_a_corpus() -> None:
+    task, texts = _translations("exact_match")
+    assert task.corpus_score(texts) is None

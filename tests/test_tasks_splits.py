@@ -95,8 +95,10 @@ def test_dev_held_out_and_shots_of_one_source_never_meet(tmp_path: Path, shots: 
     assert len(held_out.examples) == 30 - shots
     assert not asked(dev) & asked(held_out)
     for task in (dev, held_out):
-        assert not any(line in asked(task) for line in (shot.split(" ")[0] for shot in task.prefix.split("\n\n")))
-    assert dev.prefix == held_out.prefix
+        assert not any(
+            line in asked(task) for line in (shot.split(" ")[0] for shot in task.examples[0].prefix.split("\n\n"))
+        )
+    assert dev.examples[0].prefix == held_out.examples[0].prefix
 
 
 def test_a_limit_on_dev_does_not_let_dev_questions_into_held_out(tmp_path: Path) -> None:
@@ -127,7 +129,11 @@ def test_shots_from_a_file_of_their_own_are_taken_out_of_every_split(tmp_path: P
 def test_shots_that_are_all_there_are_keep_their_order(tmp_path: Path, seed: int) -> None:
     data = {"dev": "dev.jsonl", "held_out": "held_out.jsonl", "shots": "demos.jsonl"}
     path = task_file(tmp_path, {"dev": [1], "held_out": [2], "demos": [9, 7, 8]}, data=data, shots=3)
-    assert [shot.split(" ")[0] for shot in load_task(path, seed=seed).prefix.split("\n\n")[:-1]] == ["q9", "q7", "q8"]
+    assert [shot.split(" ")[0] for shot in load_task(path, seed=seed).examples[0].prefix.split("\n\n")[:-1]] == [
+        "q9",
+        "q7",
+        "q8",
+    ]
 
 
 def test_limits_grow_and_seeds_decide(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def records(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def built(config: str, record: dict[str, Any]) -> Any:
-    """A task of lm-eval as its file says, over one record of ours instead of the hub's."""
+def built(config: str, questions: list[dict[str, Any]], shots: list[dict[str, Any]] | None = None) -> Any:
+    """A task of lm-eval as its file says, over our records instead of the hub's."""
     import lm_eval.tasks
     from datasets import Dataset
     from lm_eval.api.task import ConfigurableTask
@@ -151,13 +151,15 @@ def built(config: str, record: dict[str, Any]) -> Any:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     content = load_yaml(Path(lm_eval.tasks.__file__).parent / config)
     names = {content.get(key) for key in ("training_split", "validation_split", "test_split", "fewshot_split")} - {None}
-    data = dict.fromkeys(names, Dataset.from_list([record]))
+    data = dict.fromkeys(names, Dataset.from_list(questions))
+    if shots is not None:
+        data[content.get("fewshot_split") or "train"] = Dataset.from_list(shots)
     return ConfigurableTask(config={**content, "metadata": None, "custom_dataset": lambda **_: data})
 
 
 @cache
 def their_task(name: str) -> Any:
-    return built(PAIRS[name].config, PAIRS[name].record(records(name)[0]))
+    return built(PAIRS[name].config, [PAIRS[name].record(records(name)[0])])
 
 
 def their_score(name: str, record: dict[str, Any], response: str) -> float:
@@ -213,6 +215,96 @@ def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_
     assert quirk.why in PAGE.read_text(encoding="utf-8")
 
 
+class Published(NamedTuple):
+    """A choice task of ours, and how lm-eval has it.
+
+    Attributes:
+        file: Of ../shared/data, with the questions.
+        config: Of lm-eval.
+        record: From a record of the file to lm-eval's.
+        shots: Demonstrations, of the file of this subject.
+        measure: Of lm-eval.
+    """
+
+    file: str
+    config: str
+    record: Callable[[dict[str, Any]], dict[str, Any]]
+    shots: int
+    measure: str
+
+
+def _mmlu(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "question": record["question"],
+        "choices": [record[letter] for letter in "ABCD"],
+        "answer": "ABCD".index(record["answer"]),
+    }
+
+
+def _arc(record: dict[str, Any]) -> dict[str, Any]:
+    letters = [letter for letter in "ABCDE" if record.get(letter)]
+    return {
+        "question": record["question"],
+        "choices": {"text": [record[letter] for letter in letters], "label": letters},
+        "answerKey": record["answer"],
+    }
+
+
+def _piqa(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "goal": record["question"],
+        "sol1": record["A"],
+        "sol2": record["B"],
+        "label": "AB".index(record["answer"]),
+    }
+
+
+PUBLISHED = {
+    **{
+        f"mmlu:{subject}": Published(
+            f"mmlu/{{split}}/{subject}.jsonl", f"mmlu/default/mmlu_{subject}.yaml", _mmlu, 5, "acc"
+        )
+        for subject in ("anatomy", "college_physics", "high_school_us_history")
+    },
+    "arc_challenge": Published("arc_challenge/test.jsonl", "arc/arc_challenge.yaml", _arc, 0, "acc_norm"),
+    "arc_challenge:texts": Published("arc_challenge/test.jsonl", "arc/arc_challenge.yaml", _arc, 0, "acc"),
+    "piqa": Published("piqa/dev_our.jsonl", "piqa/piqa.yaml", _piqa, 0, "acc_norm"),
+    "piqa:texts": Published("piqa/dev_our.jsonl", "piqa/piqa.yaml", _piqa, 0, "acc"),
+}
+
+
+def _records(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / file).read_text(encoding="utf-8").split("\n") if line]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_choice_task_has_lm_evals_prompts_options_and_scores(name: str) -> None:
+    """Each question: the same prompt with shots, the same texts to score, and the same score for random likelihoods."""
+    from lm_eval.api.task import ConfigurableTask
+
+    published = PUBLISHED[name]
+    split = "validation" if name.startswith("piqa") else "test"
+    ours = load_task(name, split=split, data_dir=DATA)
+    records = {f"{split}-{n}": record for n, record in enumerate(_records(published.file.format(split="test")))}
+    # The others are among the shots, or have no options in this copy of the data.
+    kept = [published.record(records[example.id]) for example in ours.examples]
+    assert len(records) - len(kept) <= 22
+    shots = [published.record(record) for record in _records(published.file.format(split="dev"))[: published.shots]]
+    theirs: ConfigurableTask = built(published.config, kept, shots or kept)
+    theirs.set_config(key="num_fewshot", value=published.shots)
+    theirs.build_all_requests()
+    requests: dict[int, list[tuple[str, str]]] = {}
+    for instance in theirs.instances:
+        requests.setdefault(instance.doc_id, []).append(instance.args)
+    random = np.random.default_rng(0)
+    for n, example in enumerate(ours.examples):
+        logprobs = list(-random.exponential(20, len(example.choices)))
+        assert requests[n] == [(example.prompt, text) for text in ours.continuations(example)]
+        with np.errstate(all="ignore"):
+            wanted = theirs.process_results(kept[n], [(value, False) for value in logprobs])[published.measure]
+        assert ours.score(example, ours.likeliest(example, logprobs)).value == wanted
+
+
 CHOICES: dict[str, tuple[str, str, Callable[[tuple[str, ...], int], dict[str, Any]]]] = {
     "arc_challenge": (
         "test",
@@ -248,7 +340,7 @@ def test_the_likeliest_option_is_right_where_lm_eval_counts_it(name: str) -> Non
         if n % 100 and len(plain) == len(example.choices) and min(map(len, example.choices)) > 1:
             continue
         record = made(example.choices, gold)
-        theirs = theirs or built(config, record)
+        theirs = theirs or built(config, [record])
         for best, choice in enumerate(example.choices):
             if example.choices.index(choice) < best:
                 continue  # the same text is as likely, and the first is taken

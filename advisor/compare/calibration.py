@@ -57,9 +57,9 @@ def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
         task: A choice task.
 
     Returns:
-        The accuracy; None if no answer has likelihoods.
+        The accuracy; None if no answer has likelihoods, or they are those of letters, which all have one byte.
     """
-    if not any(answer.options for answer in profile.answers):
+    if task.scoring == "letters" or not any(answer.options for answer in profile.answers):
         return None
     examples = {example.id: example for example in task.examples}
     values = []

@@ -127,7 +127,6 @@ class JoinedLogs:
             max_new_tokens=1,
             shots=0,
             seed=seed,
-            prefix="",
             extract=extract,
             notes=self.notes if split == "dev" else (),
             fingerprint=digest,

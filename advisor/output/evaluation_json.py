@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from advisor.config import RunConfig
+from advisor.output.result_json import corpus_figures
 from advisor.records import Profile
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task
@@ -32,18 +33,19 @@ def evaluation_of(
         "signature": str(task.signature),
         "k": config.k,
         "best_single": best.model,
-        "members": [_member(member, config.seed) for member in members],
-        "methods": [_method(result) for result in methods],
+        "members": [_member(member, task, config.seed) for member in members],
+        "methods": [_method(result, task) for result in methods],
         "provenance": dict(provenance),
     }
 
 
-def _member(member: Profile, seed: int) -> dict[str, Any]:
+def _member(member: Profile, task: Task, seed: int) -> dict[str, Any]:
     cost, n = member.cost, len(member.answers)
     return {
         "model": member.model,
         "accuracy": member.accuracy,
         "accuracy_ci": list(accuracy_interval(member, seed=seed)),
+        **corpus_figures(member, task),
         "mean_length": member.mean_length,
         # All questions may have failed, and then there is no token to divide by.
         "ms_per_token": 1000 * cost.seconds / cost.tokens if cost.tokens else None,
@@ -52,7 +54,7 @@ def _member(member: Profile, seed: int) -> dict[str, Any]:
     }
 
 
-def _method(result: MethodResult) -> dict[str, Any]:
+def _method(result: MethodResult, task: Task) -> dict[str, Any]:
     comparison = result.comparison
     return {
         "method": result.method,
@@ -60,6 +62,7 @@ def _method(result: MethodResult) -> dict[str, Any]:
         "left_out": result.left_out,
         "accuracy": comparison.accuracy if comparison else None,
         "accuracy_ci": list(comparison.accuracy_ci) if comparison else None,
+        **corpus_figures(result.profile, task),
         "delta": comparison.delta if comparison else None,
         "delta_ci": list(comparison.delta_ci) if comparison else None,
         "p_value": comparison.p_value if comparison else None,

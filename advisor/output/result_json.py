@@ -34,7 +34,7 @@ _GAIN = (
     *("gain", "gain_ci", "expected_gain", "expected_gain_ci", "predicted_gain", "predicted_gain_ci"),
     *("questions", "answered"),
 )
-_DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups")
+_DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups", "corpus_score", "corpus_score_ci")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +258,13 @@ def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
     return {"level": level, "responses": sum(counts), "of": len(counts) * max(counts)}
 
 
+def corpus_figures(profile: Profile | None, task: Task) -> dict[str, Any]:
+    """The score of all responses together and its interval, in points; nulls for tasks without one."""
+    texts = {answer.id: answer.text for answer in profile.answers} if profile else {}
+    score, interval = (task.corpus_score(texts) if texts else None) or (None, None)
+    return {"corpus_score": score, "corpus_score_ci": _list(interval)}
+
+
 def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     """Figures that only some tasks have: of groups of questions (subjects of MMLU), and of options' likelihoods."""
     if profile is None or task is None:
@@ -267,9 +274,11 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     groups = groups if len(groups) > 1 else {}
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
-        "ece": calibration_error(profile),
+        # Log-probabilities for each character are no probabilities, so they have no confidence.
+        "ece": None if task.scoring == "normalised" else calibration_error(profile),
         # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
         "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
+        **corpus_figures(profile, task),
         "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
     }
 

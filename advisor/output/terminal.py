@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DETAILS = {
     "mean_length": ("length", ".0f"),
     "accuracy_macro": ("macro", ".1f"),
+    "corpus_score": ("corpus", ".1f"),
     "truncated": ("cut off", "d"),
     "ece": ("ECE", ".3f"),
 }

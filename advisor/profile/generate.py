@@ -116,12 +116,12 @@ def _answer_all(
     def encode(example: Example) -> Prompt | ChoiceQuestion:
         if task.metric != "choice":
             return ensemble.encode(example.model_input)
-        return ensemble.encode_options(example.model_input, [f"{task.delimiter}{choice}" for choice in example.choices])
+        return ensemble.encode_options(example.model_input, task.continuations(example))
 
     # A batch has prompts only, or questions with options only, as the task says.
     answer: Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]]
     if task.metric == "choice":
-        answer = partial(_choose_options, ensemble, questions)
+        answer = partial(_choose_options, ensemble, questions, task)
     else:
         answer = partial(_generate_texts, ensemble, task, inference)
     encoded: dict[int, Prompt | ChoiceQuestion] = {}
@@ -219,7 +219,7 @@ def _generate_texts(
 
 
 def _choose_options(
-    ensemble: Ensemble, questions: Mapping[int, Example], encoded: Mapping[int, ChoiceQuestion], size: int
+    ensemble: Ensemble, questions: Mapping[int, Example], task: Task, encoded: Mapping[int, ChoiceQuestion], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Choose the likeliest option of each question, ``size`` rows at a time."""
     numbers = list(encoded)
@@ -229,7 +229,7 @@ def _choose_options(
         n, scores = numbers[place], [score.value for score in options]
         if max(scores) == -math.inf:
             raise InputError("its tokenizer cannot express any of the options")
-        likeliest = questions[n].choices[max(range(len(scores)), key=scores.__getitem__)]
+        likeliest = task.likeliest(questions[n], scores)
         # The response is stored as JSON, which has no number for infinity.
         finite = tuple(None if score == -math.inf else score for score in scores)
         yield n, Response(likeliest, 0, "eos", now - last, options=finite)

@@ -161,7 +161,11 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
     if inference.deterministic:
         question["deterministic"] = True
     if task.metric == "choice":
-        return key_of({**question, "choices": [f"{task.delimiter}{choice}" for choice in example.choices]})
+        question["choices"] = task.continuations(example)
+        if task.scoring != "texts":
+            # Another option may be chosen, or another text stored for it.
+            question["scoring"] = task.scoring
+        return key_of(question)
     if inference.temperature:
         question |= {"temperature": inference.temperature, "seed": inference.seed}
     return key_of({**question, "max_new_tokens": inference.limit(task), "stop": list(task.stop)})

@@ -72,7 +72,7 @@ def pack(job: Job, needs: Sequence[Resources], questions: Mapping[int, Example],
     """
     # References and scorers stay here: the responses do not depend on them, and a scorer may not be picklable.
     bare = {number: replace(example, question="", reference="") for number, example in questions.items()}
-    task = replace(job.task, examples=(), scorer=None, prefix="", notes=())
+    task = replace(job.task, examples=(), scorer=None, notes=())
     if job.spec is None:
         raise TypeError(f"{job.name}: a server answers this job, so no worker can run it")
     models = tuple(

@@ -77,7 +77,7 @@ class ServerAnswerer:
 
                 def ask(example: Example) -> Response:
                     if task.metric == "choice":
-                        return likeliest_choice(server, example, task.delimiter)
+                        return likeliest_choice(server, example, task)
                     return generate(
                         server,
                         example.prompt if encode is None else encode.prompt(example),
@@ -100,7 +100,7 @@ class ServerAnswerer:
             reason = "it does not give those of chosen token ids"
             raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
         yield from self._answer_in_parallel(
-            questions, lambda example: likeliest_option(client, encode.options(example, task), example)
+            questions, lambda example: likeliest_option(client, encode.options(example, task), example, task)
         )
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
@@ -155,8 +155,7 @@ class _Encoder:
     def options(self, example: Example, task: Task) -> ChoiceQuestion:
         """A question of a choice task with its options."""
         with self._lock, _as_refusal():
-            options = [f"{task.delimiter}{choice}" for choice in example.choices]
-            return self._ensemble.encode_options(example.model_input, options)
+            return self._ensemble.encode_options(example.model_input, task.continuations(example))
 
 
 @contextlib.contextmanager

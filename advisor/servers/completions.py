@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
-from advisor.tasks.task import Example
+from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_client import TokenClient
@@ -89,32 +89,33 @@ def generate(
     return Response(text, tokens, reason, 0.0, prompt_tokens=prompt_tokens), answer
 
 
-def likeliest_choice(server: ServerClient, example: Example, delimiter: str) -> Response:
-    """The choice with the highest log-probability after the prompt.
+def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:
+    """The choice that a server's log-probabilities after the prompt decide for.
 
     This needs ``echo`` and ``logprobs`` of ``/completions``. Some servers support them (vLLM), others ignore them.
 
     Args:
         server: The server.
         example: A question with choices.
-        delimiter: Text between the prompt and a choice.
+        task: Its task.
 
     Raises:
         ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
-    scores = [_log_probability(server, example.prompt, f"{delimiter}{choice}") for choice in example.choices]
+    scores = [_log_probability(server, example.prompt, text) for text in task.continuations(example)]
     if max(scores) == -math.inf:
         raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
-    return _likeliest(scores, example)
+    return _likeliest(scores, example, task)
 
 
-def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Example) -> Response:
+def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Example, task: Task) -> Response:
     """Like :func:`likeliest_choice`, for a server that gives log-probabilities of chosen token ids.
 
     Args:
         client: The connection to the server; its limit of chosen ids is at least 1.
         question: The question as the model's tokenizer writes it.
         example: The same question.
+        task: Its task.
 
     Raises:
         ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
@@ -130,14 +131,12 @@ def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Exa
         scores[owner] += logprobs[token]
     if max(scores) == -math.inf:
         raise ServerError("its tokenizer or model cannot express any of the options", "refused")
-    return _likeliest(scores, example)
+    return _likeliest(scores, example, task)
 
 
-def _likeliest(scores: Sequence[float], example: Example) -> Response:
-    # max takes the first of equal scores, as the models that run here do.
-    best = max(range(len(scores)), key=scores.__getitem__)
+def _likeliest(scores: Sequence[float], example: Example, task: Task) -> Response:
     options = tuple(None if score == -math.inf else min(score, 0.0) for score in scores)
-    return Response(example.choices[best], 0, "eos", 0.0, options=options)
+    return Response(task.likeliest(example, scores), 0, "eos", 0.0, options=options)
 
 
 def _log_probability(server: ServerClient, prompt: str, continuation: str) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _BUILTIN = Path(__file__).parent / "builtin"
 # The demo's task is beside its data and not in `builtin`: the paths in a task file are part of the task's fingerprint.
 _DEMO = Path(__file__).parents[1] / "demo" / "word_problems.yaml"
 _ENDINGS = (".yaml", ".yml")
+_FILE = re.compile(r"(.*\.ya?ml):([^/]*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def list_tasks() -> tuple[TaskSummary, ...]:
 
 
 def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
-    """The file of a task, and its variant, as in ``mmlu:anatomy``.
+    """The file of a task, and its variant and form, as in ``mmlu:anatomy:texts``.
 
     Args:
         name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow.
@@ -64,10 +66,10 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     # First, since a path may contain a colon.
     if path.suffix in _ENDINGS and _is_file(path):
         return path, None
-    # From the right, for the same reason.
-    base, colon, ending = text.rpartition(":")
-    name, variant = (base, ending) if colon else (text, None)
-    if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in name:
+    # For the same reason the variant of a file begins after its ending.
+    file = _FILE.fullmatch(text)
+    name, _, variant = (file[1], ":", file[2]) if file else text.partition(":")
+    if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in text:
         if not _is_file(Path(name)):
             raise InputError(
                 f"there is no task file {name}; correct the path, or give a name that `advisor tasks` lists"
@@ -81,7 +83,7 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
             f"there is no task '{name}'; {guess}`advisor tasks` lists them; FILE.yaml is your own task, and "
             "lm_eval:NAME is a task of lm-eval"
         )
-    return files[name], variant
+    return files[name], variant or None
 
 
 def _is_file(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -64,8 +65,9 @@ def load_task(
         count = definition.shots if shots is None else shots
         bank = QuestionBank(definition, source)
         # Before the questions: a demonstration must be in no split.
-        demonstrations = _shots(source, bank, count, seed)
-        questions = _questions(definition, source, bank, split, demonstrations, seed)
+        demonstrations = _shots(definition, source, bank, count, seed)
+        all_shots = [shot for shots in demonstrations.values() for shot in shots]
+        questions = _questions(definition, source, bank, split, all_shots, seed)
         if limit is not None and limit > len(questions):
             bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
         if allow_code_execution and runs_code(definition.metric):
@@ -75,9 +77,10 @@ def load_task(
             if not allow_weak_sandbox:
                 sandbox.check_strong()
             bank.notes.extend(sandbox.gaps())
-        parts = [definition.instructions, *(bank.shot(shot) for shot in demonstrations)]
-        prefix = "".join(f"{part}\n\n" for part in parts if part)
-        examples = tuple(bank.example(question, prefix) for question in splits.limited(questions, limit, seed))
+        examples = tuple(
+            bank.example(question, _prefix(definition, bank, question, demonstrations))
+            for question in splits.limited(questions, limit, seed)
+        )
     return Task(
         name=definition.name,
         metric=definition.metric,
@@ -87,7 +90,6 @@ def load_task(
         max_new_tokens=definition.max_new_tokens,
         shots=count,
         seed=seed,
-        prefix=prefix,
         extract=definition.extract,
         notes=tuple(bank.notes),
         fingerprint=fingerprint(definition.digest, split, examples),
@@ -98,24 +100,52 @@ def load_task(
             n=len(examples),
             shots=count,
             seed=seed,
-            prompt=sha256(definition.prompt_digest, prefix)[:12],
+            prompt=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
             versions=tuple(
                 (package, _version(package))
                 for package in ("unite-advisor", *get_metric(definition.metric).packages, *source.packages)
             ),
         ),
+        scoring=definition.scoring,
         allow_code_execution=allow_code_execution,
     )
 
 
-def _shots(source: DataSource, bank: QuestionBank, count: int, seed: int) -> list[Question]:
+def _shots(
+    definition: TaskDefinition, source: DataSource, bank: QuestionBank, count: int, seed: int
+) -> dict[str | None, list[Question]]:
+    """The demonstrations of each group; those of all questions under None if the task draws them for all together."""
     if count == 0:
-        return []
+        return {}
     split = source.split_of("shots")
-    drawn = splits.draw_shots(bank.split(split), count, seed)
-    if len(drawn) < count:
-        raise InputError(f"--shots {count}: the split '{split}' has only {len(drawn)} different questions; give fewer")
+    groups: dict[str | None, list[Question]] = {}
+    for question in bank.split(split):
+        groups.setdefault(bank.group(question) if definition.shots_by_group else None, []).append(question)
+    drawn = {group: splits.draw_shots(questions, count, seed) for group, questions in groups.items()}
+    for group, shots in drawn.items():
+        if len(shots) < count:
+            of = "" if group is None else f" of {group}"
+            raise InputError(
+                f"--shots {count}: the split '{split}' has only {len(shots)} different questions{of}; give fewer"
+            )
     return drawn
+
+
+def _prefix(
+    definition: TaskDefinition,
+    bank: QuestionBank,
+    question: Question,
+    demonstrations: Mapping[str | None, Sequence[Question]],
+) -> str:
+    """The instructions and the shots before a question."""
+    shots: Sequence[Question] = ()
+    if demonstrations:
+        group = bank.group(question) if definition.shots_by_group else None
+        if group not in demonstrations:
+            raise InputError(f"{question.record.place}: there are no demonstrations of {group}; give --shots 0")
+        shots = demonstrations[group]
+    parts = [bank.instructions(question), *map(bank.shot, shots)]
+    return "".join(f"{part}\n\n" for part in parts if part)
 
 
 def _questions(

@@ -62,6 +62,16 @@ class QuestionBank:
             self._splits[name] = self._read(name)
         return self._splits[name]
 
+    def group(self, question: Question) -> str | None:
+        """The part of the task that a question belongs to; None if the task has no parts."""
+        template = self._definition.group
+        return None if template is None else template.text(question.record)
+
+    def instructions(self, question: Question) -> str:
+        """The text before the shots of a question; empty for none."""
+        template = self._definition.instructions
+        return "" if template is None else template.text(question.record)
+
     def example(self, question: Question, prefix: str) -> Example:
         """Render the rest of a question.
 
@@ -73,14 +83,14 @@ class QuestionBank:
         problem = get_metric(self._definition.metric).problem(accepted, question.choices)
         if problem is not None:
             raise InputError(f"{question.record.place}: {problem}; correct it, or {self._definition.file}")
-        group, source = self._definition.group, self._definition.source
+        source = self._definition.source
         return Example(
             id=question.id,
             prompt=prefix + question.text,
             question=question.text,
             reference=reference,
             choices=question.choices,
-            group=None if group is None else group.text(question.record),
+            group=self.group(question),
             source=None if source is None else source.text(question.record),
             cluster=question.cluster,
         )

@@ -23,10 +23,13 @@ def seeded(questions: Sequence[Question], seed: int) -> list[Question]:
 
 def draw_shots(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
     """Draw ``count`` different questions from the back of the order; fewer if there are fewer."""
+    # A file with exactly this number was written for them: its author has chosen their order, and what repeats (the
+    # five of MMLU's college physics have one question twice).
+    if len(questions) == count:
+        return list(questions)
     different: dict[str, Question] = {}
     for question in questions:
         different.setdefault(question.text, question)
-    # A file with exactly this number of shots was written for them: its author has chosen their order.
     if len(different) <= count:
         return list(different.values())
     drawn: dict[str, Question] = {}

@@ -5,7 +5,7 @@ r"""A loaded task: its questions, and the score of a response.
     >>> task.score(example, " 2 + 3 = 5. The answer is 5.")
     Score(value=1.0, extracted='5')
 
-Not covered: generation and averages over a split (see `advisor.profile`), corpus-level metrics.
+Not covered: generation and averages over a split (see `advisor.profile`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
@@ -25,6 +27,11 @@ from ensemble.models.spec import Sourced
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000
 
+Scoring = Literal["texts", "letters", "normalised"]
+"""What decides between options: the log-probability of their texts (lm-eval's ``acc``), of their letters (the papers'
+way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
+SCORINGS: tuple[str, ...] = get_args(Scoring)
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -32,7 +39,7 @@ class Example:
 
     Attributes:
         id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file.
-        prompt: The whole text that a model continues: ``Task.prefix`` and the question.
+        prompt: The whole text that a model continues: instructions, shots and the question.
         question: The rendered question alone, without instructions and shots.
         reference: The accepted text, or all accepted texts where the task gives a list.
         choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
@@ -50,6 +57,11 @@ class Example:
     group: str | None = None
     source: str | None = None
     cluster: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Instructions and rendered shots: the prompt before the question."""
+        return self.prompt.removesuffix(self.question)
 
     @property
     def model_input(self) -> str | Sourced:
@@ -127,12 +139,12 @@ class Task:
         max_new_tokens: A response ends after this number of tokens.
         shots: Demonstrations before each question.
         seed: Seed of every draw.
-        prefix: Instructions and rendered shots: the start that all prompts share.
         extract: Regular expression that picks the answer out of a response; None gives the metric the whole response.
         notes: What was left out of the data and why, one sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task are made.
         delimiter: Text between a prompt and an option whose likelihood is computed.
+        scoring: What decides between the options of a choice task.
         scorer: Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
         allow_code_execution: Whether the user allows programs that models wrote to run.
     """
@@ -145,14 +157,31 @@ class Task:
     max_new_tokens: int
     shots: int
     seed: int
-    prefix: str
     extract: str | None
     notes: tuple[str, ...]
     fingerprint: str
     signature: Signature
     delimiter: str = " "
+    scoring: Scoring = "texts"
     scorer: Callable[[Example, str], Score] | None = None
     allow_code_execution: bool = False
+
+    def continuations(self, example: Example) -> list[str]:
+        """The texts after a question of a choice task whose log-probabilities decide, one for each option."""
+        letters = self.scoring == "letters"
+        options = string.ascii_uppercase[: len(example.choices)] if letters else example.choices
+        return [f"{self.delimiter}{option}" for option in options]
+
+    def likeliest(self, example: Example, logprobs: Sequence[float]) -> str:
+        """The option that a model chooses; the first of equal ones, as in lm-eval.
+
+        Args:
+            example: A question of a choice task.
+            logprobs: The log-probability of each of its :meth:`continuations`.
+        """
+        lengths = [len(choice) if self.scoring == "normalised" else 1 for choice in example.choices]
+        values = [logprob / length for logprob, length in zip(logprobs, lengths, strict=True)]
+        return example.choices[max(range(len(values)), key=values.__getitem__)]
 
     @property
     def runs_code(self) -> bool:
@@ -193,6 +222,22 @@ class Task:
         metric = metrics.get_metric(self.metric, allow_code_execution=self.allow_code_execution)
         value, extracted = metric.score(answer, example.accepted, example.choices)
         return Score(value, extracted)
+
+    def corpus_score(self, texts: Mapping[str, str | None]) -> tuple[float, tuple[float, float]] | None:
+        """The score of all responses together, for metrics that have one: BLEU and chrF.
+
+        Args:
+            texts: The responses by the ids of their questions; a missing one counts as an empty text.
+
+        Returns:
+            The score in points and its 95% interval; None for other metrics.
+        """
+        if self.scorer is not None or self.metric not in metrics.OF_CORPORA:
+            return None
+        from advisor.tasks.metrics._corpus import corpus_score  # here, since sacrebleu takes half a second to load
+
+        responses = [(texts.get(example.id) or "")[:MAX_RESPONSE] for example in self.examples]
+        return corpus_score(self.metric, responses, [example.accepted for example in self.examples])
 
     def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
         """Score many responses, each as ``score`` does; programs run on all cores.

@@ -27,10 +27,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.metrics import metric_names
+from advisor.tasks.task import SCORINGS, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -42,6 +44,7 @@ _OPTIONAL = (
     "variant",
     "instructions",
     "choices",
+    "scoring",
     "group",
     "cluster",
     "source",
@@ -49,16 +52,22 @@ _OPTIONAL = (
     "stop",
     "max_new_tokens",
     "shots",
+    "shots_by_group",
     "shot_response",
     "dev_size",
+    "forms",
 )
+_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract")
+"""What a form of a task may change: how it is put, and not what is asked."""
 # The keys that decide what a model reads, and where its response ends.
 _PROMPT_KEYS = (
     "prompt",
     "source",
     "reference",
     "choices",
+    "scoring",
     "instructions",
+    "shots_by_group",
     "shot_response",
     "stop",
     "extract",
@@ -77,7 +86,7 @@ class TaskDefinition:
     """The content of a task file.
 
     Attributes:
-        name: The task's name, with ``:variant`` if the user chose one.
+        name: The task's name, with ``:variant`` and ``:form`` if the user chose them.
         file: The task file, for messages.
         summary: One line for lists.
         variant: The value of ``{{variant}}``; None if the file has no variants.
@@ -86,7 +95,8 @@ class TaskDefinition:
         reference: Render the accepted texts; a template whose value is a list gives several.
         choices: Render the options of a choice task; empty for others.
         metric: Name of the metric.
-        instructions: Text before the shots; empty for none.
+        scoring: What decides between the options of a choice task.
+        instructions: Renders the text before the shots; None for none.
         group: Renders the part of the task that a question belongs to.
         cluster: Renders what a question shares with others, for example its passage.
         source: Renders the bare text that encoder-decoder models read; None if they read the prompt.
@@ -94,6 +104,7 @@ class TaskDefinition:
         stop: Stop strings, not empty.
         max_new_tokens: At least 1.
         shots: Demonstrations, if the user gives no other number.
+        shots_by_group: Whether the demonstrations of a question are of its group.
         shot_response: Renders the response of a demonstration; None for the reference.
         dev_size: Questions of the dev split, drawn from its data; None for all of them.
         digest: SHA-256 of the file's content, without its layout, and of the variant.
@@ -109,7 +120,8 @@ class TaskDefinition:
     reference: tuple[Template, ...]
     choices: tuple[Template, ...]
     metric: str
-    instructions: str
+    scoring: Scoring
+    instructions: Template | None
     group: Template | None
     cluster: Template | None
     source: Template | None
@@ -117,6 +129,7 @@ class TaskDefinition:
     stop: tuple[str, ...]
     max_new_tokens: int
     shots: int
+    shots_by_group: bool
     shot_response: Template | None
     dev_size: int | None
     digest: str
@@ -137,6 +150,10 @@ class Keys:
 
     def __init__(self, values: Mapping[str, object], file: str, child: LimitedProcess, under: str = "") -> None:
         self.values, self.file, self._child, self.under = values, file, child, under
+
+    def with_values(self, values: Mapping[str, object]) -> Keys:
+        """Other values of the same mapping."""
+        return Keys(values, self.file, self._child, self.under)
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""
@@ -182,6 +199,13 @@ class Keys:
             raise self.error(key, f"must be a whole number of at least {least}, not {_shown(value)}")
         if value > _MOST:
             raise self.error(key, f"is larger than {_MOST:,}; give a smaller number")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false; false if the key is absent."""
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, not {_shown(value)}")
         return value
 
     def mapping(self, key: str) -> Keys:
@@ -250,7 +274,8 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
 
     Args:
         path: The file.
-        variant: The text after the colon of the task's name; None takes the file's ``variant``.
+        variant: The text after the colon of the task's name: a variant, a form, or both (``anatomy:texts``). None
+            takes the file's ``variant`` and its first form.
         child: The process that compiles and renders what could waste time or memory; the templates keep it.
 
     Raises:
@@ -259,17 +284,27 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     keys = read_keys(path, child)
     keys.check(_REQUIRED, _OPTIONAL)
     name = keys.text("name") or ""
+    forms = keys.mapping("forms").values
+    keys, form, variant = _in_form(keys, variant)
     default = keys.text("variant")
     if variant is not None:
         if default is None:
-            raise keys.error("variant", f"is missing, so there is no {name}:{variant}; write {name}")
+            names = ", ".join([name, *(f"{name}:{each}" for each in forms)])
+            raise keys.error("variant", f"is missing, so there is no {name}:{variant}; write {names}")
         name = f"{name}:{variant}"
+    name += f":{form}" if form else ""
     chosen = variant or default
     metric = keys.text("metric") or ""
     if metric not in metric_names():
         raise keys.error("metric", f"{_shown(metric)} is not known; choose among {', '.join(metric_names())}")
     if ("choices" in keys.values) != (metric == "choice"):
         raise keys.error("choices", "and `metric: choice` go together; give both or neither")
+    scoring = keys.text("scoring") or "texts"
+    if scoring not in SCORINGS or ("scoring" in keys.values and metric != "choice"):
+        raise keys.error("scoring", f"goes with `metric: choice` and is {', '.join(SCORINGS)}, not {_shown(scoring)}")
+    by_group = keys.flag("shots_by_group")
+    if by_group and "group" not in keys.values:
+        raise keys.error("shots_by_group", "needs `group`; add it, or leave this out")
     return TaskDefinition(
         name=name,
         file=path,
@@ -281,7 +316,8 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         reference=keys.templates("reference"),
         choices=keys.templates("choices"),
         metric=metric,
-        instructions=keys.text("instructions") or "",
+        scoring=cast(Scoring, scoring),
+        instructions=keys.template("instructions"),
         group=keys.template("group"),
         cluster=_cluster(keys),
         source=keys.template("source"),
@@ -289,11 +325,26 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         stop=keys.texts("stop"),
         max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
         shots=keys.count("shots", least=0) or 0,
+        shots_by_group=by_group,
         shot_response=keys.template("shot_response"),
         dev_size=keys.count("dev_size", least=1),
         digest=_digest(keys.values, tuple(keys.values), chosen),
         prompt_digest=_digest(keys.values, _PROMPT_KEYS, chosen),
     )
+
+
+def _in_form(keys: Keys, chosen: str | None) -> tuple[Keys, str, str | None]:
+    """The keys of the chosen form, or else of the first one; its name, empty if none was chosen; and the variant."""
+    forms = keys.mapping("forms")
+    if not forms.values:
+        return keys, "", chosen
+    variant, _, form = (chosen or "").rpartition(":")
+    if form not in forms.values:
+        variant, form = chosen or "", ""
+    changes = forms.mapping(form or next(iter(forms.values)))
+    changes.check((), _FORM_KEYS)
+    values = {key: value for key, value in keys.values.items() if key != "forms"} | dict(changes.values)
+    return keys.with_values(values), form, variant or None
 
 
 def _cluster(keys: Keys) -> Template | None:

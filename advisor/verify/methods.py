@@ -37,6 +37,7 @@ class MethodResult:
         level: ``token``, ``span``, ``response`` or ``control``.
         members: The members of the set.
         left_out: Why the method was not run; None if it was.
+        profile: Its answers; None if it was not run.
         comparison: The method against the best single model.
         p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
         ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
@@ -50,6 +51,7 @@ class MethodResult:
     level: str
     members: tuple[str, ...] = ()
     left_out: str | None = None
+    profile: Profile | None = None
     comparison: Comparison | None = None
     p_adjusted: float | None = None
     ms_per_token: float | None = None
@@ -222,6 +224,7 @@ class Evaluator:
             method=name,
             level=level,
             members=tuple(self._names),
+            profile=profile,
             comparison=compare(profile, alone, self._config.seed),
             ms_per_token=speed[0] or None,
             seconds=speed[1] / len(self.task.examples),

@@ -16,6 +16,8 @@ Choices where the paper is silent, and differences from it:
 - Eq. 7 does not say how p remains a distribution. Here the step is taken on the logarithm of p, which is then
   normalised (``p <- p exp(-eta dl/dp) / Z``, mirror descent on the simplex), so probabilities stay positive. The
   authors' code optimises logits with AdamW. The loss is KL(mean || own).
+- A step that would raise the loss is not taken, and the next one of that row is half as long. With a fixed step the
+  search can diverge: with sharp distributions the loss of most rows was higher at the end than at the start.
 - Distributions are over candidates: special tokens except EOS, and ids without a token, have no probability.
 """
 
@@ -130,11 +132,25 @@ def search(space: RelativeSpace, log_p: Tensor, related: Tensor, target: Tensor,
     Returns:
         [B, V] logarithms of the distribution.
     """
-    # The gradient of KL(target || related) divides by `related`, which can be 0.
-    least = torch.finfo(related.dtype).tiny
+    rate = related.new_full((len(related), 1), options.learning_rate)
+    loss = _loss(target, related)
     for _ in range(options.steps):
-        log_p, related = space.relate(log_p, options.learning_rate * target / related.clamp(min=least))
+        # The gradient of KL(target || related) divides by `related`, which can be 0.
+        pull = rate * target / related.clamp(min=torch.finfo(related.dtype).tiny)
+        moved, moved_related = space.relate(log_p, pull)
+        moved_loss = _loss(target, moved_related)
+        # A step to NaN is not taken either; a row that is NaN from the start, because a logit is, stays so.
+        worse = ~(moved_loss <= loss) & ~loss.isnan()
+        log_p, related = torch.where(worse, log_p, moved), torch.where(worse, related, moved_related)
+        loss, rate = torch.where(worse, loss, moved_loss), torch.where(worse, rate / 2, rate)
     return log_p
+
+
+def _loss(target: Tensor, related: Tensor) -> Tensor:
+    """``KL(target || related)`` [B, 1] without the entropy of the target, which is the same at each step."""
+    # In float64: at the end of a search two losses differ by less than the rounding of a sum of float32.
+    least = torch.finfo(related.dtype).tiny
+    return -(target.double() * related.clamp(min=least).double().log()).sum(dim=1, keepdim=True)
 
 
 def make(setup: Setup, options: Options) -> TokenRule:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.local_runner import LocalRunner, common_length
 from ensemble.runtime.model_runner import Ids
 
@@ -201,7 +202,7 @@ class _Batch:
             first = path.numbers.pop(len(row.ids))
             numbers += first
             places += [place] * len(first)
-        return numbers, logits[torch.tensor(places, device=logits.device)]
+        return numbers, logits[to_device(torch.tensor(places), logits.device)]
 
     def extend(self, paths: Sequence[_Path]) -> list[tuple[list[int], Tensor]]:
         """Read the contexts of paths that have rows; return the contexts' numbers and logits, in parts."""
@@ -226,7 +227,7 @@ class _Batch:
                     places += [(place, length - 1 - lengths[-1])] * len(own)
             logits = self.runner.extend(keep, new, last=max(-column for _, column in places))
             # Columns count from the end, where all rows end together.
-            index = torch.tensor(places, device=logits.device)
+            index = to_device(torch.tensor(places), logits.device)
             found.append((numbers, logits[index[:, 0], index[:, 1]]))
         return found
 

@@ -54,7 +54,6 @@ def load_lm_eval_task(
         max_new_tokens=tokens,
         shots=count,
         seed=seed,
-        prefix="",  # demonstrations may differ from question to question
         extract=None,
         notes=notes,
         fingerprint=fingerprint(config, split, examples),

@@ -18,6 +18,9 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+OF_CORPORA = frozenset({"bleu", "chrf"})
+"""The metrics that also score all responses together."""
+
 
 class Metric(Protocol):
     """Scores a response.

@@ -3,8 +3,8 @@
     >>> METRIC.score(" The cat sat on the mat.", ("The cat sat on the mat.",), ())
     (1.0, 'The cat sat on the mat.')
 
-Sentence level: exponential smoothing, effective order, tokenizer 13a. Not covered: corpus BLEU, which is not a mean of
-sentences; languages that 13a does not tokenize (Chinese, Japanese, Korean), for which chrF is better.
+Sentence level: exponential smoothing, effective order, tokenizer 13a. Corpus BLEU, which is not a mean of sentences, is
+in `_corpus.py`. Not covered: languages that 13a does not tokenize (Chinese, Japanese, Korean); chrF is better there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     >>> METRIC.score(" Pisica stătea pe covor.", ("Pisica stătea pe covor.",), ())
     (1.0, 'Pisica stătea pe covor.')
 
-Sentence level, character 6-grams, beta 2. Not covered: corpus chrF, chrF++ (with word n-grams).
+Sentence level, character 6-grams, beta 2. Corpus chrF is in `_corpus.py`. Not covered: chrF++ (with word n-grams).
 """
 
 from __future__ import annotations
