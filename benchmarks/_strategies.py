@@ -114,7 +114,7 @@ class Ground:
             # Without prompts, so that no router is made: learning from thousands of texts takes long.
             examples = tuple(Example(f"{split}-{place}", "", "", "") for place in places)
             signature = Signature("zoo", "number", split, len(places), 0, 0, "", ())
-            task = Task("zoo", "number", split, examples, (), 1, 0, 0, "", None, (), "", signature)
+            task = Task("zoo", "number", split, examples, (), 1, 0, 0, None, (), "", signature)
             splits.append(AnsweredSplit(task, self.alone(places)))
         sets = {Strategy(METHOD, models): self.together(models, self.held_out) for models in predictions}
         known = {Strategy(METHOD, models): each for models, each in predictions.items() if each is not None}

@@ -260,6 +260,12 @@ def test_the_score_of_a_corpus_is_sacrebleus(metric: str, theirs: Callable[..., 
     assert abs(score - 100 * sum(sentences) / len(sentences)) > 0.1
 
 
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_a_corpus_without_any_match_has_a_score(metric: str) -> None:
+    task, texts = _translations(metric)
+    assert task.corpus_score(dict.fromkeys(texts)) == (0, (0, 0))
+
+
 def test_a_missing_response_lowers_the_score_of_a_corpus() -> None:
     task, texts = _translations("bleu")
     whole, less = task.corpus_score(texts), task.corpus_score({**texts, "0": None})
