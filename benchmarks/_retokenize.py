@@ -11,7 +11,7 @@ from itertools import islice
 
 from benchmarks._measure import Figure, Timer, ratio, spread
 from benchmarks._texts import KINDS, text_of
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 EARLY, LATE = 500, 2000
@@ -99,7 +99,8 @@ def _grow(
     for n, data in enumerate(islice(zip(*rows, strict=True), places[-1] + around)):
         place = next((place for place in places if place - around <= n < place + around), None)
         start = now()
-        extend_all(readers, data)
+        for reader, part in zip(readers, data, strict=True):
+            reader.extend(part)
         if place is not None:
             spent[place].append(now() - start)
     return [*spent.values()]

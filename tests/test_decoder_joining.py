@@ -166,19 +166,6 @@ def test_running_texts_are_told_as_they_were(tables: Path) -> None:
     assert [len(data) for data in before.values()] == lengths
 
 
-def test_the_other_members_read_the_tokens_of_a_step_in_one_call(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    members = [member("bytes"), member("unigram with bytes", 1), member("bytes", 2)]
-    ensemble = Ensemble(members, cache_dir=tables)
-    decoder = ensemble.decoder(Batch(size=4, draft=0))
-    for number in range(4):
-        decoder.add(number, ensemble.encode("x"), Settings(30))
-    counts: list[int] = []
-    monkeypatch.setattr("ensemble.decode.decoder.extend_all", lambda *args: counts.append(len(args[0])))
-    decoder.step()
-    decoder.step()
-    assert counts == [8, 8]
-
-
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
     ensemble = ensemble_of(tables)
     prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from reference import ReferenceMember
 from test_ensemble_api import member, writer
-from tiny import PROMPTS
+from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.models.load import member_of
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, Repeats, TextDrafts, Way
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
@@ -308,3 +313,29 @@ def test_random_ensembles_write_the_same_by_measured_ways(folder: Path) -> None:
                 decoder.add(n, ensemble.encode(prompt), kinds[n % len(kinds)], draw=n + 1)
             found.append(dict(decoder))
         assert_alike(*found)
+
+
+def _shrinking() -> PreTrainedTokenizerFast:
+    """A tokenizer that writes ``ab`` with two ids and ``abc`` with one, so that a longer text can have fewer ids."""
+    entries = {character: n for n, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    entries |= {"bc": len(entries), "abc": len(entries) + 1}
+    backend = Tokenizer(BPE(entries, [("b", "c"), ("a", "bc")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+
+
+@pytest.mark.parametrize("positions", [12, 13, 14])
+def test_a_draft_ends_where_a_members_context_is_full_for_a_while(positions: int, tmp_path: Path) -> None:
+    tokenizer, other = byte_tokenizer(), _shrinking()
+    text = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(b"abc" * 30)
+    first = member_of(let_write(tiny_model(tokenizer, 1), text), tokenizer, name="first")
+    short = member_of(tiny_model(other, 2, "gpt2", positions=positions), other, name="short")
+    ensemble = Ensemble([first, short], weights=[9, 1], cache_dir=tmp_path)
+    prompt = ensemble.encode("x")
+    plain, drafted = (
+        next(iter(ensemble.generate_each([prompt], Settings(80), Batch(1, draft=draft))))[1] for draft in (0, 24)
+    )
+    assert drafted == plain
+    assert drafted.finish_reason == "length"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_vocabulary import FRAGMENTS, HALVES, NAMES, pieces, quick, texts, vocabulary_named
-from tiny import BYTES, MADE_UP, TEXTS, byte_tokenizer
+from tiny import BYTES, TEXTS, byte_tokenizer
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from ensemble.vocabulary import borders
 from ensemble.vocabulary.merges import Merges
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 chance = random.Random(0)
@@ -133,30 +133,6 @@ def test_forks_do_not_disturb_each_other(name: str, start: bytes, one: bytes, ot
     assert reader.ids == vocabulary.continue_ids(start + other)
     assert fork.ids == vocabulary.continue_ids(start + one)
     assert again.ids == vocabulary.continue_ids(start + one + other)
-
-
-@settings(quick, max_examples=30)
-@given(steps=st.lists(st.lists(hard, min_size=6, max_size=6), max_size=8))
-def test_readers_that_are_extended_at_once_have_the_ids_of_each_text(steps: list[list[bytes]]) -> None:
-    some = [vocabulary_named(name) for name in MADE_UP]
-    readers, data = [Continuation(vocabulary) for vocabulary in some * 2], [b""] * 6
-    for step in steps:
-        extend_all(readers, step)
-        data = [old + new for old, new in zip(data, step, strict=True)]
-    assert [reader.ids for reader in readers] == [v.continue_ids(each) for v, each in zip(some * 2, data, strict=True)]
-
-
-def test_readers_of_a_vocabulary_need_one_call_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = vocabulary_named("bytes")
-    calls, inner = list[int](), vocabulary.continue_batch
-
-    def counted(many: list[bytes]) -> list[list[int]]:
-        calls.append(len(many))
-        return inner(many)
-
-    monkeypatch.setattr(vocabulary, "continue_batch", counted)
-    extend_all([Continuation(vocabulary) for _ in range(8)], [b"12"] * 8)
-    assert calls == [8]
 
 
 @pytest.mark.parametrize("kind", FIVE)

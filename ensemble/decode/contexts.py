@@ -8,7 +8,7 @@ from ensemble.decode.sequences import Sequence
 from ensemble.models.member import Member, step_device
 from ensemble.runtime.draft import Drafts
 from ensemble.runtime.logits import Logits, concat
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 
 Draft = list[tuple[int, list[Continuation]]]
 """Each drafted token, and the text up to it as the other members read it."""
@@ -133,22 +133,21 @@ class Contexts:
         ]
 
     def _read_on(self, drafts: abc.Sequence[list[int]]) -> list[list[list[Continuation]]]:
-        """The other members' readers after each text, and after each drafted token that fits all contexts."""
-        found, forks, data = [], [], []
-        for sequence, tokens in zip(self.sequences, drafts, strict=True):
-            places, text = [sequence.readers], b""
-            for token in tokens:
-                text += self._members[0].vocabulary.token_bytes(token) or b""
-                # Each reads on from the text, so that one call of the tokenizer serves all places.
-                places.append([reader.fork() for reader in sequence.readers])
-                forks += places[-1]
-                data += [text] * len(places[-1])
-            found.append(places)
-        extend_all(forks, data)
-        for sequence, places in zip(self.sequences, found, strict=True):
-            while len(places) > 1 and not sequence.fits(len(places) - 1, places[-1]):
-                places.pop()
-        return found
+        """The other members' readers after each text, and after its drafted tokens up to one that fits no more."""
+        return [list(self._places(sequence, tokens)) for sequence, tokens in zip(self.sequences, drafts, strict=True)]
+
+    def _places(self, sequence: Sequence, tokens: abc.Sequence[int]) -> abc.Iterator[list[Continuation]]:
+        readers = sequence.readers
+        yield readers
+        for place, token in enumerate(tokens, start=1):
+            # Copies, because a draft that is rejected must leave the readers of the text as they were.
+            readers = [reader.fork() for reader in readers]
+            for reader in readers:
+                reader.extend(self._members[0].vocabulary.token_bytes(token) or b"")
+            # A longer text can have fewer ids. But the members read all places before it, too.
+            if not sequence.fits(place, readers):
+                return
+            yield readers
 
     def _change(
         self, member: int, n: int, ids: list[int], running: int, at_most: int | None = None

@@ -18,7 +18,7 @@ from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
-from ensemble.vocabulary.retokenize import Continuation, extend_all
+from ensemble.vocabulary.retokenize import Continuation
 
 
 class Decoder:
@@ -124,7 +124,8 @@ class Decoder:
             draws = [draw for sequence in sequences for draw in sequence.draws(1)]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
-            self._emit(sequences, sampled, range(len(sequences)))
+            for row, token in enumerate(sampled):
+                self._emit(sequences[row], token, row)
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:
@@ -219,24 +220,17 @@ class Decoder:
             for readers in (sequence.readers, *(ahead for _, ahead in draft))
         ]
         sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers))
-        ends: list[tuple[Sequence, SampledToken, int]] = []
         accepted, row = [], 0
         for sequence, draft in zip(sequences, drafts, strict=True):
             accepted.append(self._accept(sequence, draft, sampled, row))
-            if sequence.finish_reason is None:
-                ends.append((sequence, sampled[row + accepted[-1]], row + accepted[-1]))
             row += len(draft) + 1
-        # The tokens after the accepted drafts: all together, since one call of a tokenizer serves them all.
-        if ends:
-            texts, tokens, rows = zip(*ends, strict=True)
-            self._emit(texts, tokens, rows)
         for sequence, most, own, count in zip(sequences, wanted, writing.tokens, accepted, strict=True):
             if most:
                 self._drafter.count(way, sequence.drafting, most, len(own), count, ended=bool(sequence.finish_reason))
         return 1 + max(map(len, writing.tokens))
 
     def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
-        """Emit the beginning of a draft that was sampled.
+        """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
 
         Args:
             sequence: The sequence.
@@ -249,10 +243,12 @@ class Decoder:
         """
         for place, (token, readers) in enumerate(draft):
             if sampled[row + place].token != token:
+                self._emit(sequence, sampled[row + place], row + place)
                 return place
-            self._emit([sequence], [sampled[row + place]], [row + place], readers)
+            self._emit(sequence, sampled[row + place], row + place, readers)
             if sequence.finish_reason:
                 return place + 1
+        self._emit(sequence, sampled[row + len(draft)], row + len(draft))
         return len(draft)
 
     def _finish(self) -> list[tuple[int, Generation | MemberError]]:
@@ -298,58 +294,44 @@ class Decoder:
         return appends_only
 
     def _emit(
-        self,
-        sequences: abc.Sequence[Sequence],
-        sampled: abc.Sequence[SampledToken],
-        rows: abc.Sequence[int],
-        readers: list[Continuation] | None = None,
+        self, sequence: Sequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
     ) -> None:
-        """Append to each sequence the token sampled for it (step 8 of UNITE), or finish the sequence.
+        """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence.
 
         Args:
-            sequences: The sequences.
-            sampled: A token for each.
-            rows: Each token's row of the logits.
-            readers: The only sequence's text with its token, as the other members read it; None if they have not read
-                the tokens yet.
+            sequence: The sequence.
+            sampled: The token.
+            row: The row.
+            readers: The text with the token, as the other members read it; None if they have not read it yet.
         """
-        grown: list[Sequence] = []
-        behind: list[Continuation] = []
-        unread: list[bytes] = []
-        for sequence, token, row in zip(sequences, sampled, rows, strict=True):
-            if token.token == NO_TOKEN:
-                # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
-                step = f" at step {len(sequence.tokens) + 1}"
-                sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
-                continue
-            sequence.record(token)
-            data = self._detokenizer.data(token.token)
-            if data is None:
-                sequence.finish_reason = "eos"
-                continue
-            ids = self._detokenizer.ids(token.token)
-            room = sequence.settings.max_new_tokens - len(sequence.tokens)
-            if len(ids) > room:
-                # An entry that the primary spells with several ids is cut at the limit.
-                ids = ids[:room]
-                data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
-            sequence.append(ids, data)
-            if sequence.finish_reason is not None:
-                continue
-            if len(ids) >= room:
-                sequence.finish_reason = "length"
-                continue
-            grown.append(sequence)
-            if readers is None:
-                behind += sequence.readers
-                unread += [data] * len(sequence.readers)
-            else:
-                sequence.readers = readers
-        # One call for all texts and members: each call of a tokenizer takes longer than it takes for its few bytes.
-        extend_all(behind, unread)
-        for sequence in grown:
-            if not sequence.fits():
-                sequence.finish_reason = "length"
+        if sampled.token == NO_TOKEN:
+            # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
+            step = f" at step {len(sequence.tokens) + 1}"
+            sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
+            return
+        sequence.record(sampled)
+        data = self._detokenizer.data(sampled.token)
+        if data is None:
+            sequence.finish_reason = "eos"
+            return
+        ids = self._detokenizer.ids(sampled.token)
+        room = sequence.settings.max_new_tokens - len(sequence.tokens)
+        if len(ids) > room:
+            # An entry that the primary spells with several ids is cut at the limit.
+            ids = ids[:room]
+            data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
+        sequence.append(ids, data)
+        if sequence.finish_reason is not None:
+            return
+        if readers is not None:
+            sequence.readers = readers
+        else:
+            # Not in one call of the tokenizers library for all texts. Its threads save a tenth of the time of 64 texts;
+            # for a few texts, and on busy cores, they cost several times as much as they save.
+            for reader in sequence.readers:
+                reader.extend(data)
+        if len(ids) >= room or not sequence.fits():
+            sequence.finish_reason = "length"
 
 
 def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:

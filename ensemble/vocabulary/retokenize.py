@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import re
 import string
-from collections.abc import Sequence
 
 from ensemble.vocabulary.borders import Borders
 from ensemble.vocabulary.safe_cuts import last_cut
@@ -46,25 +45,15 @@ class Continuation:
 
     def extend(self, data: bytes) -> int:
         """Append bytes to the text; the number of ids at the front of ``ids`` that did not change."""
-        if self._append(data):
-            return self.settled
-        return self._take(self._vocabulary.continue_ids(self._tail))
-
-    def _append(self, data: bytes) -> bool:
-        """Append bytes to the tail, and a word also to the ids; whether the ids are those of the text now."""
         # Most of prose is a space and a word after a letter. Their ids are known from the first time.
         if self._tail[-1:] in _LETTERS and (ids := self._vocabulary.word_ids(data)) is not None:
             self.settled = len(self.ids)
             self.ids = self.ids + ids
             self._tail = data
             self._patience = 0
-            return True
+            return self.settled
         self._tail += data
-        return False
-
-    def _take(self, new: list[int]) -> int:
-        """Replace the ids after the settled ones."""
-        old, settled = self.ids, self.settled
+        old, settled, new = self.ids, self.settled, self._vocabulary.continue_ids(self._tail)
         same, most = 0, min(len(old) - settled, len(new))
         # A member's cache keeps the ids that did not change, so only the others are run again.
         while same < most and old[settled + same] == new[same]:
@@ -111,20 +100,3 @@ class Continuation:
         data = b"".join(self._vocabulary.token_bytes(index) or b"" for index in new[len(new) - count :])
         # Where ids do not have the bytes of the text (composed or unknown characters), the tail is read again.
         return count if data == self._tail else len(self._vocabulary.continue_ids(self._tail))
-
-
-def extend_all(readers: Sequence[Continuation], data: Sequence[bytes]) -> None:
-    """Append bytes to the texts of several readers, which may be of different vocabularies.
-
-    Args:
-        readers: The readers; each is changed, so each may be there once.
-        data: For each reader the bytes to append.
-    """
-    groups: dict[Vocabulary, list[Continuation]] = {}
-    for reader, part in zip(readers, data, strict=True):
-        if not reader._append(part):
-            groups.setdefault(reader._vocabulary, []).append(reader)
-    for vocabulary, group in groups.items():
-        # One call for all of them, because each call costs as much as the few characters that it reads.
-        for reader, new in zip(group, vocabulary.continue_batch([each._tail for each in group]), strict=True):
-            reader._take(new)

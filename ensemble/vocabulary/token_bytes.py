@@ -173,8 +173,6 @@ class Vocabulary:
 
     def continue_batch(self, texts: list[bytes]) -> list[list[int]]:
         """``continue_ids`` of many byte strings."""
-        if len(texts) == 1:
-            return [self.continue_ids(texts[0])]
         # All valid UTF-8 goes to the tokenizer in one call, which is much faster than one call for each.
         valid = [(n, text) for n, data in enumerate(texts) if (text := _as_text(data)) is not None]
         encodings = self._continuation.encode_batch_fast([text for _, text in valid], add_special_tokens=False)
