@@ -20,7 +20,14 @@ from advisor.config import (
     load_split,
 )
 from advisor.logs.join import JoinedLogs
-from advisor.output.chosen_set import can_decode, candidates_of_run, check_servers, entries_as, limits_of_run
+from advisor.output.chosen_set import (
+    can_decode,
+    candidates_of_run,
+    check_servers,
+    deterministic_as,
+    entries_as,
+    limits_of_run,
+)
 from advisor.output.result_json import is_text, read_result
 from advisor.production.chosen_strategy import read_learned, sample_lines
 from advisor.production.drift import (
@@ -218,14 +225,17 @@ def _from_models(
     limit = options.get("limit") or LIMIT
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
-    # As in the run, whose responses had this limit.
-    max_new_tokens = options.get("max_new_tokens") or limits_of_run(run)[0]
+    # As in the run, whose responses had this limit and were decoded so.
+    of_run = {
+        "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
+        "deterministic": deterministic_as(run, options),
+    }
     config = RunConfig(
         candidates=entries,
         dev=task,
         held_out=None,
         rules=Rules(),
-        inference=InferenceConfig.from_options({**options, "max_new_tokens": max_new_tokens}),
+        inference=InferenceConfig.from_options({**options, **of_run}),
         seed=seed,
         cache_dir=options.get("cache_dir") or default_cache_dir(),
         command=command,

@@ -23,7 +23,7 @@ from advisor.config import (
     split_names,
 )
 from advisor.output import provenance
-from advisor.output.chosen_set import candidates_of_run, entries_as
+from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
@@ -75,7 +75,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         InputError: An option is missing or out of range, or the run or the task cannot be used.
     """
     check_task_is_given(options)
-    inference = InferenceConfig.from_options(options)
+    inference = InferenceConfig.from_options({**options, "deterministic": deterministic_as(run, options)})
     methods, members = split_names(options["methods"]), split_names(options.get("members") or "")
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")

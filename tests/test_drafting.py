@@ -62,6 +62,12 @@ def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Cha
     return drafts.tokens[0]
 
 
+def test_a_server_that_writes_another_token_than_its_likeliest_one_ends_only_the_draft() -> None:
+    drafts = Drafts(bytes([1] * 10), 0.15, [3], [(0.001, 1.0, [0.5] * 3)])
+    drafts.take_written(0, [(3, {3: -1.5, 4: -0.5})])
+    assert drafts.tokens == [[]]
+
+
 def test_a_draft_goes_on_while_the_primary_is_sure() -> None:
     assert written([wants(2, 0.9), wants(1, 0.8), wants(2, 0.34), wants(2, 0.9)]) == [2, 1]
 

@@ -105,6 +105,19 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     assert len({*texts}) == 3
 
 
+def test_texts_are_decoded_by_themselves_as_in_the_run_unless_an_option_says_otherwise(run: Place) -> None:
+    path = run.folder / "run" / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    options = {"task": "task.yaml", "methods": "unite"}
+    found = [evaluation_config(run.folder / "run", options, "").inference.deterministic]
+    result["provenance"]["deterministic"] = True
+    path.write_text(json.dumps(result), encoding="utf-8")
+    for given in (None, False):
+        plan = evaluation_config(run.folder / "run", {**options, "deterministic": given}, "")
+        found.append(plan.inference.deterministic)
+    assert found == [False, True, False]
+
+
 def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
     assert (ran.status, ran.out) == (2, "")

@@ -45,7 +45,8 @@ def test_it_holds_what_the_librarys_layer_holds(actions: list[tuple[str, int | l
                     *(torch.tensor(t, dtype=torch.long) for t in (moved, [value[n] for n in moved])),
                 )
             else:
-                ours.batch_select_indices(torch.tensor(value))
+                # All rows as rows that move, also those that stay.
+                ours.keep(torch.tensor(value), torch.arange(len(value)), torch.tensor(value))
             theirs.batch_select_indices(torch.tensor(value))
             rows = len(value)
         else:

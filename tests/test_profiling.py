@@ -225,6 +225,16 @@ def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
     assert keys[0] == keys[1] and len(set(keys)) == 7
 
 
+def test_deterministic_is_part_of_the_key_only_where_a_model_decodes_here(task: Task) -> None:
+    here, server = KEY["members"][0], {"url": "http://127.0.0.1:1/v1", "model": "a"}
+
+    def changes(*members: dict[str, Any]) -> bool:
+        settings = (SHORT, dataclasses.replace(SHORT, deterministic=True))
+        return len({question_key({"members": members}, task.examples[0], task, each) for each in settings}) == 2
+
+    assert changes(here) and changes(server, here) and not changes(server)
+
+
 def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
     example = task.examples[0]
     other = dataclasses.replace(example, id="other", reference="other", group="other")

@@ -50,6 +50,7 @@ def check(
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
     batch_size: opt.Batch = "auto",
+    deterministic: opt.SetDeterministic = None,
     chat_template: opt.SetTemplate = None,
     cache_dir: opt.Cache = None,
     as_json: opt.Json = False,

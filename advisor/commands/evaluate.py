@@ -41,7 +41,7 @@ def evaluate(
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
     batch_size: opt.Batch = "auto",
-    deterministic: opt.Deterministic = False,
+    deterministic: opt.SetDeterministic = None,
     chat_template: opt.SetTemplate = None,
     cache_dir: opt.Cache = None,
     as_json: opt.Json = False,

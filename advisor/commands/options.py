@@ -131,6 +131,14 @@ Deterministic = Annotated[
         help="Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
     ),
 ]
+SetDeterministic = Annotated[
+    bool | None,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        help="Decode each text by itself; slow. Default: as in the run.",
+        show_default=False,
+    ),
+]
 Template = Annotated[str, typer.Option("--chat-template", help="auto, always or never.")]
 Engine = Annotated[str, typer.Option("--engine", help="Where models run: local, or ray for a cluster.")]
 Address = Annotated[

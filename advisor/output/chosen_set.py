@@ -97,6 +97,16 @@ def entries_as(entries: Sequence[PoolEntry], options: Mapping[str, Any]) -> tupl
     return tuple(replace(entry, **given) for entry in entries)
 
 
+def deterministic_as(run: Path, options: Mapping[str, Any]) -> bool:
+    """Whether each text is decoded by itself: as the option says, or as in the run if it is not given.
+
+    Raises:
+        InputError: The folder is not a run folder.
+    """
+    given: bool | None = options.get("deterministic")
+    return bool((read_result(run).get("provenance") or {}).get("deterministic")) if given is None else given
+
+
 def check_decoding(options: Mapping[str, Any]) -> InferenceConfig:
     """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read.
 

@@ -40,6 +40,8 @@ def of_run(config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIde
         "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
         "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
         "chat_template": inference.chat_template,
+        # Only where it is so: results without it are read alike.
+        **({"deterministic": True} if inference.deterministic else {}),
         "models": models,
     }
 

@@ -178,7 +178,9 @@ def read_result(run: Path) -> dict[str, Any]:
         candidate.number("accuracy")
         if "accuracy" not in candidate.values:
             candidate.refuse("accuracy", "points, or null")
-    models = root.part("provenance").part("models")
+    provenance = root.part("provenance")
+    provenance.check("deterministic", "true or false", lambda value: isinstance(value, bool))
+    models = provenance.part("models")
     for name in models.values:
         if not name.isprintable():
             models.refuse(repr(name), "a printable name")

@@ -188,8 +188,9 @@ class Decoder:
         # A model with learned positions fails beyond its context. The primary writes all drafts on together, so the
         # fullest context limits them all.
         most = min((sequence.room for sequence in sequences), default=0)
-        for sequence in sequences:
-            sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
+        if self._drafter.repeats:
+            for sequence in sequences:
+                sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
         return self._drafter.plan([each.drafting for each in sequences], [int(min(most, room)) for room in rooms])
 
     def _draft_and_check(self, way: Way, wanted: abc.Sequence[int]) -> int:

@@ -140,8 +140,10 @@ class Drafts:
         for place, (token, top) in enumerate(written[: self.max_tokens[text]]):
             share = math.exp(top.get(token, 0.0))
             if temperature:
-                # The likeliest token comes first in the order in which a draw goes through all.
-                scaled = [math.exp((logprob - top.get(token, 0.0)) / temperature) for logprob in top.values()]
+                # The likeliest token comes first in the order in which a draw goes through all. A server may write
+                # another one, by rounding; over a small temperature, the exponential of the difference has no float.
+                own = top.get(token, 0.0)
+                scaled = [math.exp(min(0.0, (logprob - own) / temperature)) for logprob in top.values()]
                 share = 1 / max(1.0, sum(scaled))
             drawn = not temperature or uniform[place] < share
             if share < self._min_probability or not drawn or not self._is_candidate(token):
@@ -272,6 +274,11 @@ class Drafter:
         # Tokens per second that the step planned last is expected to emit; 0 if that is not known.
         self._promised = 0.0
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a text that repeats itself may be its own draft."""
+        return "repeat" in self._ways
+
     def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Drafts:
         """Empty drafts of a step."""
         return Drafts(self._candidates, self._min_probability, max_tokens, chances)
@@ -280,7 +287,7 @@ class Drafter:
         """How to make the next step.
 
         Args:
-            texts: The texts; their repeats are up to date.
+            texts: The texts; their repeats are up to date if they are needed, see :attr:`repeats`.
             rooms: For each, the largest number of drafted tokens.
 
         Returns:

@@ -112,10 +112,6 @@ class GrowingLayer(DynamicLayer):
         self._show(rows, slots)
         self._release()
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only these rows, in this order."""
-        self.keep(indices, torch.arange(len(indices), device=indices.device), indices)
-
     def _show(self, rows: int, slots: int) -> None:
         """Let keys and values be the first rows and slots of the larger tensors."""
         room = cast("list[Tensor]", self._room)

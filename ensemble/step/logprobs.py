@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ensemble.runtime.forward_pass import to_device
 from ensemble.step.distribution import Distribution
 from ensemble.vocabulary.joint import NONE
 
@@ -51,7 +52,7 @@ def packed_logprobs(step: Distribution, tokens: Tensor, counts: Mapping[int, int
         counts: For each row that needs them the number of alternatives; the numbers of other rows have no meaning.
     """
     ids, mean = step.ids, step.mean
-    some = None if len(counts) == len(ids) else torch.tensor(list(counts), device=ids.device)
+    some = None if len(counts) == len(ids) else to_device(torch.tensor(list(counts)), ids.device)
     if some is not None:
         # Of a whole vocabulary, a row takes long.
         ids, mean, tokens = ids[some], mean[some], tokens[some]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
+from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
@@ -275,9 +276,10 @@ def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
     drawing = [draw.temperature > 0 for draw in draws]
     if not any(drawing):
         return greedy(step)
-    # One copy to the device for all numbers.
+    # One copy to the device for all numbers, for which the host does not wait.
     rows = [(draw.temperature, draw.top_p, draw.uniform) for draw in draws]
-    temperature, top_p, uniform = torch.tensor(rows, dtype=torch.float64, device=step.mean.device).unbind(dim=1)
+    numbers = to_device(torch.tensor(rows, dtype=torch.float64), step.mean.device)
+    temperature, top_p, uniform = numbers.unbind(dim=1)
     # A greedy row takes part in the draw at temperature 1, and its result is not used.
     is_drawn = temperature > 0
     drawn = sample(step, temperature.where(is_drawn, 1.0), top_p, uniform.float())
