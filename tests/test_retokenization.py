@@ -52,6 +52,14 @@ SENSITIVE = [
     *("=", "--", "$+", "{", "\\", "=" * 40, "</", "s>", "[UNUSED", "_TOKEN_12", "]"),
     *("Ｅ", "\u1100", "\u1161", "\u11a8", "\u09c7", "\u09be", "กี่"),
 ]
+DISPUTED = [
+    *("\u061d", "\u09fd", "\u166d", "\u1c89", "\u2e52", "\ua7cb", "\u0c77", "\u20c1"),
+    *("\U00011de0", "\U00010d40", "\U00010d4a", "\U0001faf9", "\U000323b0", "\U00016d63\U00016d67", "\U000105d2\u0307"),
+]
+"""Characters that one library may know as letters, numbers or punctuation and another one, older, does not."""
+AROUND = [
+    *("a", "ab", " ", "  ", "\n", "1", "234", "'s", "'ve", "!", "...", "-", "é", "\u0301", "不", "。", "x" * 9, "7" * 9)
+]
 hard = st.one_of(pieces, st.sampled_from(SENSITIVE).map(str.encode))
 
 
@@ -105,6 +113,14 @@ def test_hard_texts_byte_by_byte_have_the_ids_of_the_whole(name: str, patience: 
 @given(data=st.lists(hard, max_size=40).map(b"".join), seed=st.integers(0, 99), longest=st.integers(1, 9))
 def test_any_bytes_in_any_parts_have_the_ids_of_the_whole(name: str, data: bytes, seed: int, longest: int) -> None:
     grow(vocabulary_named(name), [*parts_of(data, seed, longest)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_characters_that_libraries_know_differently_have_the_ids_of_the_whole(name: str, patience: None) -> None:
+    draw = random.Random(3)
+    for _ in range(60):
+        text = "".join(draw.choice(DISPUTED if draw.random() < 0.25 else AROUND) for _ in range(draw.randint(4, 30)))
+        grow(vocabulary_named(name), [character.encode() for character in text])
 
 
 @pytest.mark.parametrize("name", NAMES)

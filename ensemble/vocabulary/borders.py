@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from ensemble.vocabulary.merges import Merges
 
@@ -29,8 +29,11 @@ _RUN = regex.compile(rf"(?P<first>{_ATOM}[?*]?)?(?P<run>{_ATOM})\+(?:{_ATOM}[*?]
 _LOOKS_BACK = regex.compile(
     r"\(\?<[=!]|\\(?![sSpPrntfxu]|[^\w])|(?<!\[)(?<!\\)\^|(?<!\\)\[[^\]]*(?<!\\)\[|&&|\(\?[(R\d&>]|\d\}\+"
 )
+_KIND = regex.compile(r"\\[sS]|\\[pP]\{[^}]*\}")
 _SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """White space as Rust has it."""
+
+_NFC = normalizers.NFC()
 
 _SHORT, _LONG = 16, 32
 """Characters of a text, with and without a pattern that splits it, before it is worth looking for a border."""
@@ -45,12 +48,14 @@ class Stage:
 
     Args:
         pattern: What it looks for.
+        splitter: Where the tokenizer itself has no pattern: its step, which splits before and after each character of
+            the kind that the pattern looks for.
 
     Raises:
         UnsupportedError: The pattern looks back.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, splitter: pre_tokenizers.PreTokenizer | None = None) -> None:
         if _LOOKS_BACK.search(pattern):
             raise UnsupportedError(pattern)
         # As in Oniguruma, which the tokenizers library uses, $ is the end of a line.
@@ -58,6 +63,25 @@ class Stage:
         # Fails at each place, but only after all ways to match there; a partial match shows that one reached the end.
         self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
         self._alternatives = [_Alternative(each) for each in _alternatives(pattern)]
+        # Each kind of characters in the pattern, and how the tokenizers library knows it.
+        self._kinds = [(self._matches, splitter)] if splitter else [*map(_kind, sorted(set(_KIND.findall(pattern))))]
+        self._agreed, self._disputed = set[str](), set[str]()
+
+    def agreed(self, text: str, start: int, end: int) -> int:
+        """The place of the first character after ``start`` whose kind is disputed, or else ``end``.
+
+        The Unicode data of the module ``regex`` and of the tokenizers library are not of the same year: to one of them
+        some thousand characters are no letters, numbers or signs. The text before them is split in the same way.
+        """
+        characters = set(text[start:end])
+        # Each character is asked for once, as all of Unicode would take a second.
+        for each in characters - self._agreed - self._disputed:
+            same = all(
+                bool(kind.match(each)) == (len(splitter.pre_tokenize_str(each * 2)) == 2)
+                for kind, splitter in self._kinds
+            )
+            (self._agreed if same else self._disputed).add(each)
+        return min((text.index(each, start) for each in characters & self._disputed), default=end)
 
     def split(self, text: str, start: int, end: int) -> tuple[list[int], int, tuple[int, int] | None]:
         """The final borders of the piece that begins at ``start``.
@@ -241,7 +265,8 @@ class _Reading:
 
     def split(self, stage: Stage) -> None:
         """Split the last piece by a pattern."""
-        unknown = self.end
+        # A character of a disputed kind, and all after it, is taken for text that is not known.
+        unknown = stage.agreed(self.text, self.start, self.end)
         borders, self.end, run = stage.split(self.text, self.start, unknown)
         self.add(borders)
         self.start = borders[-1] if borders else self.start
@@ -257,7 +282,8 @@ class _Reading:
         starters = [n for n, character in enumerate(piece) if _is_starter(character)]
         # What follows may compose with the last of them.
         piece = piece[: starters[-1]] if starters else ""
-        composed = unicodedata.normalize("NFC", piece)
+        # By the library, whose Unicode data may be older or newer than Python's.
+        composed = _NFC.normalize_str(piece)
         after = [n for n, character in enumerate([*composed, "."]) if _is_starter(character)]
         # Each starter begins a part that is composed by itself.
         known = zip(after, starters, strict=True) if len(after) == len(starters) else ()
@@ -282,8 +308,12 @@ class _Reading:
 _Step = Callable[[_Reading], None]
 
 
-def _splitting(pattern: str) -> _Step:
-    stage = Stage(pattern)
+def _kind(pattern: str) -> tuple[Any, pre_tokenizers.PreTokenizer]:
+    return regex.compile(pattern), pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def _splitting(pattern: str, splitter: pre_tokenizers.PreTokenizer | None = None) -> _Step:
+    stage = Stage(pattern, splitter)
 
     def split(reading: _Reading) -> None:
         reading.split(stage)
@@ -311,9 +341,10 @@ def _pre_tokenizing(step: dict[str, Any], alphabet: dict[int, str]) -> list[_Ste
         pattern = step["pattern"]
         return [_splitting(pattern["Regex"] if "Regex" in pattern else regex.escape(pattern["String"]))]
     if kind == "Digits":
-        return [_splitting(r"\p{N}" if step["individual_digits"] else r"\p{N}+")]
+        return [_splitting(r"\p{N}" if step["individual_digits"] else r"\p{N}+", pre_tokenizers.Digits(True))]
     if kind == "Punctuation" and step["behavior"] in ("Isolated", "Contiguous"):
-        return [_splitting(r"[\p{P}$+<=>\\^`|~]" + ("+" if step["behavior"] == "Contiguous" else ""))]
+        pattern = r"[\p{P}$+<=>\\^`|~]" + ("+" if step["behavior"] == "Contiguous" else "")
+        return [_splitting(pattern, pre_tokenizers.Punctuation("isolated"))]
     if kind == "ByteLevel":
         words = [_splitting(_WORDS)] if step.get("use_regex", True) else []
         return [*words, lambda reading: reading.spell(alphabet)]

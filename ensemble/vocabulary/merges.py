@@ -63,6 +63,8 @@ class Merges:
             if not tokens:
                 return []
             common = tokens if common is None else _common(common, tokens)
+            if not common:
+                return []
         # Unknown characters beside each other may become one token, so none ends there for sure.
         ends = {end for index, end in common or () if index != self._unknown}
         last = length - self._longest - 1 if whole else length
