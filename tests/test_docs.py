@@ -138,7 +138,18 @@ def test_the_page_of_the_report_has_the_questions_that_a_gain_needs() -> None:
 
 def test_figures_are_those_that_the_benchmarks_kept() -> None:
     kept: dict[str, float | None] = {}  # of a name that two benchmarks have, the last one's
-    for name in ("advice", "pool", "profiling", "sync", "decode", "equality", "serving", "cluster_steps", "cluster", "vllm"):
+    for name in (
+        "advice",
+        "pool",
+        "profiling",
+        "sync",
+        "decode",
+        "equality",
+        "serving",
+        "cluster_steps",
+        "cluster",
+        "vllm",
+    ):
         figures = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["figures"]
         kept |= {key: figure["value"] for key, figure in figures.items()}
     said = {key: row[2] for row in rows("figures.md") if (key := row[1].strip("`")) in kept}
