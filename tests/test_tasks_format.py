@@ -146,6 +146,11 @@ def test_a_form_that_is_not_there_gets_the_names_of_those_that_are(folder: Path)
         load(folder, ":tall", forms=FORMS)
 
 
+def test_a_form_that_is_not_there_behind_a_variant_is_named(folder: Path) -> None:
+    with pytest.raises(InputError, match="forms has no tall; use one of long, short"):
+        load(folder, ":b:tall", forms=FORMS, variant="a")
+
+
 def test_a_form_changes_no_data(folder: Path) -> None:
     with pytest.raises(InputError, match=r"forms\.long\.data is not a key"):
         load(folder, forms={"long": {"data": {"dev": "x.jsonl"}}})

@@ -338,8 +338,10 @@ def _in_form(keys: Keys, chosen: str | None) -> tuple[Keys, str, str | None]:
     forms = keys.mapping("forms")
     if not forms.values:
         return keys, "", chosen
-    variant, _, form = (chosen or "").rpartition(":")
+    variant, colon, form = (chosen or "").rpartition(":")
     if form not in forms.values:
+        if colon:
+            raise keys.error("forms", f"has no {form}; use one of {', '.join(forms.values)}")
         variant, form = chosen or "", ""
     changes = forms.mapping(form or next(iter(forms.values)))
     changes.check((), _FORM_KEYS)
