@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from ensemble.decode.decoder import Decoder, make_drafter
+from ensemble.decode.prompt_decoder import PromptDecoder
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
@@ -18,7 +19,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import PromptDecoder, SpanMethod
+from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (

@@ -9,6 +9,7 @@ from collections import abc, deque
 import torch
 
 from ensemble.decode.contexts import Contexts, Draft, fill_gaps
+from ensemble.decode.prompt_decoder import PromptDecoder
 from ensemble.decode.sequences import Generation, Sequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
@@ -21,7 +22,7 @@ from ensemble.vocabulary.joint import JointVocabulary
 from ensemble.vocabulary.retokenize import Continuation
 
 
-class Decoder:
+class Decoder(PromptDecoder):
     """Decodes prompts with some members. Prompts may be added and removed between two steps.
 
     Args:
@@ -155,25 +156,6 @@ class Decoder:
     def likelihoods(self, number: int) -> abc.Sequence[StepLogprobs]:
         """The log-probabilities so far of a running prompt; empty if its settings do not request them."""
         return next((each.likelihoods for each in self._contexts.sequences if each.number == number), ())
-
-    def __iter__(self) -> abc.Iterator[tuple[int, Generation]]:
-        """Decode to the end; yield the prompts' numbers and generations.
-
-        Raises:
-            MemberError: A prompt failed. The error of the first one is raised after the others are finished, or at once
-                if all of the first batch fail: then the model fails on every prompt.
-        """
-        failure: MemberError | None = None
-        any_finished = False
-        while not self.done and not (failure and not any_finished and not self.running):
-            for number, result in self.step():
-                if isinstance(result, MemberError):
-                    failure = failure or result
-                else:
-                    any_finished = True
-                    yield number, result
-        if failure is not None:
-            raise failure
 
     def _plan(self) -> tuple[Way, list[int]]:
         """How to make the next step: its way, and the length of each sequence's draft, the joining ones last."""

@@ -23,15 +23,17 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from ensemble.decode.prompt_decoder import PromptDecoder
 from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.methods._span import SpanMethod
@@ -167,8 +169,8 @@ class _RunningText:
         return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 
 
-class SpanDecoder:
-    """Continues prompts span by span; see :class:`ensemble.methods._span.PromptDecoder`.
+class SpanDecoder(PromptDecoder):
+    """Continues prompts span by span; see :class:`ensemble.decode.prompt_decoder.PromptDecoder`.
 
     Args:
         setup: The members.
@@ -191,7 +193,7 @@ class SpanDecoder:
         self._size = batch.size
         self._members = setup.members
         self._writers = [Writer(*pair) for pair in zip(setup.members, setup.joint.members, strict=True)]
-        self._stops = [stop.encode() for stop in settings.stop]
+        self._stops = tuple(stop.encode() for stop in settings.stop)
         # Prompts of similar length are in one batch, so that little of it is padding.
         self._waiting = deque(sorted(enumerate(prompts), key=lambda item: -len(item[1][0])))
         self._running: list[_RunningText] = []
@@ -205,20 +207,6 @@ class SpanDecoder:
     def running(self) -> dict[int, bytes]:
         """The bytes of the running texts so far, by the prompt's number."""
         return {text.number: text.data for text in self._running}
-
-    def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        """Decode to the end; see :meth:`ensemble.decode.decoder.Decoder.__iter__` for prompts that fail."""
-        failure: MemberError | None = None
-        any_finished = False
-        while not self.done and not (failure and not any_finished and not self._running):
-            for number, result in self.step():
-                if isinstance(result, MemberError):
-                    failure = failure or result
-                else:
-                    any_finished = True
-                    yield number, result
-        if failure is not None:
-            raise failure
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation | MemberError]]:
@@ -284,19 +272,17 @@ class SpanDecoder:
             reader.extend(span.data)
         text.counts.steps += 1
         text.counts.combined += 1
-        # A stop string may begin in the text before this span.
-        places = [text.data.find(stop, max(0, searched - len(stop) + 1)) for stop in self._stops]
-        stops = [place for place in places if place >= 0]
+        end = first_stop(text.data, searched, self._stops)
         tokens = text.readers[0].ids
         vocabulary = self._members[0].vocabulary
         # A span may go beyond the limit; then a stop string counts only if it begins within the limit.
         if len(tokens) > self._settings.max_new_tokens:
             tokens = tokens[: self._settings.max_new_tokens]
             room = sum(len(vocabulary.token_bytes(token) or b"") for token in tokens)
-            if not stops or min(stops) > room:
+            if end is None or end > room:
                 return text.generation(text.data[:room], tokens, "length")
-        if stops:
-            return text.generation(text.data[: min(stops)], tokens, "stop")
+        if end is not None:
+            return text.generation(text.data[:end], tokens, "stop")
         if span.ended:
             return text.generation(text.data, tokens, "eos")
         # After an empty span the members would write the same empty span for ever.

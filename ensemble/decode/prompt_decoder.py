@@ -1,0 +1,46 @@
+"""What continues prompts step by step: token by token (:mod:`ensemble.decode.decoder`), or span by span."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from ensemble.decode.sequences import Generation
+from ensemble.errors import MemberError
+
+
+class PromptDecoder(ABC):
+    """Prompts that are being continued."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether every prompt is finished."""
+
+    @property
+    @abstractmethod
+    def running(self) -> dict[int, bytes]:
+        """The bytes of the running texts so far, by the prompt's number."""
+
+    @abstractmethod
+    def step(self) -> list[tuple[int, Generation | MemberError]]:
+        """Decode one step; the numbers and generations of the prompts that it finishes, or why they have none."""
+
+    def __iter__(self) -> Iterator[tuple[int, Generation]]:
+        """Decode to the end; yield the prompts' numbers and generations.
+
+        Raises:
+            MemberError: A prompt failed. The error of the first one is raised after the others are finished, or at once
+                if all of the first batch fail: then the model fails on every prompt.
+        """
+        failure: MemberError | None = None
+        any_finished = False
+        while not self.done and not (failure and not any_finished and not self.running):
+            for number, result in self.step():
+                if isinstance(result, MemberError):
+                    failure = failure or result
+                else:
+                    any_finished = True
+                    yield number, result
+        if failure is not None:
+            raise failure
