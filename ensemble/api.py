@@ -450,7 +450,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
 def _check_shape(members: int, method: str, k: int) -> None:
     if not members:
         raise InputError("an ensemble needs at least one model; none was given")
-    get_method(method, ("token", "span"))
+    get_method(method, ("token", "byte", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 

@@ -26,8 +26,8 @@ from typing import Any, Literal, get_args
 
 from ensemble.errors import InputError
 
-Level = Literal["token", "span", "response"]
-"""What a method combines: next-token probabilities, spans of a few words, or whole responses."""
+Level = Literal["token", "byte", "span", "response"]
+"""What a method combines: probabilities of the next token or byte, spans of a few words, or whole responses."""
 DEFAULT = "unite"
 
 
