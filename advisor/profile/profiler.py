@@ -26,6 +26,7 @@ from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
+from ensemble.methods import plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
 
@@ -240,7 +241,13 @@ class Profiler:
     def _key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
         """What determines the responses of some members, besides the questions."""
         key: dict[str, Any] = {"members": [self.identities[member].key() for member in members]}
-        return key if decoding is None else {**key, "method": decoding.method, "k": decoding.k, **decoding.options}
+        if decoding is None:
+            return key
+        key |= {"method": decoding.method, "k": decoding.k, **decoding.options}
+        # A newer version of a plug-in may decode differently. Keys of the methods of this project stay as they were.
+        if package := plugins().package(decoding.method):
+            key["package"] = package
+        return key
 
     def _run_one(self, job: Job) -> Profile:
         [finished] = self._run([job])
