@@ -43,6 +43,7 @@ ORDER = {
         "servers",
         "pool",
         "logs",
+        "weights",
         "config",
         "profile",
         "session",

@@ -191,3 +191,15 @@ def test_holms_correction_is_the_textbooks() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
+    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
+    run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    methods = ("--methods", "unite,gac,gac-threshold,safe,geometric", "--set", "geometric.gate=safe")
+    by_name = {entry["method"]: entry for entry in evaluate(run, *methods)["methods"]}
+    noted = [name for name, entry in by_name.items() if entry["note"]]
+    assert noted == ["gac-threshold", "safe", "geometric"]
+    assert by_name["safe"]["note"].startswith("its gate plays no part")
+    assert "its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
+    assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")

@@ -192,7 +192,7 @@ def test_a_log_format_that_cannot_be_loaded_ends_no_reading_of_others(install: I
 def test_stored_responses_of_a_method_belong_to_a_version_of_its_package(install: Install) -> None:
     install("method", "ours", METHOD)
     profiler = object.__new__(Profiler)
-    keys = [profiler._key((), EnsembleSpec((), name, 10)) for name in ("ours", "unite")]
+    keys = [profiler.key((), EnsembleSpec((), name, 10)) for name in ("ours", "unite")]
     assert [key.get("package") for key in keys] == ["house 1.5", None]
 
 
