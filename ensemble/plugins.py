@@ -98,13 +98,13 @@ class Plugins:
         Raises:
             LookupError: It does not exist.
         """
-        module = self._entries[name].module
         try:
-            spec = find_spec(module)
+            # `module` raises AttributeError for a value that is not MODULE or MODULE:NAME.
+            spec = find_spec(self._entries[name].module)
         except Exception as error:  # the code of other packages may raise anything
-            raise LookupError(f"{module} cannot be found ({_described(error)})") from error
+            raise LookupError(f"its module cannot be found: {_described(error)}") from error
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            raise LookupError(f"{module} is not a module with a Python file")
+            raise LookupError("it is not a module with a Python file")
         return Path(spec.origin)
 
     def load(self, name: str) -> ModuleType:

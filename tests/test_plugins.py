@@ -85,7 +85,7 @@ def test_a_method_of_this_project_has_no_package() -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (None, "is not a module with a Python file"),
+        (None, "it is not a module with a Python file"),
         ("def make(*a): pass\n", "has no METHOD = Method("),
         ("METHOD = Method(level=LEVEL, summary='s', when='w')\n", "malformed node"),
         ("METHOD = Method(level='word', summary='s', when='w')\n", "level 'word' is not one of token, span, response"),
@@ -109,6 +109,25 @@ def test_a_method_that_is_not_declared_is_named_and_the_others_are_listed(
     )
     with pytest.raises(InputError, match=r"^method ours of house 1\.5 "):
         check_method("ours", 10)
+
+
+def test_an_entry_point_that_names_no_module_is_one_line(install: Install) -> None:
+    file = install("method", "ours", METHOD)
+    (entries,) = file.parent.glob("*/entry_points.txt")
+    entries.write_text("[unite_advisor.methods]\nours = no-module at all\n")
+    assert "ours" not in list_methods()
+    with pytest.raises(InputError, match=r"^method ours of house 1\.5 .*its module cannot be found"):
+        get_method("ours")
+
+
+def test_a_package_that_raises_when_it_is_imported_is_one_line(install: Install) -> None:
+    file = install("method", "ours", None)
+    file.with_suffix("").mkdir()
+    (file.with_suffix("") / "__init__.py").write_text("raise OSError('no library')")
+    (entries,) = file.parent.glob("*/entry_points.txt")
+    entries.write_text(f"[unite_advisor.methods]\nours = {file.stem}.inner\n")
+    with pytest.raises(InputError, match=r"its module cannot be found: OSError: no library\)"):
+        get_method("ours")
 
 
 def test_a_built_in_name_is_refused_only_where_it_is_used(install: Install) -> None:
