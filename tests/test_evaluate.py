@@ -203,3 +203,14 @@ def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
     assert by_name["safe"]["note"].startswith("its gate plays no part")
     assert "its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:
+    run.task([{"question": f"{n}", "answer": f"the answer is {n}"} for n in range(12)], metric="bleu")
+    assert run.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    evaluate(run, "--methods", "unite")
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    text = (run.folder / "run" / "report.html").read_text(encoding="utf-8")
+    assert result["ensemble"]["corpus_score"] is not None
+    assert text.count("Corpus score</th>") == 1
+    assert text.count('data-label="Corpus"') == len(result["candidates"]) + len(result["selected"]) + 2
