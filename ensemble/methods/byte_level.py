@@ -1,6 +1,6 @@
 """Byte-level ensembling: each member predicts the next byte, whatever its tokenizer, and the predictions are combined.
 
-:mod:`ensemble.methods._byte_model` has the equations of a member's ``P_i(b | x)``. No vocabularies are aligned, so any
+:mod:`ensemble.step.byte_model` has the equations of a member's ``P_i(b | x)``. No vocabularies are aligned, so any
 members fit. The text grows byte by byte:
 
 - ``mean=arithmetic``: ``P(b) = sum_i a_i P_i(b)`` with the weights ``a_i`` (Phan et al., 2024);
@@ -30,7 +30,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
-from ensemble.methods._byte_model import END, SYMBOLS, ByteModel, SortedVocabulary
+from ensemble.step.byte_model import END, SYMBOLS, ByteModel, SortedVocabulary
 from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution, greedy, sample
