@@ -4,8 +4,8 @@ The weights in a model's folder say which one it is:
 
 - **PairRM** (Jiang et al., LLM-Blender, 2023), in the layout of ``llm-blender/PairRM``, whose ``config.json`` has the
   ranker's settings only, and in that of ``llm-blender/PairRM-hf``. It reads ``<|source|>question``,
-  ``<|candidate1|>response`` and ``<|candidate2|>response``, each between ``[CLS]`` and ``[SEP]``. The question is cut to
-  1,224 tokens and the responses share what is left of 2,048 (other numbers if the configuration has them). A small
+  ``<|candidate1|>response`` and ``<|candidate2|>response``, each between ``[CLS]`` and ``[SEP]``. The question is cut
+  to 1,224 tokens and the responses share what is left of 2,048 (other numbers if the configuration has them). A small
   network reads the states at the three marks and says how much better the first response is. Each pair is read in both
   orders, and the reward of a response is the sum of its leads over all other responses (the authors' ``max_logits``).
 - **UltraRM** (Cui et al., 2023): a Llama with a regression head at the last token of
@@ -81,7 +81,7 @@ class RewardModel(Protocol):
 # --- The published networks ---
 
 
-class PairRmNetwork(DebertaV2PreTrainedModel):  # type: ignore[misc]  # transformers has no types for it
+class PairRmNetwork(DebertaV2PreTrainedModel):
     """PairRM: a DeBERTa, and a head that reads the states at the marks.
 
     Args:
@@ -100,7 +100,7 @@ class PairRmNetwork(DebertaV2PreTrainedModel):  # type: ignore[misc]  # transfor
         self.head_layer = nn.Sequential(
             nn.Dropout(), nn.Linear(2 * size, size), nn.Tanh(), nn.Dropout(), nn.Linear(size, config.n_tasks)
         )
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SequenceClassifierOutput:
         """How much better the first response of each row is, (rows, 1)."""
@@ -111,7 +111,7 @@ class PairRmNetwork(DebertaV2PreTrainedModel):  # type: ignore[misc]  # transfor
         return SequenceClassifierOutput(logits=lead.mean(dim=1, keepdim=True))
 
 
-class UltraRmNetwork(LlamaPreTrainedModel):  # type: ignore[misc]
+class UltraRmNetwork(LlamaPreTrainedModel):
     """UltraRM: a Llama, and a regression head at the last token.
 
     Args:
@@ -122,7 +122,7 @@ class UltraRmNetwork(LlamaPreTrainedModel):  # type: ignore[misc]
         super().__init__(config)
         self.model = LlamaModel(config)
         self.regression_head = nn.Linear(config.hidden_size, 1, bias=False)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SequenceClassifierOutput:
         """The reward of each row, (rows, 1)."""
@@ -130,7 +130,7 @@ class UltraRmNetwork(LlamaPreTrainedModel):  # type: ignore[misc]
         return SequenceClassifierOutput(logits=self.regression_head(_last(states, attention_mask)))
 
 
-class OasstNetwork(GPTNeoXPreTrainedModel):  # type: ignore[misc]
+class OasstNetwork(GPTNeoXPreTrainedModel):
     """OpenAssistant's Pythia reward model: a GPT-NeoX, and an output layer.
 
     Args:
@@ -141,7 +141,7 @@ class OasstNetwork(GPTNeoXPreTrainedModel):  # type: ignore[misc]
         super().__init__(config)
         self.gpt_neox = GPTNeoXModel(config)
         self.out_proj = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SequenceClassifierOutput:
         """The reward of each row, (rows, 1)."""
@@ -169,14 +169,13 @@ class _Network:
         place: Where it is from, for messages.
         model: The network.
         tokenizer: Its tokenizer.
-        marks: The tokens of its input format besides the tokenizer's special ones.
     """
 
-    def __init__(
-        self, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marks: Sequence[str] = ()
-    ) -> None:
+    # Added tokens of the input format; a tokenizer does not always list them among its special ones.
+    _marks: tuple[str, ...] = ()
+
+    def __init__(self, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._place, self._model, self._tokenizer = place, model, tokenizer
-        self._marks = marks
 
     def _plain(self, text: str) -> str:
         return without_tokens(text, [*self._tokenizer.all_special_tokens, *self._marks])
@@ -228,13 +227,24 @@ class PairRanker(_Network):
     """PairRM.
 
     Args:
-        network: The network with its tokenizer; see :class:`_Network`.
+        place: Where it is from, for messages.
+        model: The network.
+        tokenizer: Its tokenizer.
         source_length: The most tokens of a question.
         candidate_length: The most tokens of a response, beside a question of full length.
     """
 
-    def __init__(self, *network: Any, source_length: int, candidate_length: int) -> None:
-        super().__init__(*network, marks=MARKS)
+    _marks = MARKS
+
+    def __init__(
+        self,
+        place: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        source_length: int,
+        candidate_length: int,
+    ) -> None:
+        super().__init__(place, model, tokenizer)
         self._source_length, self._length = source_length, source_length + 2 * candidate_length
 
     def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
@@ -257,12 +267,16 @@ class TextReader(_Network):
     """A network that reads the question and one response as one text.
 
     Args:
-        network: The network with its tokenizer; see :class:`_Network`.
+        place: Where it is from, for messages.
+        model: The network.
+        tokenizer: Its tokenizer.
         template: The text, with a place for the question and one for the response.
     """
 
-    def __init__(self, *network: Any, template: str) -> None:
-        super().__init__(*network, marks=_ROLES)
+    _marks = _ROLES
+
+    def __init__(self, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
+        super().__init__(place, model, tokenizer)
         self._template = template
         # The reward is read at the end, so a text that is too long loses its beginning.
         self._tokenizer.truncation_side = "left"
@@ -282,9 +296,7 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
     return text
 
 
-def _sum_of_leads(
-    texts: Sequence[str], leads: Callable[[Sequence[tuple[str, str]]], Sequence[float]]
-) -> list[float]:
+def _sum_of_leads(texts: Sequence[str], leads: Callable[[Sequence[tuple[str, str]]], Sequence[float]]) -> list[float]:
     """The reward of each response from comparisons in pairs: the sum of its leads over all others, in both orders.
 
     Args:
@@ -295,9 +307,7 @@ def _sum_of_leads(
     pairs = list(permutations(dict.fromkeys(texts), 2))
     lead = dict(zip(pairs, leads(pairs), strict=True)) if pairs else {}
     # Rounded, so that the order of the additions does not decide a tie.
-    return [
-        round(sum(lead[text, other] - lead[other, text] for other in texts if other != text), 6) for text in texts
-    ]
+    return [round(sum(lead[text, other] - lead[other, text] for other in texts if other != text), 6) for text in texts]
 
 
 # --- Loading ---
@@ -326,25 +336,22 @@ def load_reward_model(method: str, place: str, kind: Kind, device: str) -> Rewar
         model, tokenizer = load_pretrained(method, place, PairRmNetwork, config, "PairRM", device)
         tokenizer.add_tokens(list(MARKS))
         rows = shapes["pretrained_model.embeddings.word_embeddings.weight"][0]
-        ids = _ids_of(method, place, tokenizer, MARKS[:3], rows)
-        model.marks = ids
+        model.marks = _ids_of(method, place, tokenizer, MARKS[:3], rows)
         lengths = (
             value if type(value := settings.get(name)) is int and value > 8 else usual
             for name, usual in (("source_maxlength", _SOURCE_LENGTH), ("candidate_maxlength", _CANDIDATE_LENGTH))
         )
-        source_length, candidate_length = lengths
-        network = (place, model, tokenizer)
-        return PairRanker(*network, source_length=source_length, candidate_length=candidate_length)
+        return PairRanker(place, model, tokenizer, *lengths)
     if "regression_head.weight" in shapes:
         config = _config(method, place, LlamaConfig, settings, "UltraRM")
         model, tokenizer = load_pretrained(method, place, UltraRmNetwork, config, "UltraRM", device)
-        return TextReader(place, model, tokenizer, template=_ULTRARM)
+        return TextReader(place, model, tokenizer, _ULTRARM)
     if "out_proj.weight" in shapes and any(key.startswith("gpt_neox.") for key in shapes):
         wanted = "a reward model of OpenAssistant"
         config = _config(method, place, GPTNeoXConfig, {"pooling": "last", **settings}, wanted)
         model, tokenizer = load_pretrained(method, place, OasstNetwork, config, wanted, device)
         _ids_of(method, place, tokenizer, _ROLES, shapes["gpt_neox.embed_in.weight"][0])
-        return TextReader(place, model, tokenizer, template=_OASST)
+        return TextReader(place, model, tokenizer, _OASST)
     return _load_classifier(method, place, kind, device)
 
 
@@ -429,14 +436,9 @@ def _pairrm_config(
     own = {**settings, "n_tasks": shapes["head_layer.4.weight"][0]}
     if "hidden_size" in settings:
         return _config(method, place, DebertaV2Config, own, "PairRM")
-    prefix = "pretrained_model.e"
     words, positions, inner = (
-        shapes.get(prefix + name, ())
-        for name in (
-            "mbeddings.word_embeddings.weight",
-            "ncoder.rel_embeddings.weight",
-            "ncoder.layer.0.intermediate.dense.weight",
-        )
+        shapes.get(f"pretrained_model.{name}.weight", ())
+        for name in ("embeddings.word_embeddings", "encoder.rel_embeddings", "encoder.layer.0.intermediate.dense")
     )
     if not len(words) == len(positions) == len(inner) == 2 or words[1] % 64:
         raise InputError(
@@ -449,7 +451,7 @@ def _pairrm_config(
         "num_attention_heads": words[1] // 64,
         "intermediate_size": inner[0],
         "position_buckets": positions[0] // 2,
-        "num_hidden_layers": len({key.split(".")[3] for key in shapes if key.startswith(f"{prefix}ncoder.layer.")}),
+        "num_hidden_layers": sum(key.endswith(".intermediate.dense.weight") for key in shapes),
     }
     constant = {
         "relative_attention": True,
