@@ -1,7 +1,7 @@
 """Compares methods: each of them, every member alone and a control, on the same questions with the same scoring.
 
-Token-level and span-level methods decode; response-level ones choose among the members' stored responses. Each method
-is compared with the best single member on these questions. The control is that member's majority over as many sampled
+Token-level and span-level methods decode; response-level ones read the members' stored responses. Each method is
+compared with the best single member on these questions. The control is that member's majority over as many sampled
 responses as there are members: the result of the same cost without an ensemble.
 """
 
@@ -169,7 +169,8 @@ class Evaluator:
             return MethodResult(name, "response", left_out=str(error))
         speeds = [_speed(member.cost) for member in alone]
         # With a router one member answers each question; with the other methods all members answer.
-        answering = [[pick] for pick in picks] if name == "router" else [range(len(alone))] * len(picks)
+        everyone = range(len(alone))
+        answering = [[pick] if name == "router" and pick is not None else everyone for pick in picks]
         speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
         # The members need not be in memory together, so the largest decides and not the sum.
         memory = [member.cost.peak_memory for member in alone if member.cost.peak_memory is not None]

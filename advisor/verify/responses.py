@@ -1,12 +1,13 @@
-"""Response-level methods on stored answers: which answers are votes, what a method learns from, what it chooses."""
+"""Response-level methods on stored answers: which answers are votes, what a method learns from, what it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.records import Profile
+from advisor.records import Answer, Profile
 from advisor.statistics import check_same_questions
-from advisor.tasks.task import Task
+from advisor.tasks.task import Example, Score, Task
+from ensemble.errors import InputError
 from ensemble.methods._response import ResponseMethod
 
 VOTE_METRICS = ("exact_match", "number", "choice")
@@ -35,19 +36,39 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list
     return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
 
 
-def chosen(name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]) -> tuple[Profile, list[int]]:
-    """The answers that a method chooses, as a profile, and the number of the member that gave each of them.
+def chosen(
+    name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]
+) -> tuple[Profile, list[int | None]]:
+    """The answers that a method chooses or writes, as a profile.
+
+    Returns:
+        The profile, and for each question the number of the member that gave the answer; None if the method wrote it.
 
     Raises:
+        InputError: The method writes texts, and the task's options are chosen by their likelihood.
         UniteError: Two members answered different questions.
     """
     _check_questions(profiles)
-    picks = []
+    picks: list[int | None] = []
+    written: dict[int, str] = {}
     for n, example in enumerate(task.examples):
         answers = [profile.answers[n] for profile in profiles]
         texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
-        picks.append(method.choose(example.prompt, texts, extracted))
-    return Profile(name, tuple(profiles[pick].answers[n] for n, pick in enumerate(picks))), picks
+        taken = method.choose(example.prompt, texts, extracted)
+        picks.append(taken if isinstance(taken, int) else None)
+        if isinstance(taken, str):
+            if task.metric == "choice":
+                raise InputError(f"method {name}: it writes a text, and here options are chosen by their likelihood")
+            written[n] = taken
+    # All at once: a task whose answers are programs runs them in parallel.
+    scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
+    graded = {n: _graded(task.examples[n], text, next(scores)) for n, text in written.items()}
+    answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
+    return Profile(name, tuple(answers)), picks
+
+
+def _graded(example: Example, text: str, score: Score) -> Answer:
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group)
 
 
 def _check_questions(profiles: Sequence[Profile]) -> None:

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
-
-if TYPE_CHECKING:
-    from ensemble.methods._reward_models import RewardModel
+from ensemble.methods._reward_models import Kind, RewardModel, load_reward_model
 
 METHOD = Method(
     level="response",
@@ -42,7 +39,7 @@ class Options:
     """
 
     reward_model: str | None = None
-    kind: Literal["pointwise", "pairwise"] = "pointwise"
+    kind: Kind = "pointwise"
     keep: int = 2
     device: str = "auto"
 
@@ -93,9 +90,6 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
         InputError: No reward model is given, or one cannot be used.
         MemberError: The weights of one are damaged.
     """
-    # Here, so that options can be checked without torch.
-    from ensemble.methods._reward_models import load_reward_model
-
     if not options.models:
         raise InputError("method rerank: it needs a reward model; name one with reward_model=FOLDER_OR_ID")
     models = [load_reward_model("rerank", place, options.kind, options.device) for place in options.models]
