@@ -17,7 +17,7 @@ from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
 from advisor.records import Answer, Profile
 from advisor.tasks import load_task
 from advisor.verify.responses import chosen
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options
 
 if TYPE_CHECKING:
@@ -169,17 +169,33 @@ def test_options_are_not_fused(place: Place) -> None:
         chosen("fuse", Writer(), task, [profile, profile])
 
 
-def test_fusion_stands_beside_other_methods_in_an_evaluation(place: Place, models: Path, t5: Path) -> None:
+def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
+    place: Place, models: Path, t5: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.job(models)
     place.task(metric="exact_match")
     select = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
     assert place.advisor(*select, "--out", "run", "--quiet").status == 0
     options = ("--methods", "fuse,voting", "--set", f"fuse.model={t5}", "--set", "fuse.beams=1", "--json", "--quiet")
-    ran = place.advisor("evaluate", "run", "--task", "task.yaml", *options)
-    assert (ran.status, ran.err) == (0, "")
-    found = json.loads(ran.out)["methods"][0]
+
+    def evaluated(*more: str) -> dict[str, Any]:
+        ran = place.advisor("evaluate", "run", "--task", "task.yaml", *options, *more)
+        assert (ran.status, ran.err) == (0, "")
+        found: dict[str, Any] = json.loads(ran.out)["methods"][0]
+        return found
+
+    found = evaluated()
     assert (found["method"], found["left_out"], found["level"]) == ("fuse", None, "response")
     assert found["accuracy"] is not None
+
+    def refuse(*_: Any) -> str:
+        raise MemberError("asked again")
+
+    monkeypatch.setattr(fuse.Fuser, "choose", refuse)
+    assert evaluated() == found
+    # Another option may give another text.
+    monkeypatch.setattr(fuse.Fuser, "choose", lambda *_: "14")
+    assert evaluated("--set", "fuse.max_tokens=9")["accuracy"] > found["accuracy"]
 
 
 def test_what_fusion_needs_is_said_in_one_line(t5: Path, tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import check_same_questions
 from advisor.tasks.task import Example, Score, Task
 from ensemble.errors import InputError
 from ensemble.methods._response import ResponseMethod
+from ensemble.models.fingerprint import files_of
+from ensemble.models.hub import commit_of
+from ensemble.models.spec import Checkpoint, resolve_device
 
 VOTE_METRICS = ("exact_match", "number", "choice")
 """Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
@@ -34,6 +39,51 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list
     # The router compares prompts, and never sees the references of the held-out questions.
     prompts = [example.prompt for example in task.examples]
     return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
+
+
+class StoredChoices:
+    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again.
+
+    Args:
+        method: The method.
+        key: What determines its results besides the responses: its options and its models.
+        cache: The response cache.
+    """
+
+    def __init__(self, method: ResponseMethod, key: Mapping[str, Any], cache: ResponseCache) -> None:
+        self._method, self._key, self._cache = method, key, cache
+
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
+        """See :class:`ensemble.methods._response.ResponseMethod`."""
+        key = key_of({**self._key, "prompt": prompt, "texts": list(texts), "answers": list(answers)})
+        stored: int | str | None = self._cache.value(
+            key, lambda value: isinstance(value, str) or (type(value) is int and 0 <= value < len(texts))
+        )
+        if stored is None:
+            stored = self._method.choose(prompt, texts, answers)
+            self._cache.keep(key, stored)
+        return stored
+
+
+def models_key(places: Sequence[str], device: str, cache: ResponseCache) -> dict[str, Any]:
+    """What decides the outputs of models that a response-level method asks, for the key of its results.
+
+    Args:
+        places: Folders, or ids on the hub.
+        device: The device that they run on, or ``auto``.
+        cache: Keeps the hashes of files.
+
+    Raises:
+        InputError: A model on the hub cannot be found.
+    """
+    models = []
+    for checkpoint in map(Checkpoint, places):
+        files = {path.name: cache.sha256(path) for path in files_of(checkpoint)}
+        models.append(
+            files if checkpoint.is_local else {"hub_id": checkpoint.path_or_id, "commit": commit_of(checkpoint)}
+        )
+    # Devices add up in another order, so outputs may differ.
+    return {"models": models, "device": resolve_device(device).partition(":")[0]}
 
 
 def chosen(

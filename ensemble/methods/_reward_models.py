@@ -47,6 +47,7 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedMode
 from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
 
 from ensemble.errors import InputError, MemberError, UniteError, first_line
+from ensemble.models.hub import check_on_hub
 from ensemble.models.load import parse_device
 from ensemble.models.model_files import check_files, check_size, json_of, stored_weights, weight_shapes
 from ensemble.models.spec import Checkpoint
@@ -326,14 +327,12 @@ def load_reward_model(method: str, place: str, kind: Kind, device: str) -> Rewar
         InputError: It is not a reward model, or its files are not safe.
         MemberError: Its weights are damaged.
     """
-    checkpoint = Checkpoint(place)
-    # The same checks as for members: a reward model's files come from strangers, too.
-    check_files(checkpoint)
+    checkpoint = checked(place)
     shapes, settings = weight_shapes(place, checkpoint), json_of(checkpoint, "config.json")
     config: Any
     if "head_layer.4.weight" in shapes:
         config = _pairrm_config(method, place, shapes, settings)
-        model, tokenizer = load_pretrained(method, place, PairRmNetwork, config, "PairRM", device)
+        model, tokenizer = load_pretrained(method, checkpoint, PairRmNetwork, config, "PairRM", device)
         tokenizer.add_tokens(list(MARKS))
         rows = shapes["pretrained_model.embeddings.word_embeddings.weight"][0]
         model.marks = _ids_of(method, place, tokenizer, MARKS[:3], rows)
@@ -344,25 +343,38 @@ def load_reward_model(method: str, place: str, kind: Kind, device: str) -> Rewar
         return PairRanker(place, model, tokenizer, *lengths)
     if "regression_head.weight" in shapes:
         config = _config(method, place, LlamaConfig, settings, "UltraRM")
-        model, tokenizer = load_pretrained(method, place, UltraRmNetwork, config, "UltraRM", device)
+        model, tokenizer = load_pretrained(method, checkpoint, UltraRmNetwork, config, "UltraRM", device)
         return TextReader(place, model, tokenizer, _ULTRARM)
     if "out_proj.weight" in shapes and any(key.startswith("gpt_neox.") for key in shapes):
         wanted = "a reward model of OpenAssistant"
         config = _config(method, place, GPTNeoXConfig, {"pooling": "last", **settings}, wanted)
-        model, tokenizer = load_pretrained(method, place, OasstNetwork, config, wanted, device)
+        model, tokenizer = load_pretrained(method, checkpoint, OasstNetwork, config, wanted, device)
         _ids_of(method, place, tokenizer, _ROLES, shapes["gpt_neox.embed_in.weight"][0])
         return TextReader(place, model, tokenizer, _OASST)
-    return _load_classifier(method, place, kind, device)
+    return _load_classifier(method, checkpoint, kind, device)
+
+
+def checked(place: str) -> Checkpoint:
+    """A folder, or an id on the hub, after the checks that members get: these files come from strangers, too.
+
+    Raises:
+        InputError: Its files are not safe, or the hub does not have them.
+    """
+    checkpoint = Checkpoint(place)
+    if not checkpoint.is_local:
+        check_on_hub(checkpoint)
+    check_files(checkpoint)
+    return checkpoint
 
 
 def load_pretrained(
-    method: str, place: str, model_class: Any, config: PreTrainedConfig | None, wanted: str, device: str
+    method: str, checkpoint: Checkpoint, model_class: Any, config: PreTrainedConfig | None, wanted: str, device: str
 ) -> tuple[Any, PreTrainedTokenizerBase]:
     """Load a model with all its weights, and its tokenizer.
 
     Args:
         method: The method that needs it, for messages.
-        place: A folder whose files :func:`check_files` has checked, or an id on the hub.
+        checkpoint: The model, :func:`checked`.
         model_class: The class of transformers that loads it.
         config: Its configuration; None for the folder's own.
         wanted: What it is, for messages.
@@ -371,8 +383,7 @@ def load_pretrained(
     Raises:
         InputError: It is another model, or weights are missing.
     """
-    checkpoint = Checkpoint(place)
-    location, on = checkpoint.location, parse_device(device)
+    place, location, on = checkpoint.path_or_id, checkpoint.location, parse_device(device)
     stored = stored_weights(place, checkpoint)
     if stored is None and checkpoint.is_local and json_of(checkpoint, "config.json"):
         raise InputError(
@@ -404,9 +415,9 @@ def load_pretrained(
     return model.to(on).eval(), tokenizer
 
 
-def _load_classifier(method: str, place: str, kind: Kind, device: str) -> RewardModel:
-    wanted = "a sequence classifier"
-    model, tokenizer = load_pretrained(method, place, AutoModelForSequenceClassification, None, wanted, device)
+def _load_classifier(method: str, checkpoint: Checkpoint, kind: Kind, device: str) -> RewardModel:
+    place, wanted = checkpoint.path_or_id, "a sequence classifier"
+    model, tokenizer = load_pretrained(method, checkpoint, AutoModelForSequenceClassification, None, wanted, device)
     labels = model.config.num_labels
     if labels > (1 if kind == "pointwise" else 2):
         needs = "one output, a reward" if kind == "pointwise" else "one output or two"

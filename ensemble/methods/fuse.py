@@ -24,9 +24,14 @@ from transformers import AutoModelForSeq2SeqLM
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
-from ensemble.methods._reward_models import Kind, RewardModel, load_pretrained, load_reward_model, without_tokens
-from ensemble.models.model_files import check_files
-from ensemble.models.spec import Checkpoint
+from ensemble.methods._reward_models import (
+    Kind,
+    RewardModel,
+    checked,
+    load_pretrained,
+    load_reward_model,
+    without_tokens,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -151,9 +156,10 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     """
     if options.model is None:
         raise InputError("method fuse: it needs a model that fuses responses; name one with model=FOLDER_OR_ID")
-    check_files(Checkpoint(options.model))
     wanted = "a sequence-to-sequence model"
-    model, tokenizer = load_pretrained("fuse", options.model, AutoModelForSeq2SeqLM, None, wanted, options.device)
+    model, tokenizer = load_pretrained(
+        "fuse", checked(options.model), AutoModelForSeq2SeqLM, None, wanted, options.device
+    )
     ranker = None
     if options.reward_model is not None:
         ranker = load_reward_model("fuse", options.reward_model, options.kind, options.device)
