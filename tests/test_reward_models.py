@@ -301,6 +301,9 @@ def test_a_folder_that_is_not_what_it_says_is_an_error_of_one_line(tmp_path: Pat
     head = {"head_layer.1": whole.linear, "head_layer.4": whole.out}
     other = write(tmp_path / "other", PAIRRM, {"pretrained_model": torch.nn.Linear(2, 2), **head})
     assert "a ranker of LLM-Blender, and not on DeBERTa-v3 as PairRM" in refused(other)
+    separate = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"pos_key_proj": torch.nn.Linear(2, 2)})})
+    parts = {"pretrained_model": whole.deberta, "pretrained_model.layer": separate, **head}
+    assert "and not on DeBERTa-v3 as PairRM" in refused(write(tmp_path / "separate", PAIRRM, parts))
     cut = write(tmp_path / "cut", PAIRRM, {"pretrained_model": whole.deberta, "head_layer.4": whole.out})
     whole.tokenizer.save_pretrained(cut)
     assert "has no trained head_layer.1.bias" in refused(cut)

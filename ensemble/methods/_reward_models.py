@@ -451,7 +451,9 @@ def _pairrm_config(
         shapes.get(f"pretrained_model.{name}.weight", ())
         for name in ("embeddings.word_embeddings", "encoder.rel_embeddings", "encoder.layer.0.intermediate.dense")
     )
-    if not len(words) == len(positions) == len(inner) == 2 or words[1] % 64:
+    # Other DeBERTas have a convolution, or separate weights for positions.
+    is_other = any(".conv." in key or ".pos_key_proj." in key for key in shapes)
+    if is_other or not len(words) == len(positions) == len(inner) == 2 or words[1] % 64:
         raise InputError(
             f"method {method}: {place} is a ranker of LLM-Blender, and not on DeBERTa-v3 as PairRM; name "
             "llm-blender/PairRM"
