@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.one_by_one import OneByOne
-from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
@@ -21,7 +21,6 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (
@@ -253,7 +252,7 @@ class Ensemble:
             InputError: The method decodes whole spans, or each prompt has other weights.
         """
         if not isinstance(self._made, TokenRule):
-            raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
+            raise InputError(f"method {self.method}: it does not write tokens; use a token-level one")
         if self._weights_of_prompt:
             raise InputError("weights perplexity: each prompt has its own weights, so none can join; give numbers")
         return self._decoder(self._made, batch or Batch())
@@ -391,10 +390,10 @@ class Ensemble:
             check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
-    def _make(self, weights: tuple[float, ...]) -> TokenRule | SpanMethod:
+    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
         """The method with some weights."""
         setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
-        made: TokenRule | SpanMethod = get_module(self.method).make(setup, self._settings)
+        made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
         return made
 
     def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:

@@ -14,9 +14,9 @@ from scipy.stats import chi2
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
-from ensemble.step.byte_model import END, ByteModel, SortedVocabulary
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
+from ensemble.step.byte_model import END, ByteModel, SortedVocabulary
 from ensemble.vocabulary.joint import load_or_build
 
 PROMPT = "Q: 1?"

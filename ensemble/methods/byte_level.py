@@ -24,15 +24,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
-from ensemble.step.byte_model import END, SYMBOLS, ByteModel, SortedVocabulary
-from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member
+from ensemble.step.byte_model import END, SYMBOLS, ByteModel, SortedVocabulary
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.token_method import Setup
 
@@ -58,7 +57,7 @@ class Options:
             raise InputError(f"mean {self.mean!r}: give arithmetic, geometric or proxy")
 
 
-def make(setup: Setup, options: Options) -> SpanMethod:
+def make(setup: Setup, options: Options) -> PromptMethod:
     """Make the method.
 
     Raises:
