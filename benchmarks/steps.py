@@ -6,8 +6,8 @@ timed; EVA's and MinED's come from the cache folder after the first time. A step
 once, and put over UNITE's of every round. Methods that refuse the pair are not measured, nor is deepen-adapt, which
 needs accuracies and has deepen's step.
 
-A step of byte-level ensembling is a byte, and has no meaning without a model: it is timed with the members' passes, over
-a whole step of UNITE, one text at a time and without drafts.
+A step of byte-level ensembling is a byte, and has no meaning without a model: it is timed with the members' passes,
+over a whole step of UNITE, one text at a time and without drafts.
 """
 
 from __future__ import annotations
