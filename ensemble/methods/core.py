@@ -128,7 +128,8 @@ def consistent(step: Distribution, options: Options, *, choice: bool) -> Distrib
     models = torch.cat([models[:1].maximum(models[1:].sum(dim=0, keepdim=True)), models[1:]])
     weights = models / models.sum(dim=0)
     if not choice:
-        filtered = scores / total * (scores != 0).sum(dim=2, keepdim=True)
+        # Not "!= 0": of two members, both have the same smallest score, and rounding must not tell them apart.
+        filtered = scores / total * (scores > _EPSILON).sum(dim=2, keepdim=True)
         # The code leaves the primary's probabilities as they are.
         own = torch.cat([own[:1], own[1:] * filtered[1:]])
     mean = (weights * own).sum(dim=0)
