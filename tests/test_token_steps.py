@@ -336,3 +336,28 @@ def test_a_step_is_the_formula_in_1000_random_cases(
             different += sampled[row].token not in (token, None) and token is not None
     assert (different, SETS * ROWS) == (0, 1000)
     assert farthest < 1e-9
+
+
+def test_core_scores_options_by_the_certainty_of_the_members_alone() -> None:
+    """The authors' formula for multiple-choice tasks, on the union with the token that is scored."""
+    farthest = 0.0
+    for number in range(SETS):
+        judges = [Judge(each) for each in tokenizers(number, alike=False)]
+        setup = setup_of(tokenizers(number, alike=False), [1 / len(judges)] * len(judges))
+        numbers = {**numbered([m.vocabulary for m in setup.members]), EOS: 0}
+        chance = random.Random(number)
+        rows = random_logits(chance, judges)
+        wanted = [chance.choice([*judges[0].own]) for _ in range(ROWS)]
+        rule = get_module("core").make(setup, make_options("core", {}))
+        also = torch.tensor([[numbers[entry]] for entry in wanted])
+        step = rule.combine([torch.tensor(own, dtype=torch.float64) for own in rows], also)
+        for row, entry in enumerate(wanted):
+            z = [own[row] for own in rows]
+            union = {entry, *(each for judge, own in zip(judges, z, strict=True) for each in judge.top(own))}
+            p = [judge.on(union, own) for judge, own in zip(judges, z, strict=True)]
+            sure = [1 / (1e-12 - sum(max(x, 1e-12) * math.log(max(x, 1e-12)) for x in own.values())) for own in p]
+            sure[0] = max(sure[0], sum(sure[1:]))
+            expected = sum(v * own[entry] for v, own in zip(sure, p, strict=True)) / sum(sure)
+            place = step.present[row] & (step.entries[row] == numbers[entry])
+            farthest = max(farthest, abs(float(step.mean[row][place]) - expected))
+    assert farthest < 1e-9
