@@ -20,10 +20,14 @@ Differences from the authors' code:
 
 - Their code needs models of the same width. Here the singular value decomposition is the thin one, so that the common
   space has the smaller width; with equal widths it is the same. Directions that the common tokens do not span are left
-  out, where their code divides by 0. With fewer common tokens than dimensions, whitening maps each common token
-  exactly to its counterpart, whatever the embeddings say, and finds little for the other tokens.
+  out, where their code divides by 0. With fewer common tokens than dimensions (84 and 128 in the demo), all singular
+  values are 1 after whitening, and re-weighting has no effect.
 - Candidates are the tokens with bytes, and EOS. Their code has all rows of the matrix, special tokens included.
 - While given tokens are scored, members keep all tokens: else most scores would be those of probability 0.
+
+On 500 questions of the demo, the defaults score 81.4 points. Without any of the steps that have an option (a rotation,
+the cosine, common tokens kept, shares scaled to 1, all tokens) it is 80.4, and with shares scaled to 1 alone 76.8; the
+95% interval of each is 3.5 points to both sides.
 
 The mapping is saved in the user's cache folder.
 """
