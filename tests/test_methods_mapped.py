@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 from test_methods import member
-from tiny import tiny_model, tokenizer_named
+from tiny import byte_tokenizer, tiny_model, tokenizer_named
 from torch import Tensor
 
 from ensemble import Ensemble
@@ -31,6 +31,7 @@ from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import EOS, build
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 METHODS = ("mined", "eva")
@@ -203,6 +204,7 @@ EVA: list[dict[str, Any]] = [
     {"keep_common": True, "renormalise": True},
     {"renormalise": True, "top": 10},
     {"top": 0, "agree": 1},
+    {"whiten": False, "dewhiten": False, "reweight": 3.0},
     {"top": 3, "agree": 0, "cells": 1},
     {"whiten": False, "dewhiten": False, "reweight": 0.0, "neighbours": 0, "keep_common": True, "renormalise": True},
 ]
@@ -249,6 +251,19 @@ def test_a_member_without_a_target_has_no_weight() -> None:
     assert step.members[1].sum() == 0
     assert float(step.mean.max()) == 1
     assert step.mean.argmax() == alone.mean.argmax()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_eos_does_not_count_where_the_primary_has_none(name: str) -> None:
+    members = random_members(["bytes", "unigram"], [16, 16], 0)
+    endless = byte_tokenizer(("ab",))
+    endless.eos_token = None
+    vocabulary = Vocabulary(endless, (), members[0].vocabulary.size)
+    members[0] = replace(members[0].local, vocabulary=vocabulary)
+    logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
+    logits[1][0, members[1].vocabulary.eos_ids[0]] = 900
+    step = rule(name, members).combine(logits)
+    assert torch.equal(step.mean, step.members[0])
 
 
 @pytest.mark.parametrize("whiten", [True, False])
