@@ -21,14 +21,18 @@ Choices where the paper is silent, and differences from it:
 
 As in the authors' code: ``optimiser="adamw", unit_rows=True, sharpness=100``. Their search is AdamW on the logits, with
 a rate that falls along a cosine to a quarter over 10 steps, and the mean of the KL terms over the anchors as loss. One
-difference remains in it: the result is the point with the lowest loss on the way, the start included, and theirs is
-the last point. Their code also leaves a step to the primary if its likeliest token is EOS; here it is a step like any
-other.
+difference remains in it: the result is the point with the lowest loss on the way, the start included. Theirs is the
+last point, whose loss was above that of the start in 19 of 5,120 random rows with eta up to 0.3. Their code also leaves
+a step to the primary if its likeliest token is EOS; here it is a step like any other.
 
 The paper's ablations: ``anchors`` draws a random part of the common tokens (section 5.2, figure 4), and
 ``relative_norm=False`` leaves out the softmax of Eq. 4 (table 4, "w/o Rel-Norm"). A representation can then be
 negative, which KL does not allow, and the paper does not name another loss. Here it is half the squared distance over
 the largest squared length of a row, with which any step of mirror descent with eta up to 1 lowers the loss.
+
+On 500 questions of the demo, the primary alone scores 72.8 points, the defaults 79.0, the authors' code 76.8; 40 of the
+81 common tokens as anchors 76.2, and 20 of them 74.0; without the softmax 72.8, or 73.8 with eta 1, and 55.4 with
+AdamW. The 95% interval of each is about 4 points to both sides.
 """
 
 from __future__ import annotations
