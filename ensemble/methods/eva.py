@@ -188,7 +188,9 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
     rows = (torch.searchsorted(ids, common[0]), torch.searchsorted(primary_ids, common[1]))
     blocks = zip(*(index.split(_COMMON) for index in rows), strict=True)
     to_one, primary_to_one = alignment(((other[theirs], primary[own]) for theirs, own in blocks), options)
-    targets = unit_(primary @ primary_to_one.to(primary))
+    # EOS is mapped to EOS alone, so it is neither a target nor among the tokens that are mapped below.
+    plain = tables[1].entry_of[primary_ids] != EOS
+    targets, target_ids = unit_(primary[plain] @ primary_to_one.to(primary)), primary_ids[plain]
     size = max(1, _BLOCK // len(targets))
 
     def sources(at: Tensor) -> Tensor:
@@ -196,31 +198,37 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
 
     # Block by block, because the cosines of two whole vocabularies take tens of gigabytes.
     everything = torch.arange(len(ids), device=ids.device)
-    crowding = _crowding(targets, map(sources, everything.split(size)), min(options.neighbours, len(ids)))
     entries = tables[0].entry_of[ids]
     kept = common if options.keep_common else common[:, tables[0].entry_of[common[0]] == EOS]
     mapped = everything[~torch.isin(ids, kept[0]) & (entries != EOS)]
+    doubled, crowding = 1, targets.new_zeros(len(targets))
+    if options.neighbours:
+        doubled, crowding = 2, _crowding(targets, map(sources, everything.split(size)), options.neighbours)
     cells = [(*kept, targets.new_ones(kept.shape[1]))]
     for block in mapped.split(size):
-        cosines = sources(block) @ targets.T
-        likeness = cosines if crowding is None else 2 * cosines - crowding
-        likeness[:, tables[1].entry_of[primary_ids] == EOS] = -torch.inf
-        likeness, places = likeness.topk(min(options.cells, len(primary_ids)), dim=1)
+        # One operation, because each further pass over billions of pairs takes minutes.
+        likeness = torch.addmm(crowding, sources(block), targets.T, beta=-1, alpha=doubled)
+        likeness, places = likeness.topk(min(options.cells, len(targets)), dim=1)
         share = _shares(likeness, options)
         row, column = torch.nonzero(share, as_tuple=True)
-        cells.append((ids[block[row]], primary_ids[places[row, column]], share[row, column]))
+        cells.append((ids[block[row]], target_ids[places[row, column]], share[row, column]))
     return TokenMapping(*(torch.cat(parts) for parts in zip(*cells, strict=True)))
 
 
-def _crowding(targets: Tensor, blocks: Iterable[Tensor], neighbours: int) -> Tensor | None:
-    """The mean [targets] of each target's highest cosines with all sources, given in blocks; None for 0 neighbours."""
-    if not neighbours:
-        return None
-    highest = targets.new_empty(len(targets), 0)
+def _crowding(targets: Tensor, blocks: Iterable[Tensor], neighbours: int) -> Tensor:
+    """The mean [targets] of each target's highest cosines with all sources, which come in blocks."""
+    highest = targets.new_empty(0, len(targets))
     for sources in blocks:
-        cosines = torch.cat([highest, targets @ sources.T], dim=1)
-        highest = cosines.topk(min(neighbours, cosines.shape[1]), dim=1).values
-    return highest.mean(dim=1)
+        cosines = sources @ targets.T
+        # The maximum of a block takes a part of the time of its largest few.
+        found = cosines.amax(dim=0, keepdim=True) if neighbours == 1 else _largest(cosines, neighbours)
+        highest = _largest(torch.cat([highest, found]), neighbours)
+    return highest.mean(dim=0)
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The largest values [count, n] of each column, or all if there are fewer."""
+    return values.topk(min(count, len(values)), dim=0).values
 
 
 def faithful(agree: int) -> Callable[[Tensor, Tensor], Tensor]:
