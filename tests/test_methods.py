@@ -72,6 +72,8 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
             "strength 2: give a number above 0, and none for kernel",
         ),
         ({"method": "safe", "sharpen": 2}, "sharpen 2: give a probability, from 0 to 1, or None"),
+        ({"method": "safe", "sharpen": "much"}, "method safe: sharpen='much' has a value of the wrong kind"),
+        ({"method": "core", "kernel": ["rbf"]}, "method core: kernel=['rbf'] has a value of the wrong kind"),
         ({"method": "gac-threshold", "threshold": 1.5}, "threshold 1.5: give a probability, from 0 to 1"),
         ({"method": "average"}, "method average: it needs one vocabulary, and bytes-0 and unigram-1 differ in "),
     ],
