@@ -53,8 +53,9 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.core`. The text ``perplexity``
-            weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded one by one.
+            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.consistency`. The text
+            ``perplexity`` weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded
+            one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module.
 
@@ -198,6 +199,7 @@ class Ensemble:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         trace: bool = False,
         batch_size: int = 32,
@@ -214,6 +216,7 @@ class Ensemble:
             stop: Strings that end a generation; it is cut before them.
             temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
             top_p: In (0, 1]; a draw is among the most likely entries that together reach it.
+            top_k: A draw is among so many of the likeliest entries; 0 for all.
             seed: Of the draws.
             trace: Whether each generation holds what every member wanted at every step.
             batch_size: Prompts to decode at a time, at least 1.
@@ -225,7 +228,7 @@ class Ensemble:
             MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. To keep
                 the other prompts' generations, use :meth:`generate_each`.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
         batch = Batch(batch_size, trace=trace, deterministic=deterministic)
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
@@ -271,6 +274,7 @@ class Ensemble:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         deterministic: bool = False,
     ) -> Iterator[str]:
@@ -278,7 +282,7 @@ class Ensemble:
 
         See :meth:`generate` for the arguments.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
         decoder = self._decode([self.encode(prompt)], settings, Batch(size=1, deterministic=deterministic))
         return _pieces(decoder, Pieces([string.encode() for string in stop]))
 

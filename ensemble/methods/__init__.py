@@ -136,12 +136,19 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     """The ``Options`` of a method from keyword arguments; None for a method without options.
 
     Raises:
-        InputError: The method does not have one of the options, or its value is out of range.
+        InputError: The method does not have one of the options, or its value is out of range or of the wrong kind.
     """
     known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")
-    return get_module(name).Options(**given) if known else None
+    if not known:
+        return None
+    try:
+        return get_module(name).Options(**given)
+    except TypeError:
+        # A comparison with a text, for example: `--set` takes any YAML.
+        values = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise InputError(f"method {name}: {values} has a value of the wrong kind; see its settings") from None
 
 
 def _builtin() -> dict[str, Path]:

@@ -193,7 +193,8 @@ class ByteDecoder(PromptDecoder):
         step = Distribution(symbols, present, symbols, torch.from_numpy(members)[:, None], mean)
         if not self._settings.temperature:
             return int(greedy(step))
-        numbers = (self._settings.temperature, self._settings.top_p, text.random.random())
+        settings = self._settings
+        numbers = (settings.temperature, settings.top_p, text.random.random(), settings.top_k)
         return int(sample(step, *(torch.tensor([number], dtype=torch.float64) for number in numbers)))
 
     def _ended(self, text: _RunningText, symbol: int | MemberError) -> Generation | MemberError | None:
