@@ -100,7 +100,7 @@ def test_a_step_is_read_in_one_piece_and_its_gate_in_another(name: str, draws: s
     texts.entry_bytes(1)
     for each in [logits() for _ in range(3)]:
         with reads() as counter:
-            sampled = sampler(each, DRAWS[draws], lambda *_: chance.random() < 0.5, lambda each=each: each)
+            sampled = sampler(each, DRAWS[draws], lambda *_: chance.random() < 0.5)
         assert len(sampled) == BATCH
         assert all((token.step is not None) == trace for token in sampled)
         assert counter.count <= 1 + (name in GATED)

@@ -72,7 +72,7 @@ class TokenRule:
             gate needs it.
         gate: From a step, the rows in which the members' combination counts. None: it counts in all.
         needs_others: A gate before that: from the primary's logits [B, V], the rows that need the other members. They
-            run only if there is a row, and then catch up in all rows. None: they run at every step.
+            run for these rows only, and then catch up. None: they run at every step.
         only_greedy_remote: Whether members in other processes allow greedy decoding only: anything else would need the
             probabilities of all entries.
         combine_greedy: Like ``combine``, for steps without a gate that need only the likeliest entry: the
