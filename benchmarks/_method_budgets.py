@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
-from advisor.statistics import Floats, holm, mean_interval, scores, sign_flip
+from advisor.statistics import Floats, cluster_sign_flip, holm, mean_interval, scores
 from advisor.verify.methods import CONTROL, TEMPERATURE
 from advisor.verify.responses import chosen
 from benchmarks._measure import Figure
@@ -98,7 +98,7 @@ def compared(trained: Sequence[Trained]) -> Iterator[Figure]:
     names = [entry["method"] for entry in first.table["methods"] if entry["method"] != CONTROL]
     ran = [name for name in names if all(name in each.scores for each in trained)]
     yield from _single(trained, task)
-    p_values = {name: sign_flip(_mean([each.scores[name] - each.best for each in trained])) for name in ran}
+    p_values = {name: _chance([each.scores[name] - each.best for each in trained]) for name in ran}
     adjusted = dict(zip(ran, holm(list(p_values.values())), strict=True))
     places = [_places({name: each.scores[name] for name in ran}) for each in trained]
     for entry in first.table["methods"]:
@@ -111,7 +111,8 @@ def compared(trained: Sequence[Trained]) -> Iterator[Figure]:
             continue
         yield _points(f"{key}_accuracy", [each.scores[name] for each in trained], task)
         yield _points(f"{key}_delta", [each.scores[name] - each.best for each in trained], "points over the best model")
-        yield Figure(f"{key}_p", adjusted[name], note="sign-flip, after Holm's correction for the table")
+        note = "exact sign-flip test, all trainings of a question together, after Holm's correction for the table"
+        yield Figure(f"{key}_p", adjusted[name], note=note)
         for n, each in enumerate(trained, start=1):
             place = places[n - 1][name]
             yield Figure(f"{key}_seed{n}", 100 * float(each.scores[name].mean()), note=f"place {place} of {len(ran)}")
@@ -182,6 +183,12 @@ def _mean(values: Sequence[Floats]) -> Floats:
     """The mean over trainings [questions]."""
     mean: Floats = np.mean(np.stack(values), axis=0)
     return mean
+
+
+def _chance(differences: Sequence[Floats]) -> float:
+    """The p-value of a difference over trainings [questions]: the answers to one question are not independent."""
+    questions = np.tile(np.arange(len(differences[0])), len(differences))
+    return cluster_sign_flip(np.concatenate(differences), questions)
 
 
 def _left_out(entry: Mapping[str, Any], name: str) -> str | None:

@@ -51,10 +51,10 @@ def _setting(kept: Mapping[str, Any]) -> Iterator[str]:
     processor = kept["machine"]["processor"].replace("(R)", "").replace(" Processor", "")
     yield (
         f"The tables are from one run of `python -m benchmarks.methods --threads 1` on {kept['machine']['cores']} "
-        f"shared cores of an {processor} machine. The set is the one that the rules choose ({members}), on "
-        f"{table['n']} held-out questions. The models were trained {count} times, from different seeds, and the figures are means "
-        f"over the {count} trainings. The best single model is {best}. Intervals and p are over the questions: p is "
-        "from a sign-flip test of the gain over the best single model, after Holm's correction for the whole table."
+        f"shared cores of an {processor} machine, on {table['n']} held-out questions. The set is the one that the "
+        f"rules choose ({members}). Its models were trained {count} times, from different seeds, and the figures are "
+        f"means over the {count} trainings. The best single model is {best}. Intervals and p are over the questions: "
+        "p is from an exact sign-flip test of the gain over the best single model, after Holm's correction."
     )
 
 

@@ -56,7 +56,7 @@ THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     parser = arguments((__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="trainings of the demo's models, the stored one first")
+    parser.add_argument("--seeds", type=int, help=f"trainings of the demo's models, the stored one first; {SEEDS}")
     parser.add_argument("--trained", type=Path, default=ROOT / "build", help="has demo-seed-2/models, ... or gets them")
     options = parser.parse_args(given)
     if options.threads:
@@ -67,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> int:
         first = evaluated(folder / "1", None, (), bars, limit)
         names = [candidate.name for candidate in first.config.candidates]
         trained = [first]
-        for seed in range(2, options.seeds + 1):
+        for seed in range(2, 1 + (options.seeds or (2 if options.quick else SEEDS))):
             models = train.HERE / "models" if options.quick else models_of(seed, names, options.trained)
             pool = folder / f"pool-{seed}.txt"
             pool.write_text("".join(f"{models / name}  dtype=float32\n" for name in names), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -170,7 +170,7 @@ class Sampler:
 
     def _behind_a_gate(
         self,
-        is_open: Sequence[bool],
+        is_open: Tensor,
         own: Logits,
         alone: Combine,
         draws: Sequence[Draw],
@@ -179,26 +179,25 @@ class Sampler:
         """Choose where the other members run only for the rows whose gate is open.
 
         Args:
-            is_open: Which rows these are.
+            is_open: [B] which rows these are.
             own: The primary's logits [B, V].
             alone: The primary's distribution.
             draws: For each row, how to choose.
             run_others: See :meth:`__call__`.
         """
-        opened = [row for row, open_ in enumerate(is_open) if open_]
-        closed = [row for row, open_ in enumerate(is_open) if not open_]
-        picks = []
+        # The primary chooses in all rows, so that one copy from the device brings the gate and these choices.
+        pick = self._alone(alone([own]), draws)
+        gate = is_open.to(pick.numbers)[:, None]
+        rows = torch.cat([gate, pick.numbers], dim=1).tolist()
+        opened = [n for n, row in enumerate(rows) if row[0]]
+        sampled = pick.read([row[1:] for row in rows], self._detokenizer)
         if opened:
             chosen = [draws[row] for row in opened]
             step = self._combine(chosen)(run_others(opened))
-            picks.append(_Pick(step, chosen, combined=True, trace=self._trace))
-        if closed:
-            # To pick rows copies them, which a step without an open gate does not need.
-            rest = own[closed] if opened else own
-            picks.append(self._alone(alone([rest]), [draws[row] for row in closed]))
-        tokens = chain.from_iterable(_read(picks, self._detokenizer))
-        by_row = dict(zip([*opened, *closed], tokens, strict=True))
-        return [by_row[row] for row in range(len(is_open))]
+            (together,) = _read([_Pick(step, chosen, combined=True, trace=self._trace)], self._detokenizer)
+            for row, token in zip(opened, together, strict=True):
+                sampled[row] = token
+        return sampled
 
     def _alone(self, step: Distribution, draws: Sequence[Draw]) -> _Pick:
         return _Pick(step, draws, combined=False, trace=self._trace)
