@@ -14,6 +14,7 @@ from advisor.logs.streams import Notes
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.tasks import Task, load_task
+from advisor.weights import EQUAL, check_weights
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods
@@ -100,6 +101,7 @@ class RunConfig:
         tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
+        weights: The weights of a set's members, as text; see :mod:`advisor.weights`.
         verify_on: The questions on which sets decode together, one of VERIFY_ON.
         until_sure: Whether the held-out questions are asked in batches, until the test shows a difference.
     """
@@ -118,12 +120,14 @@ class RunConfig:
     tries: int = TRIES
     method: str = DEFAULT
     k: int = 10
+    weights: str = EQUAL
     verify_on: VerifyOn = "held_out"
     until_sure: bool = False
 
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
         check_method(self.method, self.k)
+        check_weights(self.weights, len(self.candidates), self.dev)
         check_seed(self.seed)
         _check_levels(self.race, self.level)
         check_choice("--choose", self.choose, CHOOSE)
@@ -201,6 +205,7 @@ class RunConfig:
             tries=TRIES if tries is None else tries,
             method=method,
             k=k,
+            weights=options.get("weights") or EQUAL,
             verify_on=verify_on,
             until_sure=most is not None,
         )
@@ -397,9 +402,9 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on"):
-        # --verify-on has a default, which asks for nothing.
-        if options.get(name) not in (None, False, "held_out"):
+    for name in ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on", "weights"):
+        # --verify-on and --weights have defaults, which ask for nothing.
+        if options.get(name) not in (None, False, "held_out", EQUAL):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} runs models, but --{source} {what}; leave out one of them")
 

@@ -30,6 +30,7 @@ from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
+from advisor.weights import EQUAL, FROM_DEV
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods, make_options
@@ -100,10 +101,14 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
     dev = evaluated
-    # Only a router learns; without one a missing dev split must not end the command.
+    weights = options.get("weights") or EQUAL
+    # Without a method that learns a missing dev split must not end the command.
     if "router" in methods:
         dev = load_split(options, "dev")
         check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")
+    elif weights in FROM_DEV:
+        dev = load_split(options, "dev")
+        check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(
         candidates=candidates,
         dev=dev,
@@ -114,6 +119,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         cache_dir=options.get("cache_dir") or default_cache_dir(),
         command=command,
         k=k,
+        weights=weights,
     )
 
 

@@ -10,11 +10,11 @@ from advisor.choose.copies import find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
-from advisor.compare.calibration import chance_of
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
 from advisor.output import provenance
 from advisor.output.result_json import Outcome, task_info
+from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -54,6 +54,7 @@ from advisor.verify.strategies import (
     compare_strategies,
 )
 from advisor.verify.traces import trace_responses
+from advisor.weights import EQUAL
 from reports.text import counted, p_value
 
 
@@ -161,7 +162,8 @@ def _verify(
             progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
         return found.gain
 
-    blank = Look(questions_id(whole), strategy.members, strategy.name, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
+    how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
+    blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier, config.level)
     part, chosen, _ = asked[max(asked)]
     return part, chosen, _strategies(part, chosen, looks[-1]), looks

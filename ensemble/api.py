@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from ensemble.decode.decoder import Decoder, make_drafter
+from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
@@ -36,7 +38,8 @@ from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
-from ensemble.score.scorer import ChoiceScore, Scorer
+from ensemble.score.perplexity import perplexity_weights
+from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
 from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 from ensemble.step.means import Weights, normalised, with_consistency
 from ensemble.step.token_method import Setup, TokenRule
@@ -51,7 +54,8 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.core`.
+            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.core`. The text ``perplexity``
+            weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module.
 
@@ -71,7 +75,7 @@ class Ensemble:
     ) -> None:
         _check_shape(len(members), method, k)
         # Options are checked before the tables are built, which takes seconds for large vocabularies.
-        settings = make_options(method, with_consistency(weights, options))
+        self._settings = make_options(method, with_consistency(weights, options))
         for member in members:
             if isinstance(member, RemoteMember):
                 member.check_k(k)
@@ -79,13 +83,17 @@ class Ensemble:
         self.method = method
         self.k = k
         self.weights = normalised(weights, len(members))
+        self._weights_of_prompt = weights == "perplexity" and len(members) > 1
         self.options = with_consistency(weights, options)
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(step_device(members))
-        setup = Setup(self.members, self._joint, k, self.weights)
         self._drafters: dict[Batch, Drafter] = {}
-        self._made: TokenRule | SpanMethod = get_module(method).make(setup, settings)
+        self._made = self._make(self.weights)
+        if self._weights_of_prompt:
+            # A method that takes no weights refuses unequal ones.
+            self._make((1.0, *(0.5,) * (len(members) - 1)))
+            self._rule()
 
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
@@ -178,7 +186,8 @@ class Ensemble:
             UniteError: The folder cannot be written, or the hub refuses.
         """
         # Equal weights are written as null, so that a member added by hand needs no new weights.
-        weights = None if len(set(self.weights)) == 1 else self.weights
+        numbers = None if len(set(self.weights)) == 1 else self.weights
+        weights: tuple[float, ...] | Literal["perplexity"] | None = "perplexity" if self._weights_of_prompt else numbers
         spec = EnsembleSpec(specs_of(self.members), self.method, self.k, weights, self.options)
         return save(spec, Path(folder), push_to_hub, private=private)
 
@@ -241,16 +250,19 @@ class Ensemble:
         """A decoder without prompts; its caller adds and removes them one by one.
 
         Raises:
-            InputError: The method decodes whole spans.
+            InputError: The method decodes whole spans, or each prompt has other weights.
         """
         if not isinstance(self._made, TokenRule):
             raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
-        batch = batch or Batch()
+        if self._weights_of_prompt:
+            raise InputError("weights perplexity: each prompt has its own weights, so none can join; give numbers")
+        return self._decoder(self._made, batch or Batch())
+
+    def _decoder(self, rule: TokenRule, batch: Batch) -> Decoder:
         # Kept, because it has learned how long these members take, and how often they agree.
         if batch not in self._drafters:
             self._drafters[batch] = make_drafter(self.members, self._joint, batch)
-        drafter = self._drafters[batch]
-        return Decoder(self.members, self._joint, self._made, batch, drafter)
+        return Decoder(self.members, self._joint, rule, batch, self._drafters[batch])
 
     def stream(
         self,
@@ -302,7 +314,17 @@ class Ensemble:
             MemberError: A member's logits are NaN for a question; raised after the other questions' scores, with the
                 member and the first question's number.
         """
+        if self._weights_of_prompt:
+            return in_batches(questions, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
         return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
+
+    def _score_one(self, questions: Sequence[ChoiceQuestion], *, greedy: bool) -> list[list[ChoiceScore] | MemberError]:
+        """The scores of a question whose prompt decides the weights, or why it has none."""
+        try:
+            rule = self._rule_for(questions[0].prompts)
+            return [scores for _, scores in Scorer(self.members, self._joint, rule, greedy=greedy).run(questions, 1)]
+        except MemberError as error:
+            return [error]
 
     def encode_options(self, prompt: Prompt, options: Sequence[str]) -> ChoiceQuestion:
         """The question of a prompt and options that may follow it, as the members read them.
@@ -336,10 +358,13 @@ class Ensemble:
             batch_size: Passages at a time, at least 1.
 
         Raises:
-            InputError: A member's context cannot hold a passage, or the method scores no tokens.
+            InputError: A member's context cannot hold a passage, the method scores no tokens, or the prompts decide the
+                weights.
             MemberError: A member's logits are NaN for a passage; raised after the other passages' values, with the
                 member and the first passage's number.
         """
+        if self._weights_of_prompt:
+            raise InputError("weights perplexity: a passage has no prompt to weigh the members by; give numbers")
         return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 
     def most_rows(self, tokens: int) -> int | None:
@@ -366,6 +391,17 @@ class Ensemble:
             check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
+    def _make(self, weights: tuple[float, ...]) -> TokenRule | SpanMethod:
+        """The method with some weights."""
+        setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
+        made: TokenRule | SpanMethod = get_module(self.method).make(setup, self._settings)
+        return made
+
+    def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:
+        """The method with the weights that a prompt decides."""
+        # The level was checked when the ensemble was made.
+        return cast(TokenRule, self._make(perplexity_weights(self.members, prompts)))
+
     def _rule(self) -> TokenRule:
         """The method, if it is a token-level one."""
         if not isinstance(self._made, TokenRule):
@@ -375,13 +411,23 @@ class Ensemble:
     def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> PromptDecoder:
         if not isinstance(self._made, TokenRule):
             return self._made(prompts, settings, batch)
-        decoder = self.decoder(batch)
         draws: Counter[tuple[int, ...]] = Counter()
+        starts: dict[int, Callable[[], Decoder]] = {}
+        decoder = self._decoder(self._made, batch)
         # Prompts of similar length are decoded together, so that little of a batch is padding.
         for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
             ids = tuple(prompt[0])
             draws[ids] += 1
-            decoder.add(number, prompt, settings, draws[ids])
+            if self._weights_of_prompt:
+                starts[number] = partial(self._started, number, prompt, settings, batch, draws[ids])
+            else:
+                decoder.add(number, prompt, settings, draws[ids])
+        return OneByOne(starts) if self._weights_of_prompt else decoder
+
+    def _started(self, number: int, prompt: list[list[int]], settings: Settings, batch: Batch, draw: int) -> Decoder:
+        """A decoder with one prompt, which decides the weights."""
+        decoder = self._decoder(self._rule_for(prompt), batch)
+        decoder.add(number, prompt, settings, draw)
         return decoder
 
 

@@ -42,6 +42,7 @@ ORDER = {
         "servers",
         "pool",
         "logs",
+        "weights",
         "config",
         "profile",
         "session",

@@ -191,3 +191,26 @@ def test_holms_correction_is_the_textbooks() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
+    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
+    run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    methods = ("--methods", "unite,gac,gac-threshold,safe,geometric", "--set", "geometric.gate=safe")
+    by_name = {entry["method"]: entry for entry in evaluate(run, *methods)["methods"]}
+    noted = [name for name, entry in by_name.items() if entry["note"]]
+    assert noted == ["gac-threshold", "safe", "geometric"]
+    assert by_name["safe"]["note"].startswith("its gate plays no part")
+    assert "its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
+    assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:
+    run.task([{"question": f"{n}", "answer": f"the answer is {n}"} for n in range(12)], metric="bleu")
+    assert run.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    evaluate(run, "--methods", "unite")
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    text = (run.folder / "run" / "report.html").read_text(encoding="utf-8")
+    assert result["ensemble"]["corpus_score"] is not None
+    assert text.count("Corpus score</th>") == 1
+    assert text.count('data-label="Corpus"') == len(result["candidates"]) + len(result["selected"]) + 2

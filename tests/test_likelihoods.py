@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from advisor.compare.calibration import accuracy_by_bytes, calibration_error
+from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Signature, Task
 

@@ -62,7 +62,7 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
         ),
         ({"gate": "shut"}, "gate 'shut': give safe, or None"),
         ({"mean": "harmonic"}, "mean 'harmonic': give arithmetic or geometric"),
-        ({"weights": "equal"}, "weights must be a list of numbers or 'consistency'; got 'equal'"),
+        ({"weights": "equal"}, "weights 'equal': give a list of numbers, 'consistency' or 'perplexity'"),
         ({"method": "core", "weights": [1, 2]}, "weights: consistency weighs the members"),
         ({"method": "gac-threshold", "threshold": 1.5}, "threshold 1.5: give a probability, from 0 to 1"),
         ({"method": "average"}, "method average: it needs one vocabulary, and bytes-0 and unigram-1 differ in "),

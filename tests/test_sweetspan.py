@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from reference import ReferenceMember
 from tiny import let_write, tiny_model, tokenizer_named
@@ -53,7 +54,7 @@ def slow(count: int, prompt: str, tokens: int, words: int, outlier: float) -> by
         means = []
         for span in spans:
             given = sorted(perplexity(member, prompt, text, *span) for member in members)
-            kept = given[1:-1] if given[-1] > outlier * given[0] else given
+            kept = given[1:-1] if len(given) > 2 and given[-1] > outlier * given[0] else given
             means.append(sum(kept) / len(kept))
         data, ended = spans[means.index(min(means))]
         text += data
@@ -92,7 +93,7 @@ def perplexity(member: ReferenceMember, prompt: str, text: bytes, data: bytes, e
 
 
 @pytest.mark.parametrize("words", [1, 3])
-@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_the_text_is_that_of_the_slow_implementation(count: int, words: int, tables: Path) -> None:
     decoded = ensemble(count, tables, words=words, outlier=2.0).generate(PROMPTS, max_new_tokens=16)
     wanted = [slow(count, prompt, 16, words, 2.0).decode(errors="replace") for prompt in PROMPTS]
@@ -148,6 +149,24 @@ def test_the_filter_drops_the_outliers_of_the_papers_example() -> None:
     assert best_span([wrong, right], math.inf) == 0
 
 
+def test_of_two_members_the_filter_leaves_out_none() -> None:
+    assert mean_perplexity((100.0, 2.0), 10) == 51.0
+
+
+def test_the_best_span_is_that_of_the_equations_in_1000_random_cases() -> None:
+    draws = np.random.default_rng(20)
+    for _ in range(1000):
+        members, limit = int(draws.integers(3, 7)), float(draws.uniform(1, 20))
+        table = np.exp(draws.normal(1, 1.5, (members, members)))  # [span, member]
+        means = []
+        for row in table:
+            left_out = {int(row.argmax()), int(row.argmin())} if row.max() / row.min() > limit else set()
+            kept = [value for n, value in enumerate(row) if n not in left_out]
+            means.append(sum(kept) / len(kept))
+        assert best_span(table.tolist(), limit) == int(np.argmin(means))
+        assert [mean_perplexity(row, limit) for row in table.tolist()] == pytest.approx(means, abs=0, rel=1e-12)
+
+
 def test_a_ratio_of_exactly_the_limit_is_no_outlier_and_ties_go_to_the_primary() -> None:
     assert mean_perplexity((1.0, 10.0, 4.0), 10) == 5.0
     assert best_span([(2.0, 2.0, 2.0), (2.0, 2.0, 2.0)], 10) == 0
@@ -171,7 +190,6 @@ def test_a_full_context_ends_a_text(tables: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
-        (2, {}, "method sweetspan: its filter needs three members, and there are 2"),
         (3, {"weights": [1, 2, 1]}, "method sweetspan: it weighs all members alike"),
         (3, {"words": 0}, "words is 0"),
         (3, {"outlier": 0.5}, "outlier is 0.5"),

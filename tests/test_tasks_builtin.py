@@ -242,7 +242,7 @@ HUB_RECORDS: list[tuple[str, dict[str, object], tuple[str, ...], tuple[str, ...]
         ("w", "x", "y", "z"),
         ("D",),
     ),
-    ("triviaqa", {"question": "q", "answer": {"value": "x", "aliases": ["x", "y"]}}, (), ("x", "y")),
+    ("triviaqa", {"question": "q", "answer": {"value": "y", "aliases": ["x", "y"]}}, (), ("y", "x")),
     ("nq_open", {"question": "q", "answer": ["x", "y"]}, (), ("x", "y")),
     ("gsm8k", {"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}, (), ("2",)),
     ("bbh", {"input": "q", "target": "(A)"}, (), ("(A)",)),

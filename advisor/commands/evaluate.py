@@ -37,6 +37,7 @@ def evaluate(
     allow_key_env: opt.KeyNames = None,
     allow_weak_sandbox: opt.WeakSandbox = False,
     k: opt.K = 10,
+    weights: opt.Weights = "equal",
     max_new_tokens: opt.Tokens = None,
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,

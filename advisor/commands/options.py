@@ -102,6 +102,14 @@ VerifyOn = Annotated[
 ]
 Method = Annotated[str, typer.Option("--method", help="How the set decodes; see advisor methods.")]
 K = Annotated[int, typer.Option("--k", help="Candidate tokens of each member in a step.")]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        help="The members' weights: equal, accuracy or ece (from the dev questions), perplexity (of each prompt), or "
+        "a number for each model of the pool or the set: 2,1,1.",
+    ),
+]
 SetMethod = Annotated[
     str | None, typer.Option("--method", help="How the set decodes; see advisor methods. Default: as in the run.")
 ]

@@ -45,6 +45,7 @@ def select(
     max_questions: opt.MaxQuestions = None,
     method: opt.Method = "unite",
     k: opt.K = 10,
+    weights: opt.Weights = "equal",
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",

@@ -157,10 +157,16 @@ def chosen_by_run(
         members.append(model_spec(entry))
     ensemble = result.get("ensemble") or {}
     max_new_tokens, stop = limits_of_run(run)
+    decodes = method or ensemble.get("method") or DEFAULT
+    weights = ensemble.get("weights")
+    # They belong to the set that decoded, and to its method: another one may take none.
+    if names or decodes != ensemble.get("method") or len(members) < 2:
+        weights = None
     return EnsembleSpec(
         tuple(members),
-        method or ensemble.get("method") or DEFAULT,
+        decodes,
         ensemble.get("k") or 10,
+        tuple(weights) if isinstance(weights, list) else weights,
         max_new_tokens=max_new_tokens,
         stop=stop,
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.compare.calibration import accuracy_by_bytes, calibration_error
 from advisor.compare.pairs import Pair
+from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Interval
 from advisor.tasks.task import Task
@@ -23,6 +23,7 @@ from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
 from advisor.verify.sequential import Look
 from advisor.verify.strategies import Strategy, StrategyResult
+from advisor.weights import PERPLEXITY
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.methods import list_methods
@@ -170,6 +171,7 @@ def read_result(run: Path) -> dict[str, Any]:
     was_run = bool(ensemble.values)
     for fields, name, required in ((task, "max_new_tokens", False), (ensemble, "k", was_run)):
         fields.check(name, "a whole number of at least 1", _is_count, required=required)
+    ensemble.check("weights", "numbers of 0 or more, perplexity, or null", _are_weights)
     ensemble.check("method", "the name of a method that decodes", _decoding_methods().__contains__, required=was_run)
     # A name twice, or one that controls the terminal: `advisor select` writes neither.
     root.check("selected", "a list of different, printable names", are_names, required=True)
@@ -220,6 +222,12 @@ def is_text(value: object) -> bool:
         return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
+
+
+def _are_weights(value: object) -> bool:
+    if value in (None, PERPLEXITY):
+        return True
+    return isinstance(value, list) and all(type(each) in (int, float) and 0 <= each < 2**31 for each in value)
 
 
 def _are_texts(value: object) -> bool:
@@ -312,6 +320,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
     return {
         "method": verified.method,
         "k": verified.k,
+        "weights": list(verified.weights) if isinstance(verified.weights, tuple) else verified.weights,
         "n": comparison.n,
         "split": verified.task.split,
         "signature": str(verified.task.signature),

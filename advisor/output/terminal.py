@@ -75,6 +75,8 @@ def print_methods(evaluation: Mapping[str, Any]) -> None:
     for entry in evaluation["methods"]:
         if entry["left_out"]:
             console.print(_plain(f"{entry['method']} was left out: {entry['left_out']}"), soft_wrap=True)
+        if entry["note"]:
+            console.print(_plain(f"{entry['method']}: {entry['note']}"), soft_wrap=True)
 
 
 def print_conclusion(result: Mapping[str, Any], report: Path) -> None:

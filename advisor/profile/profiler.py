@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.pool_file import PoolEntry
+from advisor.profile.calibration import calibration_error
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
@@ -25,6 +26,7 @@ from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
+from advisor.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
@@ -71,6 +73,7 @@ class Profiler:
         self._engine = engine or LocalEngine()
         self._keep_models = keep_models
         self._loaded: dict[str, Member] = {}
+        self._on_dev: dict[str, Profile] = {}
         # Servers answer at the same time, each in a thread; libraries are imported by one.
         self._loading = threading.Lock()
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
@@ -122,7 +125,7 @@ class Profiler:
         Raises:
             MemberError: The set failed.
         """
-        decoding = self._decoding(method, options)
+        decoding = self.decoding(names, method, options)
         stage = f"{decoding.method} of {', '.join(names)}"
         return self._run_one(self._job(decoding.method, names, task, decoding, stage=stage))
 
@@ -137,7 +140,7 @@ class Profiler:
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
-        key = self._key(names, self._decoding(method, options))
+        key = self.key(names, self.decoding(names, method, options))
         keys = [question_key(key, example, task, self._config.inference) for example in task.examples]
         return len(self._cache.get(keys)) == len(set(keys))
 
@@ -174,7 +177,7 @@ class Profiler:
             InputError: One of them is behind a server that gives whole texts only, or they do not fit the method.
             MemberError: One of them failed while it was loaded.
         """
-        return self._load(replace(self._decoding(method, options), members=tuple(map(self.model, names))))
+        return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
 
     def _load(self, spec: EnsembleSpec) -> Ensemble:
         behind_servers = any(isinstance(model.checkpoint, ServerAddress) for model in spec.members)
@@ -198,9 +201,38 @@ class Profiler:
         (member,) = self._load(EnsembleSpec((self.model(name),))).members
         return member
 
-    def _decoding(self, method: str | None, options: Mapping[str, Any] | None) -> EnsembleSpec:
-        """How a set decodes, without its members."""
-        return EnsembleSpec((), method or self._config.method, self._config.k, options=options or {})
+    def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
+        """The weights of a set's members, as ``--weights`` says; None for equal ones.
+
+        Raises:
+            InputError: All weights are 0.
+            MemberError: A member failed on the dev questions, which decide its weight.
+        """
+        kind = self._config.weights
+        if kind == EQUAL or len(names) == 1:
+            return None
+        if kind == PERPLEXITY:
+            return PERPLEXITY
+        if kind not in FROM_DEV:
+            numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
+            return tuple(numbers[name] for name in names)
+        if missing := [name for name in names if name not in self._on_dev]:
+            # Mostly stored already: the candidates were profiled on these questions.
+            self._on_dev |= self.alone(missing, self._config.dev)
+        for name in names:
+            if name not in self._on_dev:
+                raise MemberError(f"{name}: {self.failures[name]}")
+        profiles = [self._on_dev[name] for name in names]
+        # A model without a likelihood has failed on all questions, and its accuracy is 0.
+        errors = [calibration_error(profile) or 0.0 for profile in profiles]
+        return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
+
+    def decoding(
+        self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> EnsembleSpec:
+        """How a set decodes, without its members; see :meth:`together` for the arguments."""
+        config = self._config
+        return EnsembleSpec((), method or config.method, config.k, self.weights(names), options or {})
 
     def _job(
         self,
@@ -213,7 +245,7 @@ class Profiler:
     ) -> Job:
         """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
         identity = self.identities[members[0]]
-        key = self._key(members, decoding)
+        key = self.key(members, decoding)
         if len(members) == 1 and isinstance(identity, ServerIdentity):
             member = partial(self._server_member, members[0]) if identity.decodes else None
             answerer = ServerAnswerer(name, identity.address, chat=identity.chat, member=member)
@@ -221,7 +253,7 @@ class Profiler:
         else:
             server = ""
             models = tuple(map(self.model, members))
-            spec = replace(decoding or self._decoding(None, None), members=models)
+            spec = replace(decoding or self.decoding(members), members=models)
             answer = partial(answers, name, partial(self._load, spec))
         return Job(
             name,
@@ -237,10 +269,13 @@ class Profiler:
             resources=[self._candidates[member].resources for member in members],
         )
 
-    def _key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
+    def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
         """What determines the responses of some members, besides the questions."""
         key: dict[str, Any] = {"members": [self.identities[member].key() for member in members]}
-        return key if decoding is None else {**key, "method": decoding.method, "k": decoding.k, **decoding.options}
+        if decoding is None:
+            return key
+        weights = {} if decoding.weights is None else {"weights": decoding.weights}
+        return {**key, "method": decoding.method, "k": decoding.k, **weights, **decoding.options}
 
     def _run_one(self, job: Job) -> Profile:
         [finished] = self._run([job])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Verified:
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
         expected: The gain that is expected in use; see :func:`expected_gain`.
+        weights: The members' weights; see :meth:`advisor.profile.profiler.Profiler.weights`.
     """
 
     task: Task
@@ -61,6 +62,7 @@ class Verified:
     k: int
     expected: Prediction
     dev: Profile | None = None
+    weights: tuple[float, ...] | Literal["perplexity"] | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -162,7 +164,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
             continue
-        verified.append(_verify(predicted, together, on_dev, chosen, config.held_out, config))
+        made = _verify(predicted, together, on_dev, chosen, config.held_out, config)
+        verified.append(replace(made, weights=profiler.weights(predicted.models)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
     if config.choose != "predicted" or not verified:

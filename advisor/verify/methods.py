@@ -25,6 +25,7 @@ from ensemble.methods._response import ResponseMethod
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
 TEMPERATURE = 0.7  # of the control's samples, as in that paper
+_NO_GATE = "its gate plays no part, because options are scored by all members at every token"
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
 
 
@@ -37,6 +38,7 @@ class MethodResult:
         level: ``token``, ``span``, ``response`` or ``control``.
         members: The members of the set.
         left_out: Why the method was not run; None if it was.
+        note: What to know about the figures; None if nothing.
         profile: Its answers; None if it was not run.
         comparison: The method against the best single model.
         p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
@@ -51,6 +53,7 @@ class MethodResult:
     level: str
     members: tuple[str, ...] = ()
     left_out: str | None = None
+    note: str | None = None
     profile: Profile | None = None
     comparison: Comparison | None = None
     p_adjusted: float | None = None
@@ -158,7 +161,9 @@ class Evaluator:
         except MemberError as error:
             self._progress.say(str(error))
             return MethodResult(name, level, left_out=str(error))
-        return self._result(name, level, together, alone, _speed(together.cost), together.cost)
+        result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
+        gated = get_method(name).gated or self._options.get(name, {}).get("gate") is not None
+        return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
 
     def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
         try:

@@ -56,8 +56,7 @@ def trace_responses(
     # A choice task has no generated text, and only token-level methods have steps.
     if task.metric == "choice" or list_methods()[config.method].level != "token":
         return {}
-    members = [profiler.identities[name].key() for name in names]
-    key = {"members": members, "method": config.method, "k": config.k, "trace": FORM}
+    key = {**profiler.key(names, profiler.decoding(names)), "trace": FORM}
     numbers = choose(verified.ensemble, verified.members, verified.single)
     keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
     stored = {n: cache.value(keys[n], lambda trace: _fits(trace, names)) for n in numbers}

@@ -41,12 +41,14 @@ class Method:
         when: When to use it, in one line.
         distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
             reads only the top candidates of each member and the logits of selected ids.
+        gated: Whether the members decide together only at some steps. When options are scored, they do at all.
     """
 
     level: Level
     summary: str
     when: str
     distributed: bool = False
+    gated: bool = False
 
 
 @cache

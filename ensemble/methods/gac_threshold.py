@@ -24,6 +24,7 @@ METHOD = Method(
     summary="GaC only where the primary's largest probability is at most a threshold (Yu et al., EMNLP 2024)",
     when="to run large members only at the steps where a small primary is unsure",
     distributed=True,
+    gated=True,
 )
 
 

@@ -23,6 +23,7 @@ METHOD = Method(
     summary="UNITE only where tokenizations end together and the members disagree (idea of SAFE, 2025)",
     when="long answers, where a token in the middle of a word does most harm",
     distributed=True,
+    gated=True,
 )
 
 

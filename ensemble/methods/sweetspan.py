@@ -14,8 +14,8 @@ The paper uses spans of 1 to 32 words, with four as its example, and lambda = 10
 - A member's EOS ends its span. It is one of the span's tokens for every member that has EOS. If such a span is kept,
   the text ends.
 - Probabilities are over a member's candidates: tokens that are never emitted have no probability.
-- With two members the filter would leave out both, so three are needed. Ties go to the earlier member, the primary
-  first.
+- With two members the filter would leave out both, so then it leaves out none. Ties go to the earlier member, the
+  primary first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ensemble.vocabulary.retokenize import Continuation
 METHOD = Method(
     level="span",
     summary="of a few words from each member, the words that all find likeliest (SweetSpan, Xu et al., 2024)",
-    when="three or more members with different vocabularies, and long answers in languages with spaces",
+    when="members with different vocabularies, best three or more, and long answers in languages with spaces",
 )
 _TOKENS_PER_WORD = 16
 
@@ -76,25 +76,20 @@ def make(setup: Setup, options: Options) -> SpanMethod:
     """Make the method.
 
     Raises:
-        InputError: There are fewer than three members, or their weights differ.
+        InputError: The members' weights differ.
     """
-    if len(setup.members) < 3:
-        raise InputError(
-            f"method sweetspan: its filter needs three members, and there are {len(setup.members)}; add one, or use "
-            "unite"
-        )
     if max(setup.weights) - min(setup.weights) > 1e-9:
         raise InputError("method sweetspan: it weighs all members alike; leave the weights out")
     return partial(SpanDecoder, setup, options)
 
 
 def mean_perplexity(perplexities: Sequence[float], outlier: float) -> float:
-    """The mean of a span's perplexities, of at least three members, without outliers (section 2.2).
+    """The mean of a span's perplexities, one for each member, without outliers (section 2.2).
 
-    If the largest is more than ``outlier`` times the smallest, both are left out.
+    If the largest is more than ``outlier`` times the smallest, both are left out, unless there is no other.
     """
     ordered = sorted(perplexities)
-    kept = ordered[1:-1] if ordered[-1] > outlier * ordered[0] else ordered
+    kept = ordered[1:-1] if len(ordered) > 2 and ordered[-1] > outlier * ordered[0] else ordered
     return sum(kept) / len(kept)
 
 

@@ -207,7 +207,7 @@ class EnsembleSpec:
         members: The models, the primary first.
         method: A token-level or span-level method.
         k: Candidates that each member brings to the union.
-        weights: One number for each member; None for equal weights.
+        weights: One number for each member; ``perplexity`` for weights that each prompt decides; None for equal ones.
         options: The method's own options.
         max_new_tokens: The default limit of a text; None for the program's default.
         stop: The default stop strings.
@@ -216,7 +216,7 @@ class EnsembleSpec:
     members: tuple[ModelSpec, ...]
     method: str = "unite"
     k: int = 10
-    weights: tuple[float, ...] | None = None
+    weights: tuple[float, ...] | Literal["perplexity"] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ class EnsembleSpec:
         *,
         method: str | None = None,
         k: int | None = None,
-        weights: Sequence[float] | None = None,
+        weights: Sequence[float] | Literal["perplexity"] | None = None,
         options: Mapping[str, Any] | None = None,
         max_new_tokens: int | None = None,
         stop: Sequence[str] | None = None,
@@ -253,11 +253,12 @@ class EnsembleSpec:
             kept.pop("consistency", None)
         # With consistency the weights change at each step, so those of the ensemble do not count.
         own_weights = None if new.get("consistency") else self.weights
+        given = weights if weights is None or isinstance(weights, str) else tuple(weights)
         return replace(
             self,
             method=method or self.method,
             k=self.k if k is None else k,
-            weights=own_weights if weights is None else tuple(weights),
+            weights=own_weights if given is None else given,
             options={**kept, **new},
             max_new_tokens=max_new_tokens or self.max_new_tokens,
             stop=self.stop if stop is None else tuple(stop),

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, get_method
@@ -62,7 +62,7 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
         "schema_version": SCHEMA_VERSION,
         "method": spec.method,
         "k": spec.k,
-        "weights": None if spec.weights is None else list(spec.weights),
+        "weights": list(spec.weights) if isinstance(spec.weights, tuple) else spec.weights,
         "options": dict(spec.options),
         **({"generation": generation} if generation else {}),
         "members": [member_to_json(member, folder) for member in spec.members],
@@ -234,7 +234,9 @@ def _method(keys: _Keys) -> str:
     return method
 
 
-def _weights(keys: _Keys, members: int) -> tuple[float, ...] | None:
+def _weights(keys: _Keys, members: int) -> tuple[float, ...] | Literal["perplexity"] | None:
+    if keys.values.get("weights") == "perplexity":
+        return "perplexity"
     weights = keys.get("weights", list, None)
     if weights is None:
         return None

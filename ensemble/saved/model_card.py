@@ -65,7 +65,7 @@ def model_card(
         rows=[_row(n, member) for n, member in enumerate(members)],
         method=spec.method,
         k=spec.k,
-        weights=", ".join(f"{weight:.3g}" for weight in spec.weights or ()),
+        weights=_weights(spec),
         options=escaped(", ".join(f"{name}={value!r}" for name, value in spec.options.items())),
         local=len(ids) < len(loaded),
         servers=len(loaded) < len(members),
@@ -75,6 +75,12 @@ def model_card(
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"
+
+
+def _weights(spec: EnsembleSpec) -> str:
+    if isinstance(spec.weights, str):
+        return "of each prompt, from each member's perplexity of it"
+    return ", ".join(f"{weight:.3g}" for weight in spec.weights or ())
 
 
 def _extras(members: Sequence[ModelSpec]) -> str:

@@ -13,19 +13,19 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.step.distribution import Distribution
 
-Weights = Sequence[float] | Literal["consistency"] | None
-"""One number for each member, weights that are computed at each step, or equal ones."""
+Weights = Sequence[float] | Literal["consistency", "perplexity"] | None
+"""One number for each member, weights that are computed at each step or for each prompt, or equal ones."""
 
 
 def with_consistency(weights: Weights, options: Mapping[str, object]) -> dict[str, object]:
     """A method's options, with ``consistency`` set if the weights say so.
 
     Raises:
-        InputError: The weights are a text other than ``consistency``.
+        InputError: The weights are a text other than ``consistency`` and ``perplexity``.
     """
-    if isinstance(weights, str) and weights != "consistency":
-        raise InputError(f"weights must be a list of numbers or 'consistency'; got {weights!r}")
-    return {**options, "consistency": True} if isinstance(weights, str) else dict(options)
+    if isinstance(weights, str) and weights not in ("consistency", "perplexity"):
+        raise InputError(f"weights {weights!r}: give a list of numbers, 'consistency' or 'perplexity'")
+    return {**options, "consistency": True} if weights == "consistency" else dict(options)
 
 
 def normalised(weights: Weights, members: int) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ class MethodRow(Measurements):
     Attributes:
         level: What a method combines, in one word; "alone" for a member.
         left_out: Why the method was not run; empty if it was.
+        note: What to know about its figures; empty if nothing.
         ensembled: Share of the steps in which several members decided, 0 to 1.
         handled: Entries per step whose probabilities were used.
     """
@@ -30,6 +31,7 @@ class MethodRow(Measurements):
     kind: Kind
     level: str
     left_out: str
+    note: str
     ms_per_token: float | None
     ensembled: float | None
     handled: float | None
@@ -87,6 +89,7 @@ def _row(fields: Fields, name: str, kind: Kind) -> MethodRow:
         kind="control" if level == "control" else kind,
         level=_LEVELS[level],
         left_out=fields.line("left_out"),
+        note=fields.line("note"),
         ms_per_token=fields.number("ms_per_token"),
         ensembled=fields.number("share_ensembled"),
         handled=fields.number("handled_per_step"),

@@ -17,6 +17,7 @@ class Measurements:
 
     Attributes:
         accuracy: In points, 0 to 100, as its interval and the differences.
+        corpus_score: Of all responses together, in points, with its interval; for tasks scored by BLEU or chrF.
         mean_length: In characters.
         truncated: Responses that ended at the token limit.
         seconds: For all responses.
@@ -29,6 +30,8 @@ class Measurements:
     n: int = 0
     accuracy: float | None = None
     accuracy_ci: Interval | None = None
+    corpus_score: float | None = None
+    corpus_score_ci: Interval | None = None
     mean_length: float | None = None
     truncated: int = 0
     seconds: float | None = None
@@ -46,10 +49,10 @@ class Measurements:
 
 def measurements(fields: Fields, n: int = 0) -> dict[str, Any]:
     """Return the arguments of :class:`Measurements` but the name, which the files keep under different keys."""
-    numbers = ("accuracy", "mean_length", "seconds", "tokens_per_second", "peak_memory", "delta", "p_value")
+    numbers = ("accuracy", "corpus_score", "mean_length", "seconds", "tokens_per_second", "peak_memory", "delta")
     return {
-        **{name: fields.number(name) for name in numbers},
-        **{name: fields.interval(name) for name in ("accuracy_ci", "delta_ci")},
+        **{name: fields.number(name) for name in (*numbers, "p_value")},
+        **{name: fields.interval(name) for name in ("accuracy_ci", "corpus_score_ci", "delta_ci")},
         "n": fields.count("n", n),
         "truncated": fields.count("truncated"),
     }

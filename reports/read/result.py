@@ -57,9 +57,11 @@ class EnsembleRun(Measurements):
         gain_p: The one-sided p-value of no gain, which decides the verdict.
         gained: Questions that the ensemble answers right and the best single model wrong; ``lost`` the reverse.
         members: The members alone, on the same questions.
+        weights: Their weights, as text; empty for equal ones.
     """
 
     k: int | None
+    weights: str
     split: str
     best_single: float | None
     best_single_model: str
@@ -250,11 +252,19 @@ def _pairs(root: Fields, by_name: dict[str, CandidateRow]) -> dict[tuple[int, in
     return pairs
 
 
+def _weights(fields: Fields) -> str:
+    """The members' weights as text; empty for equal ones."""
+    if isinstance(fields.values.get("weights"), list):
+        return " : ".join(f"{each:.3g}" for each in fields.numbers("weights"))
+    return fields.word("weights", ("perplexity", ""), "")
+
+
 def _ensemble(fields: Fields) -> EnsembleRun:
     return EnsembleRun(
         name=fields.line("method", "ensemble"),
         **measurements(fields),
         k=fields.optional_count("k"),
+        weights=_weights(fields),
         split=fields.line("split"),
         best_single=fields.number("best_single"),
         best_single_model=fields.line("best_single_model"),

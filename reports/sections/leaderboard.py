@@ -12,6 +12,7 @@ STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left ou
 def values(result: Result) -> dict[str, Any]:
     """Return the template's values."""
     has = {
+        "corpus_score": any(candidate.corpus_score is not None for candidate in result.candidates),
         "mean_length": any(candidate.mean_length is not None for candidate in result.candidates),
         "truncated": any(candidate.truncated for candidate in result.candidates),
         "errors": any(candidate.errors for candidate in result.candidates),

@@ -22,6 +22,7 @@ def values(result: Result) -> dict[str, Any] | None:
     return {
         "evaluation": table,
         "current": current,
+        "known_corpus": any(row.corpus_score is not None for row in table.rows),
         "known_memory": any(row.peak_memory is not None for row in table.rows),
         "figure": both_widths(lambda width: _draw(table, width)) if current else None,
     }

@@ -1,0 +1,183 @@
+"""The members' weights: from the dev questions, from each prompt's perplexity, and as numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
+
+from ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.models.load import load_member, member_of
+from ensemble.models.member import Member
+from ensemble.models.spec import Checkpoint, ModelSpec, Sides
+from ensemble.score.perplexity import perplexity_weights, prompt_loss
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+PROMPTS = ["What is 3 + 4?\nAnswer:", "The cat sat on the mat.", "0123"]
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+RECORDS = [{"question": f"{n} + {n} is {2 * n + n % 2}?", "answer": "BA"[n % 2]} for n in range(1, 41)]
+
+
+@cache
+def member(seed: int) -> Member:
+    tokenizer = unigram_tokenizer(byte_fallback=True) if seed % 2 else byte_tokenizer(("What", " is"))
+    return member_of(tiny_model(tokenizer, seed), tokenizer, name=f"m{seed}")
+
+
+def weighed(weights: Any, tables: Path, method: str = "unite") -> Ensemble:
+    return Ensemble([member(0), member(1)], method=method, weights=weights, cache_dir=tables)
+
+
+@pytest.mark.parametrize("length", [2, 17, 256, 257, 258, 700])
+def test_the_loss_of_a_prompt_is_that_of_one_pass(length: int) -> None:
+    ids = [(7 * n) % 200 + 5 for n in range(length)]
+    with torch.no_grad():
+        logits = member(0).local.model(torch.tensor([ids])).logits[0, :-1]
+    expected = -float(logits.log_softmax(1).gather(1, torch.tensor(ids[1:])[:, None]).mean())
+    assert prompt_loss(member(0), ids) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_member_counts_more_the_less_the_prompt_surprises_it() -> None:
+    prompts = [each.encode_prompt(PROMPTS[0]) for each in (member(0), member(1))]
+    losses = [prompt_loss(each, ids) for each, ids in zip((member(0), member(1)), prompts, strict=True)]
+    shares = [math.exp(-loss) for loss in losses]
+    expected = [share / sum(shares) for share in shares]
+    assert perplexity_weights([member(0), member(1)], prompts) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("method", ["unite", "gac", "geometric"])
+def test_each_prompt_is_decoded_with_the_weights_that_it_decides(method: str, tmp_path: Path) -> None:
+    expected = []
+    for prompt in PROMPTS:
+        ids = [member(0).encode_prompt(prompt), member(1).encode_prompt(prompt)]
+        numbers = weighed(perplexity_weights([member(0), member(1)], ids), tmp_path, method)
+        expected.append((numbers.generate([prompt], max_new_tokens=24)[0].text, numbers.score(prompt, [" a", " The"])))
+    ensemble = weighed("perplexity", tmp_path, method)
+    texts = [each.text for each in ensemble.generate(PROMPTS, max_new_tokens=24)]
+    questions = [ensemble.encode_options(prompt, [" a", " The"]) for prompt in PROMPTS]
+    scores = [[score.value for score in each] for _, each in sorted(ensemble.score_each(questions))]
+    assert list(zip(texts, scores, strict=True)) == expected
+
+
+def test_weights_of_each_prompt_are_saved_by_name(tmp_path: Path) -> None:
+    members = []
+    for name, each in (("a", member(0)), ("b", member(1))):
+        save_member(tmp_path / name, each.local.model, each.tokenizer)
+        members.append(load_member(ModelSpec(Checkpoint(str(tmp_path / name)), name, dtype="float64")))
+    Ensemble(members, weights="perplexity", cache_dir=tmp_path).save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "ensemble.json").read_text())["weights"] == "perplexity"
+    made = Ensemble.from_pretrained(tmp_path / "saved", cache_dir=tmp_path).generate(PROMPTS, max_new_tokens=8)
+    here = weighed("perplexity", tmp_path).generate(PROMPTS, max_new_tokens=8)
+    assert [each.text for each in made] == [each.text for each in here]
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "message"),
+    [
+        ("unite", lambda each: each.decoder(), "weights perplexity: each prompt has its own weights"),
+        ("unite", lambda each: each.score_passages([]), "a passage has no prompt to weigh the members by"),
+        ("sweetspan", None, "method sweetspan"),
+        ("core", None, "weights"),
+    ],
+)
+def test_where_prompts_cannot_decide_it_is_refused(method: str, what: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        made = Ensemble([member(0), member(1), member(2)], method=method, weights="perplexity", cache_dir=tmp_path)
+        what(made)
+
+
+def test_a_model_with_an_encoder_has_no_perplexity_of_the_prompt(tmp_path: Path) -> None:
+    folder = save_member(tmp_path / "nllb", tiny_translator(nllb_tokenizer(), 4, "m2m_100"), nllb_tokenizer())
+    checkpoint = Checkpoint(str(folder), sides=Sides(target="deu_Latn"))
+    translator = load_member(ModelSpec(checkpoint, "translator", dtype="float64"))
+    ensemble = Ensemble([member(0), translator], weights="perplexity", cache_dir=tmp_path)
+    with pytest.raises(InputError, match="translator: weights perplexity needs causal models"):
+        ensemble.generate(PROMPTS[:1])
+
+
+# In the commands
+
+
+@pytest.fixture
+def chosen(place: Place, models: Path) -> Place:
+    """A place with a choice task and a pool, on which every model is right sometimes."""
+    place.job(models)
+    place.task(RECORDS, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    return place
+
+
+def selected(place: Place, weights: str) -> dict[str, Any]:
+    ran = place.advisor(*SELECT, "--weights", weights, "--out", weights, "--json", "--quiet")
+    assert ran.err == ""
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "ece"])
+def test_weights_follow_from_the_dev_questions(chosen: Place, kind: str) -> None:
+    found = selected(chosen, kind)
+    own = {each["model"]: each for each in found["candidates"]}
+    errors = [own[name]["ece"] if kind == "ece" else 0 for name in found["selected"]]
+    expected = [max(0, own[name]["accuracy"] / 100 - e) for name, e in zip(found["selected"], errors, strict=True)]
+    assert len(expected) == 3
+    assert found["ensemble"]["weights"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_numbers_follow_the_lines_of_the_pool(chosen: Place) -> None:
+    found = selected(chosen, "5,3,1")
+    numbers = {"alpha": 5.0, "beta": 3.0, "gamma": 1.0}
+    assert found["ensemble"]["weights"] == [numbers[name] for name in found["selected"]]
+
+
+def test_a_weight_of_nearly_all_gives_the_answers_of_that_member(chosen: Place) -> None:
+    first = selected(chosen, "1,0,0")
+    alone = {each["model"]: each["accuracy"] for each in first["ensemble"]["members"]}
+    assert first["ensemble"]["accuracy"] == alone["alpha"]
+
+
+def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path) -> None:
+    place.job(models)
+    found = selected(place, "9,1,1")
+    ran = place.advisor("run", "9,1,1", "What is 7 + 7?\nAnswer:", "--method", "unite")
+    assert ran.status == 0
+    weights = found["ensemble"]["weights"]
+    ensemble = Ensemble.from_pretrained([models / name for name in found["selected"]], weights=weights)
+    (expected,) = ensemble.generate(["What is 7 + 7?\nAnswer:"], max_new_tokens=6)
+    assert ran.out.strip() == expected.text.strip()
+
+
+def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen: Place) -> None:
+    selected(chosen, "equal")
+    common = ("evaluate", "equal", "--task", "task.yaml", "--json", "--quiet", "--methods", "unite,core")
+    ran = chosen.advisor(*common, "--weights", "accuracy")
+    assert (ran.status, ran.err) == (0, "")
+    found = json.loads(ran.out)
+    unite, core, _ = found["methods"]
+    assert (found["weights"], unite["left_out"]) == ("accuracy", None)
+    assert "weights" in core["left_out"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("1,2", "--weights 1,2: 2 numbers for 3 models; give one for each"),
+        ("best", "--weights best: give equal, accuracy, ece, perplexity, or numbers such as 2,1,1"),
+        ("1,-1,1", "--weights 1,-1,1: each number must be 0 or more, and one of them above 0"),
+        ("0,0,0", "--weights 0,0,0: each number must be 0 or more, and one of them above 0"),
+        ("ece", "--weights ece: sums does not choose by the probability of options; use accuracy"),
+    ],
+)
+def test_other_weights_are_refused(place: Place, models: Path, weights: str, message: str) -> None:
+    place.job(models)
+    assert message in place.refused(*SELECT, "--weights", weights, "--out", "run")
