@@ -14,6 +14,7 @@ import pytest
 import torch
 from servers import as_json, raw_server
 
+from advisor.demo import train
 from advisor.records import Answer, Profile
 from benchmarks import (
     _method_budgets,
@@ -255,6 +256,22 @@ def test_the_order_of_methods_holds_where_no_two_trainings_contradict_each_other
     assert figures["order_held"].value == 1.0
     figures = {each.name: each for each in _method_budgets.order(["a", "b", "c"], [trained(9, 5, 4), trained(8, 3, 4)])}
     assert figures["order_held"].value == pytest.approx(2 / 3)
+
+
+def test_only_the_missing_models_of_a_seed_are_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    called: list[dict[str, Any]] = []
+    monkeypatch.setattr(train, "main", lambda **given: called.append(given))
+    models = tmp_path / "demo-seed-2" / "models"
+    (models / "terse-neox").mkdir(parents=True)
+    (models / "terse-neox" / "training.json").write_text("{}", encoding="utf-8")
+    assert methods.models_of(2, ["terse-neox", "terse-olmo"], tmp_path) == models
+    assert called == [{"only": ["terse-olmo"], "out": models.parent, "seed": 2}]
+
+
+def test_no_two_models_of_any_training_have_the_same_seed():
+    seeds = [recipe.seed for training in (1, 2, 3) for recipe in train.recipes_of(training)]
+    assert len({*seeds}) == len(seeds)
+    assert train.recipes_of(1) == [*train.RECIPES]
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

@@ -67,6 +67,7 @@ RULES = {
     "gac": lambda setup: gac.make(setup, None),
     "safe": lambda setup: safe.make(setup, safe.Options()),
     "gac-threshold": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.02)),
+    "a closed gate": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.0)),
 }
 GATED = ("safe", "gac-threshold")
 DRAWS: dict[str, Sequence[Draw]] = {
