@@ -108,8 +108,8 @@ def _trainings(by: Mapping[str, Any]) -> Iterator[str]:
     if "order_held" in by:
         held, certain = (round(100 * by[f"order_{what}"]["value"]) for what in ("held", "certain"))
         yield (
-            f"Of all pairs of methods, {held}% have the same order in all trainings, and {certain}% differ by more "
-            "than the questions' luck: the 95% interval of their difference excludes 0."
+            f"Of the pairs of methods that differ, {held}% have the same order in all trainings, equal points allowed. "
+            f"For {certain}% the 95% interval of the difference, over the questions, excludes 0."
         )
 
 
@@ -120,7 +120,8 @@ def _left_out(by: Mapping[str, Any]) -> Iterator[str]:
         if name.endswith("_accuracy") and figure["value"] is None
     }
     if left:
-        yield "Left out: " + ". ".join(f"`{name}` ({reason})" for name, reason in left.items()) + "."
+        reasons = (f"`{name}`, because {reason.removeprefix(f'method {name}: ')}" for name, reason in left.items())
+        yield "Left out: " + ". Left out: ".join(reasons) + "."
 
 
 def _threshold(by: Mapping[str, Any]) -> Iterator[str]:
