@@ -17,7 +17,7 @@ from advisor.tasks import Task, load_task
 from advisor.weights import EQUAL, check_weights
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, list_methods
+from ensemble.methods import DEFAULT, list_methods, plugins
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 from ensemble.servers.address import ServerAddress
 
@@ -377,7 +377,9 @@ def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) 
 
 def check_method(method: str, k: int) -> None:
     """Raise InputError if no method that decodes has this name, or k is out of range."""
-    check_choice("--method", method, [name for name, found in list_methods().items() if found.level != "response"])
+    names = [name for name, found in list_methods().items() if found.level != "response"]
+    plugins().check(method)
+    check_choice("--method", method, names)
     if k < 1:
         raise InputError(f"--k {k}: give at least 1")
 

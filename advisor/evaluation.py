@@ -33,7 +33,7 @@ from advisor.verify.methods import Evaluator
 from advisor.weights import EQUAL, FROM_DEV
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, list_methods, make_options
+from ensemble.methods import DEFAULT, list_methods, make_options, plugins
 from ensemble.servers.address import ServerAddress
 
 
@@ -64,7 +64,9 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     with open_session(config, progress) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
-    return evaluation_of(profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities))
+    return evaluation_of(
+        profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities, methods)
+    )
 
 
 def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -81,6 +83,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
     for method in methods:
+        plugins().check(method)
         check_choice("--methods", method, list_methods())
     _check_unique("--methods", methods)
     _check_unique("--members", members)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Batch, Settings
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
-    from ensemble.methods import Method, get_method, list_methods
+    from ensemble.methods import Method, get_method, get_module, list_methods, make_options
     from ensemble.models.load import load_member
     from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, Sourced
+    from ensemble.step.distribution import Distribution
+    from ensemble.step.token_method import Setup, TokenRule
     from ensemble.step.trace import Candidate, Step
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Candidate",
     "Checkpoint",
     "Counts",
+    "Distribution",
     "Ensemble",
     "EnsembleSpec",
     "Generation",
@@ -39,14 +42,18 @@ __all__ = [
     "ModelSpec",
     "PromptTooLongError",
     "Settings",
+    "Setup",
     "Sides",
     "Sourced",
     "Step",
+    "TokenRule",
     "UniteError",
     "cluster",
     "get_method",
+    "get_module",
     "list_methods",
     "load_member",
+    "make_options",
 ]
 
 _MODULES = {
@@ -54,6 +61,7 @@ _MODULES = {
     "Candidate": "ensemble.step.trace",
     "Checkpoint": "ensemble.models.spec",
     "Counts": "ensemble.decode.sequences",
+    "Distribution": "ensemble.step.distribution",
     "Ensemble": "ensemble.api",
     "EnsembleSpec": "ensemble.models.spec",
     "Generation": "ensemble.decode.sequences",
@@ -63,14 +71,18 @@ _MODULES = {
     "ModelSpec": "ensemble.models.spec",
     "PromptTooLongError": "ensemble.errors",
     "Settings": "ensemble.decode.settings",
+    "Setup": "ensemble.step.token_method",
     "Sides": "ensemble.models.spec",
     "Sourced": "ensemble.models.spec",
     "Step": "ensemble.step.trace",
+    "TokenRule": "ensemble.step.token_method",
     "UniteError": "ensemble.errors",
     "cluster": "ensemble.distributed.ray_cluster",
     "get_method": "ensemble.methods",
+    "get_module": "ensemble.methods",
     "list_methods": "ensemble.methods",
     "load_member": "ensemble.models.load",
+    "make_options": "ensemble.methods",
 }
 
 

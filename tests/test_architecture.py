@@ -18,6 +18,7 @@ ORDER = {
         "errors",
         "files",
         "limits",
+        "plugins",
         "servers",
         "vocabulary",
         "runtime",

@@ -218,7 +218,7 @@ def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_pat
     assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
     left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
     # Six questions teach no router.
-    assert set(left_out) == {"average", "rerank", "router"}
+    assert set(left_out) == {"average", "fuse", "rerank", "router"}
     assert "it needs a reward model" in left_out["rerank"]
 
 

@@ -91,7 +91,7 @@ def test_every_public_name_of_ensemble_can_be_imported() -> None:
 
 
 def test_pages_and_notebooks_import_from_no_deeper_module() -> None:
-    deep = re.compile(r"\b(?:from|import) (?:advisor(?!\.tasks import)|ensemble)\.\w+")
+    deep = re.compile(r"\b(?:from|import) (?:advisor(?!\.(?:tasks|logs) import)|ensemble)\.\w+")
     files = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb")]
     assert [str(file.relative_to(ROOT)) for file in files if deep.search(file.read_text(encoding="utf-8"))] == []
 
@@ -101,7 +101,11 @@ def test_pages_and_notebooks_import_from_no_deeper_module() -> None:
 
 def rows(page: str) -> list[list[str]]:
     """The cells of all tables of a page, row by row."""
-    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    return rows_of((ROOT / "docs" / page).read_text(encoding="utf-8"))
+
+
+def rows_of(text: str) -> list[list[str]]:
+    lines = text.splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
 
 
@@ -117,6 +121,17 @@ def test_what_methods_need_and_cost_and_their_papers_are_said_of_every_method() 
         section = text.partition(heading)[2].partition("\n## ")[0]
         first = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
         assert sorted(re.findall(r"`([\w-]+)`", first)) == sorted(list_methods()), heading
+
+
+def test_the_table_of_systems_has_every_method_and_no_empty_cell() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("\n## Systems of the papers\n")[2]
+    systems = [row for row in rows_of(text.partition("\n## ")[0]) if row[0] not in ("system", "---")]
+    assert len(systems) > 30
+    assert [row for row in systems if len(row) != 4 or not all(row)] == []
+    assert len({row[0] for row in systems}) == len(systems)
+    # Some systems are a method with an option, which stands in the same cell.
+    named = {name for row in systems for name in re.findall(r"`([\w-]+)`", row[2])}
+    assert named >= list_methods().keys()
 
 
 def test_the_page_of_tasks_has_every_task_and_metric() -> None:

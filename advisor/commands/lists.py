@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def tasks() -> None:
     """List the tasks, one per line."""
@@ -13,7 +15,11 @@ def tasks() -> None:
 
 def methods() -> None:
     """List the methods of ensembling, one per line."""
-    from ensemble.methods import list_methods
+    from ensemble.methods import list_methods, plugins
 
     for name, method in list_methods().items():
-        print(f"{name:16} {method.level:9} {method.summary}; {method.when}")
+        package = "" if method.package is None else f" ({method.package})"
+        print(f"{name:16} {method.level:9} {method.summary}; {method.when}{package}")
+    # The others work, so this is not an error.
+    for problem in plugins().problems.values():
+        print(f"advisor: {problem}", file=sys.stderr)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.tasks.catalogue import find_task
-from advisor.tasks.metrics import metric_names, runs_code
+from advisor.tasks.metrics import metric_names, plugins, runs_code
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
@@ -26,9 +26,11 @@ class Scoring:
     extract: str | None = None
 
     def __post_init__(self) -> None:
-        names = [name for name in metric_names() if not runs_code(name)]
-        if self.metric not in names:
-            raise InputError(f"--metric {self.metric}: not one of {', '.join(names)}")
+        plugins().check(self.metric)
+        if self.metric not in metric_names() or runs_code(self.metric):
+            # A plug-in is named without being loaded: only the one that is used may fail.
+            names = [name for name in metric_names() if name in plugins() or not runs_code(name)]
+            raise InputError(f"--metric {self.metric}: not one of {', '.join(map(plugins().label, names))}")
         if self.extract is not None and (problem := check_pattern(self.extract, limited_process())) is not None:
             raise InputError(f"--extract {self.extract}: {problem}")
 

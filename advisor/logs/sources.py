@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -15,8 +15,10 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.streams import Notes, head_of, json_lines, outline
 from ensemble.errors import InputError
 from ensemble.files import exists
+from ensemble.plugins import Plugins
 
-# In this order the formats look at each file: the most specific form first, any table last.
+# In this order the formats look at each file: the most specific form first, any table last. Those of other packages
+# come before the table.
 FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
 MOST_FILES = 100_000
 """Files of all folders together."""
@@ -94,8 +96,25 @@ class LogFormat(Protocol):
         """
 
 
+@cache
+def plugins() -> Plugins:
+    """The formats of other packages; see :mod:`ensemble.plugins`."""
+    return Plugins("log_format", FORMATS, ("SUMMARY", "recognise", "read"))
+
+
+def format_names() -> tuple[str, ...]:
+    """The names of all formats, in the order in which they look at a file."""
+    return (*FORMATS[:-1], *plugins().names, FORMATS[-1])
+
+
 def get_format(name: str) -> LogFormat:
-    """The module of a format."""
+    """The module of a format.
+
+    Raises:
+        InputError: It is a plug-in that cannot be used.
+    """
+    if name in plugins().names:
+        return cast(LogFormat, plugins().load(name))
     return cast(LogFormat, import_module(f"advisor.logs.{name}"))
 
 
@@ -110,28 +129,43 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
     Raises:
         InputError: A path does not exist, a file that the user named is in no known format, or nothing is a log.
     """
-    if only is not None and only not in FORMATS:
-        raise InputError(f"--log-format {only}: not one of {', '.join(FORMATS)}")
+    if only is not None:
+        plugins().check(only)
+        if only not in format_names():
+            raise InputError(f"--log-format {only}: not one of {_all_formats()}")
     left = [file for path in paths for file in _files(path)]
     left = list({file.path.resolve(): file for file in left}.values())  # one that is named twice is read once
     # In the order of the paths: of two answers of a model to a question the first counts.
     order = {file.path: place for place, file in enumerate(left)}
     sources: list[LogSource] = []
-    for name in FORMATS if only is None else (only,):
-        found = get_format(name).recognise(left, notes)
+    for name in format_names() if only is None else (only,):
+        try:
+            log_format = get_format(name)
+        except InputError:
+            if only is not None:
+                raise
+            continue
+        found = log_format.recognise(left, notes)
         taken = {path for source in found for path in (source.path, *source.companions)}
         left = [file for file in left if file.path not in taken]
         sources.extend(found)
+    if only is None:
+        # A package that is broken must not end the reading of other formats.
+        notes.extend(plugins().problems.values())
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
         raise InputError(f"{wrong.path}: {_why_unknown(wrong, only)}")
     if not sources:
-        raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {', '.join(FORMATS)}")
+        raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {_all_formats()}")
     # A page beside a log is a report, not a log that cannot be read.
     if left := [file for file in left if file.path.suffix != ".html"]:
         what = "1 file is not a log" if len(left) == 1 else f"{len(left):,} files are not logs"
         notes.append(f"not read: {what} with responses; the first is {left[0].path}")
     return sorted(sources, key=lambda source: order[source.path])
+
+
+def _all_formats() -> str:
+    return ", ".join(map(plugins().label, format_names()))
 
 
 def _why_unknown(file: LogFile, only: str | None) -> str:
@@ -140,7 +174,7 @@ def _why_unknown(file: LogFile, only: str | None) -> str:
     if only is not None:
         return f"its content is not that of {only}; leave out --log-format, or give another file"
     return (
-        f"its content is in none of the known formats with responses ({', '.join(FORMATS)}); give the columns of a "
+        f"its content is in none of the known formats with responses ({_all_formats()}); give the columns of a "
         "table with --column, or another file"
     )
 

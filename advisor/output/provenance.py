@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from advisor.config import InferenceConfig, LogsConfig, RunConfig
+from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.pool_file import PoolEntry
 from advisor.servers.identity import ServerIdentity
+from advisor.tasks import metrics
+from ensemble import methods as registry
 from ensemble.models.spec import Checkpoint
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
 """The packages that can change a number."""
 
 
-def of_run(config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIdentity]) -> dict[str, Any]:
+def of_run(
+    config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIdentity], methods: Sequence[str] = ()
+) -> dict[str, Any]:
     """``provenance`` of a run with models.
 
     Args:
         config: The run.
         fingerprints: What decides each candidate's responses, by name.
+        methods: The methods besides the run's own.
     """
     inference = config.inference
     models = {entry.name: _model(entry, fingerprints[entry.name], inference) for entry in config.candidates}
     here = [model for model in models.values() if model.get("remote") is None]
+    versions = [registry.plugins().version(name) for name in (config.method, *methods)]
+    if config.dev.scorer is None:  # otherwise the metric is another tool's
+        versions.append(metrics.plugins().version(config.dev.metric))
     return {
         "command": config.command,
         "seed": config.seed,
-        "versions": _versions(),
+        "versions": _versions(*versions),
         "engine": inference.engine,
         "machine": f"{platform.system()} {platform.machine()}",
         # What the models had, because "auto" means something else on each machine.
@@ -53,10 +62,13 @@ def of_numbers(command: str, path: Path) -> dict[str, Any]:
 
 def of_logs(config: LogsConfig, logs: JoinedLogs) -> dict[str, Any]:
     """``provenance`` of a run on logs."""
+    versions = [sources.plugins().version(source.format) for source in logs.sources]
+    if logs.scoring is not None:
+        versions.append(metrics.plugins().version(logs.scoring.metric))
     return {
         "command": config.command,
         "seed": config.seed,
-        "versions": _versions(),
+        "versions": _versions(*versions),
         "logs": [{"path": str(source.path), "format": source.format} for source in logs.sources],
         # Without it only the log's tool knows how the answers were read from the responses.
         "scoring": None if logs.scoring is None else asdict(logs.scoring),
@@ -64,13 +76,16 @@ def of_logs(config: LogsConfig, logs: JoinedLogs) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
+    """Versions of this project's packages, and of those that plug-ins came from."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:  # a checkout that is not installed
             versions[package] = "unknown"
+    for found in plugins:
+        versions.update(found)
     return versions
 
 

@@ -172,7 +172,7 @@ def read_result(run: Path) -> dict[str, Any]:
     for fields, name, required in ((task, "max_new_tokens", False), (ensemble, "k", was_run)):
         fields.check(name, "a whole number of at least 1", _is_count, required=required)
     ensemble.check("weights", "numbers of 0 or more, perplexity, or null", _are_weights)
-    ensemble.check("method", "the name of a method that decodes", _decoding_methods().__contains__, required=was_run)
+    ensemble.check("method", "an installed method that decodes", _decoding_methods().__contains__, required=was_run)
     # A name twice, or one that controls the terminal: `advisor select` writes neither.
     root.check("selected", "a list of different, printable names", are_names, required=True)
     for candidate in root.parts("candidates"):

@@ -23,7 +23,7 @@ from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
-    from ensemble.methods._response import ResponseMethod
+    from ensemble.methods.router import Router
     from ensemble.models.member import Prompt
 
 Observe = Callable[[str, float, bool], None]
@@ -70,7 +70,7 @@ class Answerer:
     def __init__(self, plan: StrategyPlan, models: Sequence[AskedModel], observe: Observe = lambda *_: None) -> None:
         self._strategy, self._reader, self._models, self._observe = plan.strategy, plan.reader, models, observe
         self._routes = dict(plan.strategy.routes)
-        self._router: ResponseMethod | None = None
+        self._router: Router | None = None
         if plan.strategy.name == "router":
             self._router = get_module("router").make(*plan.learned, make_options("router", {}))
 

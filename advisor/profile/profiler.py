@@ -28,6 +28,7 @@ from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from advisor.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from ensemble.errors import MemberError
+from ensemble.methods import plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
 
@@ -275,7 +276,11 @@ class Profiler:
         if decoding is None:
             return key
         weights = {} if decoding.weights is None else {"weights": decoding.weights}
-        return {**key, "method": decoding.method, "k": decoding.k, **weights, **decoding.options}
+        key |= {"method": decoding.method, "k": decoding.k, **weights, **decoding.options}
+        # A newer version of a plug-in may decode differently. Keys of the methods of this project stay as they were.
+        if package := plugins().package(decoding.method):
+            key["package"] = package
+        return key
 
     def _run_one(self, job: Job) -> Profile:
         [finished] = self._run([job])

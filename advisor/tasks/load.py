@@ -10,7 +10,7 @@ from advisor.tasks import splits
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.data_sources import DataSource, open_source
 from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
-from advisor.tasks.metrics import get_metric, runs_code
+from advisor.tasks.metrics import get_metric, plugins, runs_code
 from advisor.tasks.questions import Question, QuestionBank
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition
@@ -103,7 +103,14 @@ def load_task(
             prompt=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
             versions=tuple(
                 (package, _version(package))
-                for package in ("unite-advisor", *get_metric(definition.metric).packages, *source.packages)
+                for package in dict.fromkeys(
+                    (
+                        "unite-advisor",
+                        *plugins().version(definition.metric),
+                        *get_metric(definition.metric).packages,
+                        *source.packages,
+                    )
+                )
             ),
         ),
         scoring=definition.scoring,

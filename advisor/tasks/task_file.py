@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.metrics import metric_names
 from advisor.tasks.task import SCORINGS, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
@@ -295,8 +295,10 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     name += f":{form}" if form else ""
     chosen = variant or default
     metric = keys.text("metric") or ""
-    if metric not in metric_names():
-        raise keys.error("metric", f"{_shown(metric)} is not known; choose among {', '.join(metric_names())}")
+    metrics.plugins().check(metric)
+    if metric not in metrics.metric_names():
+        known = ", ".join(map(metrics.plugins().label, metrics.metric_names()))
+        raise keys.error("metric", f"{_shown(metric)} is not known; choose among {known}")
     if ("choices" in keys.values) != (metric == "choice"):
         raise keys.error("choices", "and `metric: choice` go together; give both or neither")
     scoring = keys.text("scoring") or "texts"

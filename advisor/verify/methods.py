@@ -1,14 +1,14 @@
 """Compares methods: each of them, every member alone and a control, on the same questions with the same scoring.
 
-Token-level and span-level methods decode; response-level ones choose among the members' stored responses. Each method
-is compared with the best single member on these questions. The control is that member's majority over as many sampled
+Token-level and span-level methods decode; response-level ones read the members' stored responses. Each method is
+compared with the best single member on these questions. The control is that member's majority over as many sampled
 responses as there are members: the result of the same cost without an ensemble.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from advisor.config import RunConfig
@@ -17,7 +17,7 @@ from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Comparison, compare, holm
-from advisor.verify.responses import can_vote, chosen, dev_scores
+from advisor.verify.responses import StoredChoices, can_vote, chosen, dev_scores, models_key
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options
 from ensemble.methods._response import ResponseMethod
@@ -95,7 +95,7 @@ class Evaluator:
         self.task = config.held_out
         self._config, self._methods, self._options = config, methods, options
         self._names = [candidate.name for candidate in config.candidates]
-        self._progress = progress
+        self._cache, self._progress = cache, progress
         # A method that decodes needs all members in memory together, so each is loaded once and kept.
         decodes = any(get_method(name).level != "response" for name in methods)
         self._profiler = Profiler(config, cache, progress, keep_models=decodes)
@@ -174,7 +174,8 @@ class Evaluator:
             return MethodResult(name, "response", left_out=str(error))
         speeds = [_speed(member.cost) for member in alone]
         # With a router one member answers each question; with the other methods all members answer.
-        answering = [[pick] for pick in picks] if name == "router" else [range(len(alone))] * len(picks)
+        everyone = range(len(alone))
+        answering = [[pick] if name == "router" and pick is not None else everyone for pick in picks]
         speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
         # The members need not be in memory together, so the largest decides and not the sum.
         memory = [member.cost.peak_memory for member in alone if member.cost.peak_memory is not None]
@@ -187,6 +188,10 @@ class Evaluator:
         try:
             options = make_options(name, self._options.get(name, {}))
             made: ResponseMethod = get_module(name).make(prompts, scores, options)
+            # Only methods that ask a model name their models.
+            if places := getattr(options, "models", ()):
+                key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
+                made = StoredChoices(made, key, self._cache)
         except UniteError:
             raise
         except Exception as error:  # of transformers, or of code that came with a model

@@ -9,7 +9,8 @@ and has a function ``make``. The level decides the arguments and the result of `
 :mod:`ensemble.step.token_method`, ``_span`` and ``_response``. If the method has options, the module also has a frozen
 data class ``Options``, which raises InputError for a value that is out of range. Users give options as keyword
 arguments of :class:`ensemble.Ensemble`. Without ``Options``, ``make`` gets None. A method that ignores weights refuses
-unequal ones. ``geometric.py`` is a short example.
+unequal ones. ``geometric.py`` is a short example. Other packages add methods by entry points; see
+:mod:`ensemble.plugins`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from __future__ import annotations
 import ast
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from ensemble.errors import InputError
+from ensemble.errors import InputError, first_line
+from ensemble.plugins import Plugins
 
 Level = Literal["token", "span", "response"]
 """What a method combines: next-token probabilities, spans of a few words, or whole responses."""
@@ -42,6 +44,8 @@ class Method:
         distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
             reads only the top candidates of each member and the logits of selected ids.
         gated: Whether the members decide together only at some steps. When options are scored, they do at all.
+        package: The distribution and version of a method from another package, which the registry fills in; None for
+            the methods of this project.
     """
 
     level: Level
@@ -49,13 +53,31 @@ class Method:
     when: str
     distributed: bool = False
     gated: bool = False
+    package: str | None = None
+
+
+@cache
+def plugins() -> Plugins:
+    """The methods of other packages."""
+    found = Plugins("method", _builtin(), ("METHOD", "make"))
+    for name in found.names:
+        try:
+            _declaration(found.source(name))
+        # A file that is missing or not Python, an unknown or missing keyword, and a value that is not literal.
+        except (LookupError, OSError, SyntaxError, TypeError, ValueError) as error:
+            found.refuse(name, f"its METHOD cannot be read ({first_line(error)})")
+    return found
 
 
 @cache
 def list_methods() -> Mapping[str, Method]:
-    """All methods by name: the default method first, then by level and name. No method's module is imported."""
-    modules = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    methods = {name.replace("_", "-"): _declaration(Path(__path__[0], f"{name}.py")) for name in modules}
+    """All methods by name: the default method first, then by level and name. No method's module is imported.
+
+    It has the methods of other packages, except for those that cannot be used.
+    """
+    methods = {name: _declaration(path) for name, path in _builtin().items()}
+    for name in plugins().names:
+        methods[name] = replace(_declaration(plugins().source(name)), package=plugins().package(name))
     # The default comes first, because `advisor methods` and messages show this order.
     levels = get_args(Level)
     order = sorted(methods, key=lambda name: (name != DEFAULT, levels.index(methods[name].level), name))
@@ -66,9 +88,11 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
     """The declaration of a method.
 
     Raises:
-        InputError: No method has this name, or its level is not one of ``levels``.
+        InputError: No method has this name, it is that of a plug-in that cannot be used, or its level is not one of
+            ``levels``.
     """
     methods = list_methods()
+    plugins().check(name)
     names = ", ".join(other for other, method in methods.items() if method.level in levels)
     if name not in methods:
         raise InputError(f"method {name!r}: not one of {names}")
@@ -92,7 +116,13 @@ def check_distributed(name: str) -> None:
 
 
 def get_module(name: str) -> ModuleType:
-    """The module of a method, which has its ``make``."""
+    """The module of a method, which has its ``make``.
+
+    Raises:
+        InputError: It is a plug-in that cannot be used.
+    """
+    if name in plugins():
+        return plugins().load(name)
     return import_module(f"{__name__}.{name.replace('-', '_')}")
 
 
@@ -114,13 +144,22 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     return get_module(name).Options(**given) if known else None
 
 
+def _builtin() -> dict[str, Path]:
+    """The methods of this project: their names and files."""
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    return {name.replace("_", "-"): Path(__path__[0], f"{name}.py") for name in names}
+
+
 def _declaration(path: Path) -> Method:
     """The ``METHOD`` of a module."""
     # The source is parsed and not imported, so that `advisor methods` and a check of a name do not load torch.
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="METHOD")], value=ast.Call(keywords=keywords)):
-                return Method(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords})
+                found = Method(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords})
+                if found.level not in get_args(Level):
+                    raise ValueError(f"{path}: level {found.level!r} is not one of {', '.join(get_args(Level))}")
+                return found
             case _:
                 pass
-    raise LookupError(f"{path}: no METHOD = Method(level=..., summary=..., when=...)")
+    raise LookupError(f"{path} has no METHOD = Method(level=..., summary=..., when=...)")

@@ -1,4 +1,4 @@
-"""The protocol of response-level methods, which choose one of the members' responses and generate nothing.
+"""The protocol of response-level methods, which choose one of the members' responses, or write a new one from them.
 
 A module's ``make(prompts, scores, options) -> ResponseMethod`` receives questions to learn from: their prompts, and for
 each prompt every member's score, from 0 to 1, the primary's first. Most methods do not learn and ignore both. ``make``
@@ -14,8 +14,8 @@ from typing import Protocol
 class ResponseMethod(Protocol):
     """A response-level method."""
 
-    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:
-        """Choose the response to a question.
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
+        """Choose or write the response to a question.
 
         Args:
             prompt: The question.
@@ -23,6 +23,7 @@ class ResponseMethod(Protocol):
             answers: What the task's metric extracted from each response; None if it found no answer.
 
         Returns:
-            The index of the member whose response is taken; the earliest of several that are equally good.
+            The index of the member whose response is taken, the earliest of several that are equally good; or a text,
+            if the method wrote the response.
         """
         ...

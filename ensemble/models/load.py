@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +50,8 @@ def load_member(spec: ModelSpec) -> LocalMember:
         dtype = "float32" if dtype == "auto" else dtype
     dtype = usable_dtype(dtype, config, device)
     if (weights := stored_weights(name, checkpoint)) is not None:
-        check_size(name, config, auto_class, weights[0], trust_remote_code=checkpoint.trust_remote_code)
+        make = partial(auto_class.from_config, config, trust_remote_code=checkpoint.trust_remote_code)
+        check_size(name, config, make, weights[0])
         if quantization is None:
             check_memory(name, weights, dtype, device, is_gguf=checkpoint.gguf is not None)
     if quantization is not None:

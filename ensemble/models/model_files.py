@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -188,34 +189,50 @@ def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
     if checkpoint.gguf is not None:
         file = file_of(checkpoint, checkpoint.gguf)
         return None if file is None else (gguf.weight_count(file), 0)
+    paths = _weight_files(checkpoint)
+    if not paths:
+        return None
+    return sum(map(prod, weight_shapes(name, checkpoint).values())), sum(path.stat().st_size for path in paths)
+
+
+def weight_shapes(name: str, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+    """The shape of each weight in a model's safetensors files, by the weight's name; empty if there are no files.
+
+    Raises:
+        MemberError: The header of a file is damaged.
+    """
+    return {key: shape for path in _weight_files(checkpoint) for key, shape in _shapes_in(name, path).items()}
+
+
+def _weight_files(checkpoint: Checkpoint) -> list[Path]:
+    """The files that loading reads the weights from; empty if one of them is missing."""
     for names in weight_names(checkpoint):
         paths = [path for each in names if (path := file_of(checkpoint, each)) is not None]
         if paths and len(paths) == len(names):
-            return sum(_weights_in(name, path) for path in paths), sum(path.stat().st_size for path in paths)
-    return None
+            return paths
+    return []
 
 
-def _weights_in(name: str, path: Path) -> int:
+def _shapes_in(name: str, path: Path) -> dict[str, tuple[int, ...]]:
     from safetensors import safe_open
 
     try:
         # The library checks the header: shapes, types, and places within the file.
         with safe_open(path, "np") as file:
-            return sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except Exception as error:  # the library has its own error, which is derived from Exception only
         raise MemberError(
             f"{name}: it cannot be loaded: the header of {path} cannot be read ({first_line(error)}); download it again"
         ) from error
 
 
-def check_size(name: str, config: PreTrainedConfig, auto_class: Any, weights: int, *, trust_remote_code: bool) -> None:
+def check_size(name: str, config: PreTrainedConfig, make: Callable[[], object], weights: int) -> None:
     """Check that a configuration does not declare a model far larger than its files, before memory is allocated.
 
     Args:
         name: The model's name.
         config: Its configuration.
-        auto_class: The class of transformers that loads it.
-        trust_remote_code: Whether code that came with the model may run.
+        make: Makes the model of its configuration, with random weights.
         weights: The number of weights in its files.
 
     Raises:
@@ -247,7 +264,7 @@ def check_size(name: str, config: PreTrainedConfig, auto_class: Any, weights: in
     ]
     try:
         with torch.device("meta"):
-            auto_class.from_config(config, trust_remote_code=trust_remote_code)
+            make()
     except _TooLargeError:
         raise InputError(
             f"{name}: its configuration declares a model that is far larger than its files ({weights:,} weights); is "

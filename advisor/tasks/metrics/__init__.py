@@ -8,7 +8,8 @@ To add a metric, add one file here; no other code changes. The file's name is th
 
 A metric that runs code which a model wrote also needs ``EXECUTING``, an object with the same members: it is used if the
 user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; `_normal.py` is
-shared by metrics that compare texts (a name with an underscore is not a metric).
+shared by metrics that compare texts (a name with an underscore is not a metric). Other packages add metrics by entry
+points; see :mod:`ensemble.plugins`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Protocol, cast
+
+from ensemble.plugins import Plugins
 
 OF_CORPORA = frozenset({"bleu", "chrf"})
 """The metrics that also score all responses together."""
@@ -42,20 +46,38 @@ class Metric(Protocol):
 
 
 @cache
+def plugins() -> Plugins:
+    """The metrics of other packages."""
+    return Plugins("metric", _builtin(), ("METRIC",))
+
+
+@cache
 def metric_names() -> tuple[str, ...]:
     """The names of all metrics, sorted."""
-    # From the file names: importing the metrics would load sacrebleu, which few tasks need.
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")))
+    return tuple(sorted((*_builtin(), *plugins().names)))
 
 
 @cache
 def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
-    """The metric of a name in ``metric_names()``; a metric that runs code refuses to score unless it is allowed."""
-    module = import_module(f"{__name__}.{name}")
+    """The metric of a name in ``metric_names()``; a metric that runs code refuses to score unless it is allowed.
+
+    Raises:
+        InputError: It is a plug-in that cannot be used.
+    """
+    module = _module(name)
     return cast(Metric, module.EXECUTING if allow_code_execution and runs_code(name) else module.METRIC)
 
 
 @cache
 def runs_code(name: str) -> bool:
     """Whether the metric of a name runs code that a model wrote."""
-    return hasattr(import_module(f"{__name__}.{name}"), "EXECUTING")
+    return hasattr(_module(name), "EXECUTING")
+
+
+def _builtin() -> list[str]:
+    # From the file names: importing the metrics would load sacrebleu, which few tasks need.
+    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+
+
+def _module(name: str) -> ModuleType:
+    return plugins().load(name) if name in plugins() else import_module(f"{__name__}.{name}")

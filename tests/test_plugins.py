@@ -1,0 +1,298 @@
+"""Methods, metrics and log formats of other packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import matplotlib
+import pytest
+from pages import Shell, blocks, warm_shell
+
+from advisor.cli import main
+from advisor.config import check_method
+from advisor.logs import sources
+from advisor.profile.profiler import Profiler
+from advisor.tasks import load_task, metrics
+from ensemble import methods
+from ensemble.errors import InputError
+from ensemble.methods import get_method, get_module, list_methods
+from ensemble.models.spec import EnsembleSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "how-to" / "plug-ins.md"
+METHOD = 'from ensemble import Method\nMETHOD = Method(level="response", summary="s", when="w")\ndef make(*a): pass\n'
+KEPT = (
+    methods.plugins,
+    methods.list_methods,
+    metrics.plugins,
+    metrics.metric_names,
+    metrics.get_metric,
+    metrics.runs_code,
+    sources.plugins,
+)
+
+
+class Install(Protocol):
+    """Puts a package with one plug-in on the path; `code` is the module's text, None for a module that is missing."""
+
+    def __call__(self, kind: str, name: str, code: str | None, package: str = "house") -> Path: ...
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    known = set(sys.modules)
+
+    def put(kind: str, name: str, code: str | None, package: str = "house") -> Path:
+        folder, module = tmp_path / package, f"{package}_{len(sys.path)}"
+        info = folder / f"{package}-1.5.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.5\n")
+        (info / "entry_points.txt").write_text(f"[unite_advisor.{kind}s]\n{name} = {module}\n")
+        if code is not None:
+            (folder / f"{module}.py").write_text(code)
+        monkeypatch.syspath_prepend(folder)
+        return folder / f"{module}.py"
+
+    for function in KEPT:
+        function.cache_clear()
+    yield put
+    for function in KEPT:
+        function.cache_clear()
+    for name in set(sys.modules) - known:
+        if name.startswith(("house", "other")):
+            del sys.modules[name]
+
+
+def test_a_method_is_listed_with_its_package_and_is_not_imported(install: Install) -> None:
+    file = install("method", "ours", METHOD)
+    method = list_methods()["ours"]
+    assert (method.level, method.package) == ("response", "house 1.5")
+    assert file.stem not in sys.modules
+    assert callable(get_module("ours").make)
+
+
+def test_a_method_of_this_project_has_no_package() -> None:
+    assert {method.package for method in list_methods().values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (None, "it is not a module with a Python file"),
+        ("def make(*a): pass\n", "has no METHOD = Method("),
+        ("METHOD = Method(level=LEVEL, summary='s', when='w')\n", "malformed node"),
+        ("METHOD = Method(level='word', summary='s', when='w')\n", "level 'word' is not one of token, span, response"),
+        ("METHOD = Method(level='token')\n", "missing"),
+        ("METHOD = (\n", "never closed"),
+    ],
+)
+def test_a_method_that_is_not_declared_is_named_and_the_others_are_listed(
+    code: str | None, reason: str, install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("method", "ours", code)
+    monkeypatch.setattr(sys, "argv", ["advisor", "methods"])
+    main()
+    out, err = capsys.readouterr()
+    assert out.startswith("unite ")
+    assert "\nours " not in out
+    assert re.fullmatch(
+        r"advisor: method ours of house 1\.5 \(entry point unite_advisor\.methods: ours = house_\d+\) cannot be used: "
+        rf".*{re.escape(reason)}.*; uninstall house, or correct it\n",
+        err,
+    )
+    with pytest.raises(InputError, match=r"^method ours of house 1\.5 "):
+        check_method("ours", 10)
+
+
+def test_an_entry_point_that_names_no_module_is_one_line(install: Install) -> None:
+    file = install("method", "ours", METHOD)
+    (entries,) = file.parent.glob("*/entry_points.txt")
+    entries.write_text("[unite_advisor.methods]\nours = no-module at all\n")
+    assert "ours" not in list_methods()
+    with pytest.raises(InputError, match=r"^method ours of house 1\.5 .*its module cannot be found"):
+        get_method("ours")
+
+
+def test_a_package_that_raises_when_it_is_imported_is_one_line(install: Install) -> None:
+    file = install("method", "ours", None)
+    file.with_suffix("").mkdir()
+    (file.with_suffix("") / "__init__.py").write_text("raise OSError('no library')")
+    (entries,) = file.parent.glob("*/entry_points.txt")
+    entries.write_text(f"[unite_advisor.methods]\nours = {file.stem}.inner\n")
+    with pytest.raises(InputError, match=r"its module cannot be found: OSError: no library\)"):
+        get_method("ours")
+
+
+def test_a_built_in_name_is_refused_only_where_it_is_used(install: Install) -> None:
+    install("method", "average", METHOD)
+    assert get_method("unite").package is None
+    message = (
+        r"^method average of house 1\.5 .* cannot be used: unite-advisor has a built-in one of this name; uninstall "
+    )
+    for use in (get_method, get_module, lambda name: check_method(name, 10)):
+        with pytest.raises(InputError, match=message):
+            use("average")
+
+
+def test_a_name_that_differs_from_a_built_in_one_by_an_underscore_is_refused(install: Install) -> None:
+    install("method", "gac_threshold", METHOD)
+    assert "gac_threshold" not in list_methods()
+
+
+def test_a_name_of_two_packages_is_refused(install: Install) -> None:
+    install("method", "ours", METHOD)
+    install("method", "ours", METHOD, package="other")
+    with pytest.raises(
+        InputError, match=r"^method ours of (house|other) 1\.5 .*: (house|other) 1\.5 has one of this name"
+    ):
+        get_method("ours")
+
+
+def test_a_name_that_options_cannot_hold_is_refused(install: Install) -> None:
+    install("method", "our.method", METHOD)
+    assert "our.method" not in list_methods()
+
+
+def test_a_module_that_raises_is_one_line(install: Install) -> None:
+    install("method", "ours", METHOD + "raise RuntimeError('no such library\\nand more')\n")
+    assert "ours" in list_methods()
+    with pytest.raises(InputError, match=r"cannot be loaded \(RuntimeError: no such library\); uninstall house"):
+        get_module("ours")
+
+
+@pytest.mark.parametrize(
+    ("kind", "load"),
+    [("method", get_module), ("metric", metrics.get_metric), ("log_format", sources.get_format)],
+)
+def test_a_module_without_what_its_kind_needs_is_one_line(kind: str, load: Any, install: Install) -> None:
+    install(kind, "ours", METHOD.partition("def")[0])
+    with pytest.raises(InputError, match=rf"^{kind.replace('_', ' ')} ours of house 1\.5 .*: it has no "):
+        load("ours")
+
+
+def test_a_metric_that_cannot_be_loaded_ends_only_its_tasks(install: Install, tmp_path: Path) -> None:
+    install("metric", "ours", "raise ImportError('no')\n")
+    (tmp_path / "q.jsonl").write_text('{"q": "1 + 1", "a": "2"}\n{"q": "1 + 2", "a": "3"}\n')
+    for metric in ("ours", "number"):
+        (tmp_path / f"{metric}.yaml").write_text(
+            f"name: t\ndata: {{dev: q.jsonl, held_out: q.jsonl}}\nprompt: '{{{{q}}}}'\nreference: '{{{{a}}}}'\n"
+            f"metric: {metric}\n"
+        )
+    assert len(load_task(tmp_path / "number.yaml").examples) == 1
+    with pytest.raises(InputError, match=r"^metric ours of house 1\.5 .* cannot be loaded \(ImportError: no\)"):
+        load_task(tmp_path / "ours.yaml")
+
+
+def test_a_metric_is_named_with_its_package_where_metrics_are_listed(install: Install, tmp_path: Path) -> None:
+    install("metric", "ours", "")
+    (tmp_path / "t.yaml").write_text("name: t\ndata: {dev: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n")
+    with pytest.raises(InputError, match=r"choose among bleu, .*, number, ours \(house 1\.5\), pass_at_1$"):
+        load_task(tmp_path / "t.yaml")
+
+
+def test_a_log_format_that_cannot_be_loaded_ends_no_reading_of_others(install: Install, tmp_path: Path) -> None:
+    install("log_format", "ours", "raise ImportError('no')\n")
+    log = tmp_path / "pool.jsonl"
+    log.write_text('{"id": 1, "models": {"a": ["2", 1, 1]}}\n')
+    notes: list[str] = []
+    assert [source.format for source in sources.find_sources([str(log)], notes)] == ["pool"]
+    assert [note.partition(" (")[0] for note in notes] == ["log format ours of house 1.5"]
+    with pytest.raises(InputError, match=r"^log format ours of house 1\.5 "):
+        sources.find_sources([str(log)], notes, "ours")
+
+
+def test_stored_responses_of_a_method_belong_to_a_version_of_its_package(install: Install) -> None:
+    install("method", "ours", METHOD)
+    profiler = object.__new__(Profiler)
+    keys = [profiler.key((), EnsembleSpec((), name, 10)) for name in ("ours", "unite")]
+    assert [key.get("package") for key in keys] == ["house 1.5", None]
+
+
+# --- The example of the page ---
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A folder with the files of the page, and a shell in which its package is installed."""
+    folder = tmp_path_factory.mktemp("example")
+    (folder / "advisor").symlink_to(ROOT / "advisor")
+    for block in blocks(PAGE.read_text(encoding="utf-8")):
+        if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+    installed = folder / "installed"
+    # Not into the environment of the tests, and with the build backend that is there: without network.
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--no-compile", "--target", str(installed))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, *options, "./house"], cwd=folder, check=True, capture_output=True)
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)]),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    with warm_shell(folder, env) as shell:
+        yield shell
+
+
+def run(shell: Shell, *command: str) -> str:
+    """What a command writes to standard output in the folder of the page."""
+    done = subprocess.run(command, cwd=shell.folder, env=shell.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_package_of_the_page_is_installed_and_used(example: Shell) -> None:
+    printed = {}
+    for block in blocks(PAGE.read_text(encoding="utf-8")):
+        for command in block.code.splitlines() if block.language == "bash" else ():
+            if not command.startswith("pip "):
+                printed[command] = run(example, "bash", "-c", command)
+    assert len(printed) == 5
+    assert re.search(r"^largest +token .* \(house 1\.0\)$", printed["advisor methods"], re.MULTILINE)
+
+    runs = example.folder / "runs"
+    result = json.loads((runs / "sums" / "result.json").read_text(encoding="utf-8"))
+    assert result["task"]["metric"] == "near"
+    assert "|house:1.0" in result["task"]["signature"]
+    assert result["provenance"]["versions"]["house"] == "1.0"
+    evaluation = json.loads((runs / "sums" / "evaluation.json").read_text(encoding="utf-8"))
+    assert {entry["method"]: entry["left_out"] for entry in evaluation["methods"][:2]} == {
+        "unite": None,
+        "largest": None,
+    }
+    assert evaluation["provenance"]["versions"]["house"] == "1.0"
+
+    quiz, again = (json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in ("quiz", "again"))
+    assert [log["format"] for log in quiz["provenance"]["logs"]] == ["quiz"]
+    assert quiz["provenance"]["versions"]["house"] == "1.0"
+    assert again["task"]["metric"] == "near"
+
+
+@pytest.mark.slow
+def test_the_method_of_the_page_takes_the_largest_probability(example: Shell) -> None:
+    code = (
+        "import json\n"
+        "from ensemble import Ensemble\n"
+        "folder = 'advisor/demo/models/'\n"
+        "e = Ensemble.from_pretrained([folder + 'terse-neox', folder + 'terse-mistral'], method='largest')\n"
+        "prompt = 'Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\\nAnswer:'\n"
+        "(g,) = e.generate([prompt], stop=['\\n'], max_new_tokens=8, trace=True)\n"
+        "print(json.dumps([[(c.mean, c.probabilities) for c in step.candidates] for step in g.trace]))\n"
+    )
+    steps = json.loads(run(example, *example.python, "-c", code))
+    assert len(steps) > 3
+    for step in steps:
+        total = sum(max(members) for _, members in step)
+        for mean, members in step:
+            assert mean == pytest.approx(max(members) / total, abs=1e-6)

@@ -1,0 +1,120 @@
+"""The page on the paper's tables: its numbers are the paper's, and its commands could run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from pages import blocks
+
+from advisor.cli import app
+from advisor.pool.pool_file import read_pool
+from advisor.tasks.catalogue import find_task
+from advisor.tasks.task_file import read_definition
+from ensemble.limits import limited_process
+from ensemble.methods import list_methods, option_fields
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGE = ROOT / "docs" / "how-to" / "reproduce.md"
+PAPER = ROOT.parent / "shared" / "papers" / "unite-determine-then-ensemble.txt"
+NUMBER = re.compile(r"\d+\.?\d*")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the tables of a section of the page, without their heads."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [cells for cells in found if NUMBER.fullmatch(cells[-1]) or cells[-1] == "out of memory"]
+
+
+@pytest.mark.parametrize(("table", "cells"), [("Table 1", 42), ("Table 3", 49), ("Table 4", 50), ("Table 5", 6)])
+def test_every_number_of_a_table_is_in_that_table_of_the_paper(table: str, cells: int) -> None:
+    said = [cell for row in rows(table) for cell in row[1:]]
+    assert len(said) == cells
+    if not PAPER.is_file():
+        pytest.skip("../shared/papers is not beside the project")
+    text = PAPER.read_text(encoding="utf-8")
+    # A table is before its caption, in some lines of cells between tabs.
+    before = text.partition(f"\n{table}: ")[0].splitlines()[-45:]
+    printed = {number for line in before if "\t" in line for number in NUMBER.findall(line)}
+    assert set(said) - {"out of memory"} <= printed
+
+
+@pytest.mark.parametrize("table", ["Table 3", "Table 4"])
+def test_the_mean_of_a_row_is_that_of_its_cells(table: str) -> None:
+    for _, *cells, mean in (row for row in rows(table) if row[-1] != "out of memory"):
+        # The paper rounds 49.505 up.
+        assert sum(map(float, cells)) / len(cells) == pytest.approx(float(mean), abs=0.0051)
+
+
+# --- Commands that cannot run here ---
+
+
+def calls_of(page: Path, folder: Path) -> list[list[str]]:
+    """The arguments of each call of ``advisor`` in the page's blocks that are not run; the shell expands them."""
+    recorder = folder / "bin" / "advisor"
+    recorder.parent.mkdir()
+    recorder.write_text('#!/bin/sh\nfor each; do printf "%s\\0" "$each"; done >> "$CALLS"; printf "\\n" >> "$CALLS"\n')
+    recorder.chmod(0o755)
+    for name in ("pip", "grep"):
+        (recorder.parent / name).symlink_to("/bin/true")
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    for block in found:
+        if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+    # Nothing else is on the path, so that no other command of a page runs.
+    env = {"PATH": str(recorder.parent), "CALLS": str(folder / "calls")}
+    for block in found:
+        if block.mark == "not run" and re.search(r"^ *(advisor|compare) ", block.code, re.MULTILINE):
+            bash = ["/bin/bash", "-euo", "pipefail", "-c", block.code]
+            subprocess.run(bash, cwd=folder, env=env, check=True, timeout=60)
+    lines = (folder / "calls").read_text(encoding="utf-8").splitlines() if (folder / "calls").exists() else []
+    return [line.split("\0")[:-1] for line in lines]
+
+
+def parsed(call: list[str]) -> dict[str, object]:
+    """The options of a call by parameter name; an unknown one is an error."""
+    group = typer.main.get_command(app)
+    name, command, rest = group.resolve_command(click.Context(group), call)  # type: ignore[attr-defined]  # a group
+    return {**command.make_context(name, rest).params, "command": name}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- not run" in page.read_text(encoding="utf-8")])
+def test_commands_that_are_not_run_have_only_options_that_exist(page: Path, tmp_path: Path) -> None:
+    for call in calls_of(page, tmp_path):
+        parsed(call)
+
+
+def test_the_commands_name_tasks_methods_settings_and_models_that_exist(tmp_path: Path) -> None:
+    calls = [parsed(call) for call in calls_of(PAGE, tmp_path)]
+    assert len(calls) > 50
+    made: dict[object, set[str]] = {}
+    for given in calls:
+        path, variant = find_task(str(given["task"]))
+        read_definition(path, variant, limited_process())
+        if given["command"] == "select":
+            made[given["out"]] = {entry.name for entry in read_pool(str(tmp_path / str(given["pool"])))}
+            continue
+        # A run folder comes from a command before.
+        assert set(str(given["members"]).split(",")) <= made[given["run"]]
+        methods = str(given["methods"]).split(",")
+        assert set(methods) <= list_methods().keys()
+        for setting in given["settings"] or ():  # type: ignore[attr-defined]  # a list
+            method, option = setting.partition("=")[0].split(".")
+            assert method in methods
+            assert option in {field.name for field in option_fields(method)}
+
+
+def test_each_line_of_the_pools_has_a_revision(tmp_path: Path) -> None:
+    calls_of(PAGE, tmp_path)
+    entries = [entry for file in sorted(tmp_path.glob("table*.txt")) for entry in read_pool(str(file))]
+    assert len(entries) == 10
+    assert {json.dumps(getattr(entry.checkpoint, "revision", None)) for entry in entries} == {'"main"'}
