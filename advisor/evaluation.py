@@ -55,7 +55,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     """
     config = evaluation_config(run, options, command)
     methods = split_names(options["methods"])
-    method_options = _learned_options(run, methods, config)
+    method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.get("settings") or (), methods).items():
         method_options.setdefault(method, {}).update(values)
     # Checked before the cache is opened, so that a wrong option writes nothing.
@@ -126,7 +126,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     )
 
 
-def _learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
+def learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
     """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
     if "deepen-adapt" not in methods:
         return {}

@@ -146,7 +146,7 @@ def read_result_json(folder: Path, data: bytes) -> None:
 
     def evaluate() -> None:
         candidates = chosen_set.candidates_of_run(run)
-        evaluation._learned_options(run, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
+        evaluation.learned_options(run, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
 
     _each(
         lambda: read_run(run),

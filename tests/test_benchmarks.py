@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -13,8 +14,11 @@ import pytest
 import torch
 from servers import as_json, raw_server
 
+from advisor.demo import train
 from advisor.records import Answer, Profile
 from benchmarks import (
+    _method_budgets,
+    _methods_page,
     _outcomes,
     _rows,
     advice,
@@ -206,13 +210,68 @@ def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_pat
     printed = json.loads(capsys.readouterr().out)
     for name in ("unite_accuracy", "deepen_adapt_accuracy", "voting_delta", "gac_p", "gac_over_unite"):
         assert printed[name] is not None, name
+    # Without training, every seed has the same models.
+    assert printed["unite_seed1"] == printed["unite_seed2"] == pytest.approx(printed["unite_accuracy"])
     assert printed["gac_threshold_over_gate"] > 0 <= printed["gac_threshold_share"]
     kept = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
+    assert "| `unite` |" in _methods_page.measured(kept)
     assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
     left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
     # Six questions teach no router.
     assert set(left_out) == {"average", "fuse", "rerank", "router"}
     assert "it needs a reward model" in left_out["rerank"]
+
+
+def test_a_budget_is_the_tokens_of_all_models():
+    def entry(name: str, level: str, tokens: float, share: float | None = None) -> dict[str, Any]:
+        costs = {"seconds": 0.002 * tokens, "ms_per_token": 2.0, "share_ensembled": share}
+        return {"method": name, "level": level, "left_out": None, **costs}
+
+    rows = [
+        entry("unite", "token", 6, 1.0),
+        entry("safe", "token", 6, 0.1),
+        entry("gac-threshold", "token", 6, 0.5),
+        entry("sweetspan", "span", 6, 1.0),
+        entry("voting", "response", 1),
+        entry("router", "response", 1),
+        entry("self-consistency", "control", 4),
+        {"method": "average", "level": "token", "left_out": "it needs one vocabulary"},
+    ]
+    alone = [entry(name, "single", tokens) for name, tokens in (("a", 5), ("b", 6), ("c", 7))]
+    tokens = _method_budgets.tokens_of({"members": alone, "methods": rows})
+    # Only where members wait do the steps of one model cost less.
+    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "sweetspan": 18, "voting": 18, "router": 6}
+    assert tokens == pytest.approx({**expected, "self-consistency": 4})
+    assert [_method_budgets.draws_of(budget, tokens, 3) for budget in (6, 18, 21)] == [3, 4, 5]
+
+
+def test_the_order_of_methods_holds_where_no_two_trainings_contradict_each_other():
+    right = np.array([[1.0] * n + [0.0] * (10 - n) for n in range(11)])
+
+    def trained(*correct: int) -> _method_budgets.Trained:
+        own = {name: right[n] for name, n in zip("abc", correct, strict=True)}
+        return _method_budgets.Trained(None, {}, own, right[0], {}, {}, {})  # type: ignore[arg-type]  # not read here
+
+    figures = {each.name: each for each in _method_budgets.order(["a", "b", "c"], [trained(9, 5, 4), trained(8, 3, 3)])}
+    assert figures["order_held"].value == 1.0
+    figures = {each.name: each for each in _method_budgets.order(["a", "b", "c"], [trained(9, 5, 4), trained(8, 3, 4)])}
+    assert figures["order_held"].value == pytest.approx(2 / 3)
+
+
+def test_only_the_missing_models_of_a_seed_are_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    called: list[dict[str, Any]] = []
+    monkeypatch.setattr(train, "main", lambda **given: called.append(given))
+    models = tmp_path / "demo-seed-2" / "models"
+    (models / "terse-neox").mkdir(parents=True)
+    (models / "terse-neox" / "training.json").write_text("{}", encoding="utf-8")
+    assert methods.models_of(2, ["terse-neox", "terse-olmo"], tmp_path) == models
+    assert called == [{"only": ["terse-olmo"], "out": models.parent, "seed": 2}]
+
+
+def test_no_two_models_of_any_training_have_the_same_seed():
+    seeds = [recipe.seed for training in (1, 2, 3) for recipe in train.recipes_of(training)]
+    assert len({*seeds}) == len(seeds)
+    assert train.recipes_of(1) == [*train.RECIPES]
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

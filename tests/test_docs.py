@@ -22,6 +22,7 @@ from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
+from benchmarks import _methods_page
 from ensemble.methods import list_methods
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,19 +177,9 @@ def test_figures_are_those_that_the_benchmarks_kept() -> None:
 
 
 def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
-    figures = json.loads((ROOT / "benchmarks" / "results" / "methods.json").read_text(encoding="utf-8"))["figures"]
-    table = {row[0].strip("`"): row[1:] for row in rows("methods.md") if len(row) == 6 and row[0] != "method"}
-    # A method that is newer than the kept run has no figure there.
-    accuracies = {name: figures.get(f"{name.replace('-', '_')}_accuracy", {"value": None}) for name in list_methods()}
-    kept = {name for name, figure in accuracies.items() if figure["value"] is not None}
-    assert kept == table.keys() - {"---"}
-    for name in kept:
-        key = name.replace("-", "_")
-        accuracy, gain, p = (figures[f"{key}_{what}"]["value"] for what in ("accuracy", "delta", "p"))
-        interval = "{low:.1f} to {high:.1f}".format(**figures[f"{key}_accuracy"])
-        time = 1.0 if name == "unite" else figures[f"{key}_over_unite"]["value"]
-        chance = "< 0.001" if p < 0.001 else f"{p:.3f}"
-        assert table[name] == [f"{accuracy:.1f}", interval, f"{gain:+.1f}", chance, f"{time:.2f}"], name
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert _methods_page.BEGIN in page
+    assert _methods_page.filled(page, ROOT / "benchmarks" / "results" / "methods.json") == page
 
 
 # --- Examples ---

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.errors import MemberError
 from ensemble.methods import average, gac, unite
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
@@ -290,6 +292,39 @@ def test_waiting_members_run_only_when_needed(threshold: float, tables: Path) ->
     steps, combined = sum(g.counts.steps for g in made), sum(g.counts.combined for g in made)
     assert len(passes) == combined
     assert {0: combined == 0, 0.5: 0 < combined < steps, 1: combined == steps}[threshold]
+
+
+def test_a_member_that_waits_reads_only_the_texts_that_need_it(tables: Path) -> None:
+    primary, other = MEMBERS["a sure primary"]()
+    ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold")
+    rows: list[int] = []
+    hook = other.model.register_forward_pre_hook(
+        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
+    made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
+    hook.remove()
+    needed = sum(g.counts.combined > 0 for g in made)
+    assert max(rows) <= needed < len(PROMPTS)
+    assert made == [ensemble.generate([prompt], max_new_tokens=10)[0] for prompt in PROMPTS]
+
+
+def test_a_member_that_fails_while_others_wait_is_named_and_stops_no_other_text(tables: Path) -> None:
+    primary, other = MEMBERS["a sure primary"]()
+    ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold")
+    made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
+    alone = {n: g for n, g in enumerate(made) if not g.counts.combined}
+    found: dict[int, Generation] = {}
+
+    def spoil(_: object, __: object, output: Any) -> None:
+        output.logits.fill_(math.nan)
+
+    hook = other.model.register_forward_hook(spoil)
+    prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
+    with pytest.raises(MemberError, match=rf"{other.name}: its logits are not numbers \(NaN\) at step \d"):
+        for number, generation in ensemble.generate_each(prompts, Settings(10), Batch(len(PROMPTS))):
+            found[number] = generation
+    hook.remove()
+    assert found == alone != {}
 
 
 def test_a_member_that_waited_reads_missed_tokens_once(tables: Path) -> None:

@@ -68,6 +68,7 @@ RULES = {
     "safe": lambda setup: safe.make(setup, safe.Options()),
     "core": lambda setup: core.make(setup, core.Options()),
     "gac-threshold": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.02)),
+    "a closed gate": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.0)),
 }
 GATED = ("safe", "gac-threshold")
 DRAWS: dict[str, Sequence[Draw]] = {
@@ -102,7 +103,7 @@ def test_a_step_is_read_in_one_piece_and_its_gate_in_another(name: str, draws: s
     texts.entry_bytes(1)
     for each in [logits() for _ in range(3)]:
         with reads() as counter:
-            sampled = sampler(each, DRAWS[draws], lambda *_: chance.random() < 0.5, lambda each=each: each)
+            sampled = sampler(each, DRAWS[draws], lambda *_: chance.random() < 0.5)
         assert len(sampled) == BATCH
         assert all((token.step is not None) == trace for token in sampled)
         assert counter.count <= 1 + (name in GATED)

@@ -23,8 +23,9 @@ class Contexts:
 
     Attributes:
         sequences: The sequences, in the order of the runners' rows.
-        logits: For each member that ran, the next-token logits [sequences, V_i]; after :meth:`draft`, those at several
-            places of each sequence [places, V_i], sequence by sequence. Tensors are on the device of the steps.
+        logits: For each member that does not wait, the next-token logits [sequences, V_i]; after :meth:`draft`, those
+            at several places of each sequence [places, V_i], sequence by sequence. Tensors are on the device of the
+            steps.
     """
 
     def __init__(self, members: abc.Sequence[Member], *, waiting: bool = False) -> None:
@@ -33,6 +34,10 @@ class Contexts:
         self._device = step_device(members)
         # Only the first runners are fed at every step; the others wait for `run_waiting`.
         self._running = 1 if waiting else len(members)
+        # The sequences that members which wait have rows for, in the order of these rows.
+        self._held: list[int] = []
+        # The sequences that these members ran for in this step, and their logits after these sequences.
+        self._ran: tuple[list[int], list[Logits]] = [], []
         self.sequences: list[Sequence] = []
         self.logits: list[Logits] = []
 
@@ -49,21 +54,46 @@ class Contexts:
     def drop(self, kept: abc.Sequence[int]) -> None:
         """Keep only the sequences with these numbers, in this order."""
         self.sequences = [self.sequences[n] for n in kept]
-        for runner in self._runners:
-            # A member that waits has only the first rows so far.
-            if count := runner.row_count:
-                runner.drop([n for n in kept if n < count])
+        for runner in self._runners[: self._running]:
+            runner.drop(kept)
+        numbers = {old: new for new, old in enumerate(kept)}
+        stay = [row for row, old in enumerate(self._held) if old in numbers]
+        if len(stay) < len(self._held):
+            for runner in self._runners[self._running :]:
+                runner.drop(stay)
+        self._held = [numbers[self._held[row]] for row in stay]
 
     def feed(self) -> None:
         """Run every member that does not wait over the text emitted since its last run."""
         new = [self._feed(member, self.sequences) for member in range(self._running)]
         self.logits = [logits.to(self._device) for logits in new]
+        self._ran = [], []
 
-    def run_waiting(self) -> list[Logits]:
-        """Run the members that wait over all that they missed, in one pass; return all members' logits."""
-        new = [self._catch_up(member) for member in range(self._running, len(self._members))]
-        self.logits = [*self.logits, *(logits.to(self._device) for logits in new)]
-        return self.logits
+    def run_waiting(self, needed: abc.Sequence[int]) -> list[Logits]:
+        """Run the members that wait over all that they missed of some sequences.
+
+        A member reads a sequence when that needs it for the first time, and not before. From then on it has a row.
+
+        Args:
+            needed: The numbers of the sequences, in ascending order.
+
+        Returns:
+            For each member its logits [needed, V_i].
+        """
+        new = [self._catch_up(member, needed).to(self._device) for member in range(self._running, len(self._members))]
+        self._held += [n for n in needed if n not in self._held]
+        self._ran = [*needed], new
+        every = len(needed) == len(self.sequences)
+        return [*(logits if every else logits[[*needed]] for logits in self.logits), *new]
+
+    def logits_of(self, row: int) -> list[Logits]:
+        """The logits [1, V_i] of each member that ran for a row of the step; the primary's first."""
+        numbers, others = self._ran
+        own = [logits[row : row + 1] for logits in self.logits]
+        if row not in numbers:
+            return own
+        place = numbers.index(row)
+        return [*own, *(logits[place : place + 1] for logits in others)]
 
     def draft(self, new: abc.Sequence[Sequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
         """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
@@ -160,15 +190,20 @@ class Contexts:
         changes = [sequence.change(member, sequence.ids(member)) for sequence in sequences]
         return self._runners[member].feed([keep for keep, _ in changes], [new for _, new in changes])
 
-    def _catch_up(self, member: int) -> Logits:
-        """A member's logits [sequences, V]; its runner may lack the sequences admitted since its last run."""
-        runner = self._runners[member]
-        count = runner.row_count
-        # Fed before others are admitted: the runner's rows must be in the order of the sequences.
-        parts = [self._feed(member, self.sequences[:count])] if count else []
-        if fresh := self.sequences[count:]:
-            parts.append(runner.admit([sequence.start(member, sequence.ids(member)) for sequence in fresh]))
-        return parts[0] if len(parts) == 1 else concat(*parts)
+    def _catch_up(self, member: int, needed: abc.Sequence[int]) -> Logits:
+        """A member's logits [needed, V]; its runner has rows only for the sequences that needed it before."""
+        known = [row for row, n in enumerate(self._held) if n in needed]
+        parts, order = [], [self._held[row] for row in known]
+        if known:
+            # One of its rows needs all of them to be fed: they share a cache, and a forward pass has all rows of it.
+            logits = self._feed(member, [self.sequences[n] for n in self._held])
+            parts.append(logits if len(known) == len(self._held) else logits[known])
+        if fresh := [n for n in needed if n not in self._held]:
+            new = [self.sequences[n] for n in fresh]
+            parts.append(self._runners[member].admit([each.start(member, each.ids(member)) for each in new]))
+            order += fresh
+        joined = parts[0] if len(parts) == 1 else concat(*parts)
+        return joined if order == [*needed] else joined[[order.index(n) for n in needed]]
 
     def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
         """A member's logits along the drafts, as far as its rows give them.

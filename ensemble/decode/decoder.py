@@ -48,12 +48,12 @@ class Decoder(PromptDecoder):
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[Sequence] = deque()
         # With a gate on the primary's logits, the other members run only where it opens.
-        self._others_wait = rule.needs_others is not None
-        self._contexts = Contexts(members, waiting=self._others_wait)
+        others_wait = rule.needs_others is not None
+        self._contexts = Contexts(members, waiting=others_wait)
         self._is_here = all(member.is_here for member in members)
         self._only_greedy = rule.only_greedy_remote and not self._is_here
         # Where the others wait for a gate, the primary writes ahead anyway.
-        self._never_drafts = not self._batch.draft or self._others_wait or len(members) == 1
+        self._never_drafts = not self._batch.draft or others_wait or len(members) == 1
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
@@ -246,8 +246,7 @@ class Decoder(PromptDecoder):
 
     def _keep(self, kept: abc.Sequence[int]) -> None:
         """Keep only these rows, given in ascending order."""
-        # Members that wait have rows for the first sequences only, so these must stay the first.
-        self._contexts.drop(kept if self._others_wait else fill_gaps(kept))
+        self._contexts.drop(fill_gaps(kept))
 
     def _admit(self) -> None:
         if room := self._room(len(self._contexts.sequences)):
@@ -290,7 +289,7 @@ class Decoder(PromptDecoder):
         if sampled.token == NO_TOKEN:
             # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
             step = f" at step {len(sequence.tokens) + 1}"
-            sequence.failure = no_token(self._members, self._contexts.logits, [row], step)
+            sequence.failure = no_token(self._members, self._contexts.logits_of(row), [0], step)
             return
         sequence.record(sampled)
         data = self._detokenizer.data(sampled.token)

@@ -5,7 +5,8 @@ not run; otherwise the step is GaC's. The paper mostly uses a threshold of 0.5. 
 with 0 the primary writes alone and the other members never run.
 
 The paper discards the caches of members that wait. Here they are kept: when a member runs again, it reads all tokens
-that it missed in one pass. In a batch, all rows catch up as soon as one row needs the other members.
+that it missed in one pass. In a batch, a member reads a text when that text needs it for the first time, and never if
+none of its steps does. The texts that a member has read share a cache, so they catch up together.
 """
 
 from __future__ import annotations

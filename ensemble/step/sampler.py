@@ -140,7 +140,7 @@ class Sampler:
         logits: Sequence[Logits],
         draws: Sequence[Draw],
         appends_only: AppendsOnly,
-        run_others: Callable[[], Sequence[Logits]] | None = None,
+        run_others: Callable[[Sequence[int]], Sequence[Logits]] | None = None,
     ) -> list[SampledToken]:
         """Choose for each row; rows do not depend on each other.
 
@@ -148,26 +148,21 @@ class Sampler:
             logits: For each member its logits [B, V_i]; the primary's alone if the others wait for a gate.
             draws: For each row, how to choose.
             appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
-            run_others: Runs the members that wait, and returns all members' logits; None if no member waits.
+            run_others: Runs the members that wait for some of the rows, and returns all members' logits after these;
+                None if no member waits.
         """
         rule = self._rule
         alone = rule.primary_alone if self._has_others else None
-        is_open: Sequence[bool] = ()
         if alone is not None and rule.needs_others is not None:
-            is_open = rule.needs_others(logits[0])
-            if not any(is_open):
-                return _read([self._alone(alone(logits[:1]), draws)], self._detokenizer)[0]
-            # One row with an open gate runs the others for all rows: a batch is one forward pass.
-            logits = logits if run_others is None else run_others()
+            run = run_others or (lambda rows: [each[[*rows]] for each in logits])
+            return self._behind_a_gate(rule.needs_others(logits[0]), logits[0], alone, draws, run)
         step = self._combine(draws)(logits)
-        if alone is not None and rule.gate is not None:
-            is_open = rule.gate(step, appends_only)
-        # After the gate, which compares the members' own probabilities. A single member is not changed.
-        if rule.revise is not None and self._has_others:
-            step = rule.revise(step)
-        picks = [_Pick(step, draws, combined=self._has_others, trace=self._trace)]
-        closed = [row for row, open_ in enumerate(is_open) if not open_]
+        closed: list[int] = []
         # Only the rows whose gate is closed are combined again: a method over a whole vocabulary takes long.
+        if alone is not None and rule.gate is not None:
+            closed = [row for row, is_open in enumerate(rule.gate(step, appends_only)) if not is_open]
+        # After the gate, which compares the members' own probabilities.
+        picks = [_Pick(self._revised(step), draws, combined=self._has_others, trace=self._trace)]
         if closed and alone is not None:
             picks.append(self._alone(alone([logits[0][closed]]), [draws[row] for row in closed]))
         sampled, *others = _read(picks, self._detokenizer)
@@ -175,6 +170,41 @@ class Sampler:
             for row, token in zip(closed, own, strict=True):
                 sampled[row] = token
         return sampled
+
+    def _behind_a_gate(
+        self,
+        is_open: Tensor,
+        own: Logits,
+        alone: Combine,
+        draws: Sequence[Draw],
+        run_others: Callable[[Sequence[int]], Sequence[Logits]],
+    ) -> list[SampledToken]:
+        """Choose where the other members run only for the rows whose gate is open.
+
+        Args:
+            is_open: [B] which rows these are.
+            own: The primary's logits [B, V].
+            alone: The primary's distribution.
+            draws: For each row, how to choose.
+            run_others: See :meth:`__call__`.
+        """
+        # The primary chooses in all rows, so that one copy from the device brings the gate and these choices.
+        pick = self._alone(alone([own]), draws)
+        gate = is_open.to(pick.numbers)[:, None]
+        rows = torch.cat([gate, pick.numbers], dim=1).tolist()
+        opened = [n for n, row in enumerate(rows) if row[0]]
+        sampled = pick.read([row[1:] for row in rows], self._detokenizer)
+        if opened:
+            chosen = [draws[row] for row in opened]
+            step = self._revised(self._combine(chosen)(run_others(opened)))
+            (together,) = _read([_Pick(step, chosen, combined=True, trace=self._trace)], self._detokenizer)
+            for row, token in zip(opened, together, strict=True):
+                sampled[row] = token
+        return sampled
+
+    def _revised(self, step: Distribution) -> Distribution:
+        """The distribution that a token is chosen from. A single member's is not changed."""
+        return self._rule.revise(step) if self._rule.revise is not None and self._has_others else step
 
     def _alone(self, step: Distribution, draws: Sequence[Draw]) -> _Pick:
         return _Pick(step, draws, combined=False, trace=self._trace)

@@ -71,8 +71,8 @@ class TokenRule:
         primary_alone: The primary's distribution, from its logits alone, for the rows that a gate leaves to it. A
             gate needs it.
         gate: From a step, the rows in which the members' combination counts. None: it counts in all.
-        needs_others: A gate before that: from the primary's logits [B, V], the rows that need the other members. They
-            run only if there is a row, and then catch up in all rows. None: they run at every step.
+        needs_others: A gate before that: from the primary's logits [B, V], which rows [B] need the other members. They
+            run for these rows only, and then catch up. None: they run at every step.
         revise: Changes a combined distribution before a token is chosen from it. Scoring does not use it. None: nothing
             changes.
         only_greedy_remote: Whether members in other processes allow greedy decoding only: anything else would need the
@@ -84,7 +84,7 @@ class TokenRule:
     combine: Combine
     primary_alone: Combine | None = None
     gate: Callable[[Distribution, AppendsOnly], list[bool]] | None = None
-    needs_others: Callable[[Logits], list[bool]] | None = None
+    needs_others: Callable[[Logits], Tensor] | None = None
     combine_greedy: Combine | None = None
     revise: Callable[[Distribution], Distribution] | None = None
     only_greedy_remote: bool = False
@@ -102,7 +102,7 @@ def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]
     return [bool(needs) and appends_only(row, token) for row, (token, needs) in enumerate(rows)]
 
 
-def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bool]]:
+def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], Tensor]:
     """A gate on the primary's logits (GaC's Eq. 5): it opens where the largest probability is at most a threshold.
 
     Args:
@@ -110,19 +110,18 @@ def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], list[bo
         threshold: A probability.
     """
 
-    def needs_others(logits: Logits) -> list[bool]:
+    def needs_others(logits: Logits) -> Tensor:
         if not isinstance(logits, Tensor):
             return _unsure_remote(logits, threshold)
         z = candidate_logits(logits, tables)
         largest = (z.amax(dim=1) - z.logsumexp(dim=1)).exp()
         # "not >" instead of "<=": where a logit is NaN the others run, and the step reports it.
-        rows: list[bool] = (~(largest > threshold)).tolist()
-        return rows
+        return ~(largest > threshold)
 
     return needs_others
 
 
-def _unsure_remote(logits: RemoteLogits, threshold: float) -> list[bool]:
+def _unsure_remote(logits: RemoteLogits, threshold: float) -> Tensor:
     """The rows of a primary in another process whose largest probability is at most a threshold."""
     values, _ = logits.top(1)
     likeliest = values[:, 0].exp()
@@ -133,5 +132,4 @@ def _unsure_remote(logits: RemoteLogits, threshold: float) -> list[bool]:
     if rows := unknown.nonzero()[:, 0].tolist():
         share, _ = logits[rows].shares(exact=True)
         is_open[unknown] = ~(likeliest[unknown] / share > threshold)
-    found: list[bool] = is_open.tolist()
-    return found
+    return is_open
