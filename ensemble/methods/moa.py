@@ -11,8 +11,10 @@ layer, too: its three layers are ``layers=2`` here, and its MoA-Lite has ``layer
 What differs from the paper: members answer by greedy decoding, where the paper draws at temperature 0.7; the prompt has
 another wording; and it puts the responses before the question and its demonstrations, so that the text ends as the task
 wants it and models without a chat template can continue it. A response is read as the rest of the prompt is: a special
-token of the aggregator that is in it stays one. If a model cannot read the responses to a question, for example because
-they do not fit its context, the answer is an earlier response: in a layer its response before, at the end the primary's.
+token of the aggregator that is in it stays one.
+
+If a model cannot read the responses to a question, for example because they do not fit its context, an earlier response
+takes the place of its answer: in a layer its response of the layer before, at the end that of the primary.
 """
 
 from __future__ import annotations
