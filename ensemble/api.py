@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.one_by_one import OneByOne
-from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
@@ -21,7 +21,6 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (
@@ -54,8 +53,9 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.core`. The text ``perplexity``
-            weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded one by one.
+            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.consistency`. The text
+            ``perplexity`` weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded
+            one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module.
 
@@ -199,6 +199,7 @@ class Ensemble:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         trace: bool = False,
         batch_size: int = 32,
@@ -215,6 +216,7 @@ class Ensemble:
             stop: Strings that end a generation; it is cut before them.
             temperature: 0 for greedy decoding (the paper's), else the temperature of the draws.
             top_p: In (0, 1]; a draw is among the most likely entries that together reach it.
+            top_k: A draw is among so many of the likeliest entries; 0 for all.
             seed: Of the draws.
             trace: Whether each generation holds what every member wanted at every step.
             batch_size: Prompts to decode at a time, at least 1.
@@ -226,7 +228,7 @@ class Ensemble:
             MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. To keep
                 the other prompts' generations, use :meth:`generate_each`.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
         batch = Batch(batch_size, trace=trace, deterministic=deterministic)
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
@@ -253,7 +255,7 @@ class Ensemble:
             InputError: The method decodes whole spans, or each prompt has other weights.
         """
         if not isinstance(self._made, TokenRule):
-            raise InputError(f"method {self.method}: it writes spans, not tokens; use a token-level one")
+            raise InputError(f"method {self.method}: it does not write tokens; use a token-level one")
         if self._weights_of_prompt:
             raise InputError("weights perplexity: each prompt has its own weights, so none can join; give numbers")
         return self._decoder(self._made, batch or Batch())
@@ -272,6 +274,7 @@ class Ensemble:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         deterministic: bool = False,
     ) -> Iterator[str]:
@@ -279,7 +282,7 @@ class Ensemble:
 
         See :meth:`generate` for the arguments.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
         decoder = self._decode([self.encode(prompt)], settings, Batch(size=1, deterministic=deterministic))
         return _pieces(decoder, Pieces([string.encode() for string in stop]))
 
@@ -391,10 +394,10 @@ class Ensemble:
             check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
-    def _make(self, weights: tuple[float, ...]) -> TokenRule | SpanMethod:
+    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
         """The method with some weights."""
         setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
-        made: TokenRule | SpanMethod = get_module(self.method).make(setup, self._settings)
+        made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
         return made
 
     def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:
@@ -450,7 +453,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
 def _check_shape(members: int, method: str, k: int) -> None:
     if not members:
         raise InputError("an ensemble needs at least one model; none was given")
-    get_method(method, ("token", "span"))
+    get_method(method, ("token", "byte", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 

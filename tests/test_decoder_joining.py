@@ -194,7 +194,7 @@ def test_draws_are_those_of_the_seed_the_prompt_and_their_number(tables: Path) -
 
 def test_a_method_of_spans_has_no_decoder_to_join(tables: Path) -> None:
     members = [member("bytes"), member("unigram with bytes", 1), member("unigram", 2)]
-    with pytest.raises(InputError, match="method sweetspan: it writes spans, not tokens; use a token-level one"):
+    with pytest.raises(InputError, match="method sweetspan: it does not write tokens; use a token-level one"):
         Ensemble(members, method="sweetspan", cache_dir=tables).decoder()
 
 

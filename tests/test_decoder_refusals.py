@@ -174,6 +174,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"temperature": math.nan}, "temperature is nan"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -1}, "top_k is -1"),
     ],
 )
 def test_a_wrong_setting_is_refused(pair: Ensemble, given: dict[str, Any], message: str) -> None:

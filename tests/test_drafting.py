@@ -29,6 +29,7 @@ DRAWN = (
     Settings(24, temperature=1.0, seed=3),
     Settings(24, temperature=0.3, top_p=0.9, seed=4),
     Settings(24, temperature=2.0, top_p=0.5, seed=5),
+    Settings(24, temperature=1.0, top_k=3, seed=6),
 )
 
 

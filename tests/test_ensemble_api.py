@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -160,8 +161,23 @@ def test_draws_do_not_depend_on_the_batch(pair: Ensemble, batch_size: int) -> No
     assert pair.generate(PROMPTS, batch_size=batch_size, **options) == pair.generate(PROMPTS, **options)
 
 
+def test_top_k_draws_come_as_often_as_the_ensembles_likeliest_tokens(pair: Ensemble) -> None:
+    (greedy,) = pair.generate(["x"], max_new_tokens=1, trace=True)
+    shares = sorted((c.mean for c in greedy.trace[0].candidates if c.token is not None), reverse=True)[:4]
+    likeliest = {c.token: c.mean / sum(shares) for c in greedy.trace[0].candidates if c.mean in shares}
+    made = pair.generate(["x"] * 3000, max_new_tokens=1, temperature=1.0, top_k=4, seed=1, batch_size=500)
+    ends = {c.token for c in greedy.trace[0].candidates if c.data is None}
+    drawn = Counter(g.tokens[0] if g.tokens else next(iter(ends)) for g in made)
+    assert drawn.keys() <= likeliest.keys()
+    chi_squared = sum((drawn[token] - 3000 * p) ** 2 / (3000 * p) for token, p in likeliest.items())
+    # The 99.9% point of chi-squared with 3 degrees of freedom.
+    assert chi_squared < 16.27
+
+
 @pytest.mark.parametrize(
-    "cold", [{"temperature": 1e-5}, {"temperature": 1.0, "top_p": 1e-9}], ids=["temperature", "top_p"]
+    "cold",
+    [{"temperature": 1e-5}, {"temperature": 1.0, "top_p": 1e-9}, {"temperature": 1.0, "top_k": 1}],
+    ids=["temperature", "top_p", "top_k"],
 )
 def test_cold_draws_are_greedy(pair: Ensemble, cold: dict[str, Any]) -> None:
     assert pair.generate(PROMPTS, max_new_tokens=12, **cold) == pair.generate(PROMPTS, max_new_tokens=12)

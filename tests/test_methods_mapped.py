@@ -5,32 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 from test_methods import member
-from tiny import tiny_model, tokenizer_named
+from tiny import byte_tokenizer, tiny_model, tokenizer_named
 from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
-from ensemble.methods.eva import faithful, projection
+from ensemble.methods.eva import Options, alignment, faithful
 from ensemble.methods.mined import nearest
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import EOS, build
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 METHODS = ("mined", "eva")
+Array = npt.NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +57,6 @@ def logits_of(members: Sequence[Member], rows: int, seed: int = 0) -> list[Tenso
     return [3 * torch.randn(rows, size, generator=random, dtype=torch.float64) for size in sizes]
 
 
-def softmax(values: Sequence[float]) -> list[float]:
-    exponentials = [math.exp(value - max(values)) for value in values]
-    return [value / sum(exponentials) for value in exponentials]
-
-
 def candidates(one: Member) -> dict[bytes | None, int]:
     """A member's tokens and their ids, EOS (None) being one."""
     return one.vocabulary.representatives | {None: one.vocabulary.eos_ids[0]}
@@ -64,24 +64,6 @@ def candidates(one: Member) -> dict[bytes | None, int]:
 
 Table = dict[bytes | None, dict[bytes | None, float]]
 """For each token of a member the tokens of the primary that it goes to, and how much of it."""
-
-
-def plain_mean(
-    members: Sequence[Member], logits: Sequence[Tensor], weights: Sequence[float], maps: Sequence[Table]
-) -> dict[int, float]:
-    """The weighted mean of the primary's probabilities and the others' mapped ones, by the primary's ids."""
-    own = candidates(members[0])
-    mean = dict.fromkeys(own.values(), 0.0)
-    for one, z, weight, table in zip(members, logits, weights, maps, strict=True):
-        ids = candidates(one)
-        shares = dict(zip(ids, softmax([float(z[index]) for index in ids.values()]), strict=True))
-        mapped = dict.fromkeys(own, 0.0)
-        for token, share in shares.items():
-            for to, part in table[token].items():
-                mapped[to] += share * part
-        for token, share in mapped.items():
-            mean[own[token]] += weight * share / sum(mapped.values())
-    return mean
 
 
 def itself(one: Member) -> Table:
@@ -104,62 +86,197 @@ def plain_mined(primary: Member, other: Member) -> Table:
     return table
 
 
-def plain_eva(primary: Member, other: Member, cells: int, threshold: float) -> Table:
-    """The mapping as the docstring defines it."""
-    mine, theirs = candidates(primary), candidates(other)
-    one, two = (unit_vectors(who, ids) for who, ids in ((primary, mine), (other, theirs)))
-    common = [token for token in theirs if token in mine]
-    x, y = (torch.stack([vectors[token] for token in common]) for vectors in (two, one))
-    if x.shape[1] == y.shape[1]:
-        left, _, right = torch.linalg.svd(x.T @ y)
-        matrix = left @ right
-    else:
-        matrix = torch.linalg.lstsq(x, y, driver="gelsd").solution
-    table: Table = {token: {token: 1.0} for token in common}
-    for token in theirs.keys() - mine.keys():
-        ranked = sorted(((cosine(two[token] @ matrix, one[to]), mine[to], to) for to in mine), key=lambda r: -r[0])
-        best = [(likeness, to) for likeness, _, to in ranked[:cells] if likeness >= threshold]
-        middle = sum(likeness for likeness, _ in best) / max(1, len(best))
-        deviation = math.sqrt(sum((likeness - middle) ** 2 for likeness, _ in best) / max(1, len(best)))
-        flat = len(best) > 5 and deviation <= 0.01
-        table[token] = {} if flat else {to: likeness / sum(v for v, _ in best) for likeness, to in best}
+def unit(rows: Array) -> Array:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def vectors_of(one: Member) -> Array:
+    """The output embeddings of a member's candidates: length 1, centred, length 1."""
+    head: Any = one.local.model.get_output_embeddings()
+    rows = unit(head.weight.detach().numpy()[list(candidates(one).values())])
+    return unit(rows - rows.mean(axis=0))
+
+
+def plain_alignment(x: Array, z: Array, given: Options) -> tuple[Array, Array]:
+    """VecMap's supervised mapping, step by step on the matrices of common tokens themselves."""
+    white = [np.eye(side.shape[1]) for side in (x, z)]
+    if given.whiten:
+        parts = [np.linalg.svd(side, full_matrices=False) for side in (x, z)]
+        white = [vt.T @ np.diag(1 / s) @ vt for _, s, vt in parts]
+    left, s, right = np.linalg.svd((x @ white[0]).T @ (z @ white[1]), full_matrices=False)
+    turns = [white[0] @ left @ np.diag(s**given.reweight), white[1] @ right.T @ np.diag(s**given.reweight)]
+    if given.dewhiten:
+        turns[0] = turns[0] @ left.T @ np.linalg.inv(white[0]) @ left
+        turns[1] = turns[1] @ right @ np.linalg.inv(white[1]) @ right.T
+    return turns[0], turns[1]
+
+
+def plain_eva(primary: Member, other: Member, given: Options) -> Table:
+    """The mapping as the docstring defines it, with all cosines in one matrix."""
+    mine, theirs = [*candidates(primary)], [*candidates(other)]
+    x, z = vectors_of(other), vectors_of(primary)
+    both = [token for token in theirs if token in mine]
+    ways = plain_alignment(x[[theirs.index(t) for t in both]], z[[mine.index(t) for t in both]], given)
+    cosines = unit(x @ ways[0]) @ unit(z @ ways[1]).T
+    likeness = cosines
+    if given.neighbours:
+        likeness = 2 * cosines - np.sort(cosines, axis=0)[-given.neighbours :].mean(axis=0)
+    table: Table = {}
+    for token, row in zip(theirs, likeness, strict=True):
+        if token is None or (given.keep_common and token in mine):
+            table[token] = {token: 1.0}
+            continue
+        ranked = sorted(((value, to) for value, to in zip(row, mine, strict=True) if to), key=lambda r: -r[0])
+        best = {to: float(value) for value, to in ranked[: given.cells] if value >= given.threshold}
+        flat = len(best) > 5 and np.std([*best.values()]) <= 0.01
+        total = sum(best.values()) if given.renormalise else 1
+        table[token] = {} if flat else {to: value / total for to, value in best.items()}
     return table
 
 
-def unit_vectors(one: Member, ids: dict[bytes | None, int]) -> dict[bytes | None, Tensor]:
-    head: Any = one.model.get_output_embeddings()
-    vectors = torch.stack([head.weight[index] / head.weight[index].norm() for index in ids.values()]).detach()
-    around = vectors - vectors.mean(dim=0)
-    return dict(zip(ids, around / around.norm(dim=1, keepdim=True), strict=True))
+def plain_top(z: Array, top: int) -> Array:
+    return np.where(z >= np.sort(z)[-top:].min(), z, -np.inf) if top else z
 
 
-def cosine(a: Tensor, b: Tensor) -> float:
-    return float(a @ b / (a.norm() * b.norm()))
+def plain_step(
+    members: Sequence[Member], logits: Sequence[Array], weights: Sequence[float], maps: Sequence[Array], given: Options
+) -> Array:
+    """The mean [tokens of the primary] of one row, by matrices [tokens of a member, tokens of the primary]."""
+    mapped = []
+    for one, z, matrix in zip(members, logits, maps, strict=True):
+        kept = plain_top(z[[*candidates(one).values()]], given.top)
+        p = np.exp(kept - kept.max())
+        mapped.append(p / p.sum() @ matrix)
+    if given.renormalise:
+        mapped = [row / row.sum() for row in mapped]
+    agreeing = [
+        any(row.argmax() in other.argsort()[-given.agree :] for other in mapped if other is not row) for row in mapped
+    ]
+    stay = agreeing if given.agree and any(agreeing) else [True] * len(mapped)
+    total = sum(weight * row for weight, row, stays in zip(weights, mapped, stay, strict=True) if stays)
+    return np.asarray(total / np.sum(total))
 
 
-def wider() -> Member:
-    """A member whose embeddings have another width than the others'."""
-    return member_of(tiny_model(tokenizer_named("unigram"), 3, hidden=24), tokenizer_named("unigram"), name="wider")
+def as_matrix(primary: Member, other: Member, table: Table) -> Array:
+    mine, theirs = [*candidates(primary)], [*candidates(other)]
+    matrix = np.zeros((len(theirs), len(mine)))
+    for row, token in enumerate(theirs):
+        for to, share in table[token].items():
+            matrix[row, mine.index(to)] = share
+    return matrix
 
 
-def test_mined_follows_its_definition() -> None:
-    members = [member("bytes"), member("unigram", 1), member("unigram with bytes", 2)]
-    weights, logits = [0.5, 0.3, 0.2], logits_of(members, 1)
-    maps = [itself(members[0]), *(plain_mined(members[0], other) for other in members[1:])]
-    expected = plain_mean(members, [z[0] for z in logits], weights, maps)
-    step = rule("mined", members, weights).combine([z.clone() for z in logits])
-    assert probabilities(step) == pytest.approx(expected, abs=1e-8)
+class _Headed:
+    """A model of which only the output embeddings are there."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.device = weight.device
+        self._head = torch.nn.Module()
+        self._head.weight = weight
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self._head
 
 
-@pytest.mark.parametrize("width", ["the same width", "another width"])
-@pytest.mark.parametrize("given", [{}, {"cells": 3, "threshold": 0.4}])
-def test_eva_follows_its_definition(width: str, given: dict[str, Any]) -> None:
-    members = [member("bytes"), member("unigram", 1) if width == "the same width" else wider()]
-    weights, logits = [0.6, 0.4], logits_of(members, 1)
-    table = plain_eva(*members, given.get("cells", 10), given.get("threshold", 0.1))
-    expected = plain_mean(members, [z[0] for z in logits], weights, [itself(members[0]), table])
-    step = rule("eva", members, weights, agree=0, **given).combine([z.clone() for z in logits])
-    assert probabilities(step) == pytest.approx(expected, abs=1e-8)
+def random_members(names: Sequence[str], widths: Sequence[int], seed: int) -> list[Member]:
+    """Members with embeddings of given widths that resemble each other: random, in part by the tokens' bytes."""
+    random = np.random.default_rng(seed)
+    members: list[Member] = []
+    for name, width in zip(names, widths, strict=True):
+        own = member(name).local
+        weight = random.normal(size=(own.vocabulary.size, width))
+        for token, index in candidates(own).items():
+            weight[index] += 2 * np.random.default_rng([*(token or b"")]).normal(size=64)[:width]
+        members.append(replace(own, model=_Headed(torch.tensor(weight))))  # type: ignore[arg-type]
+    return members
+
+
+CASES = 40
+NAMES = ("bytes", "unigram", "unigram with bytes")
+EVA: list[dict[str, Any]] = [
+    {},
+    {"whiten": False, "dewhiten": False},
+    {"dewhiten": False},
+    {"reweight": 0.0},
+    {"reweight": 1.0, "cells": 3},
+    {"neighbours": 0, "threshold": 0.4},
+    {"neighbours": 5, "threshold": 0.02},
+    {"keep_common": True, "renormalise": True},
+    {"renormalise": True, "top": 10},
+    {"top": 0, "agree": 1},
+    {"whiten": False, "dewhiten": False, "reweight": 3.0},
+    {"top": 3, "agree": 0, "cells": 1},
+    {"whiten": False, "dewhiten": False, "reweight": 0.0, "neighbours": 0, "keep_common": True, "renormalise": True},
+]
+"""Each option alone, and together as without VecMap's steps."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_equals_an_independent_computation(name: str) -> None:
+    """1,000 random steps: 25 random ensembles, with other options each, and 40 random rows each."""
+    for seed in range(25):
+        random = np.random.default_rng(seed)
+        names = random.choice(NAMES, size=2 + seed % 2, replace=False)
+        members = random_members(names, random.choice([12, 16, 20], size=len(names)), seed)
+        weights = random.dirichlet(np.ones(len(names))).tolist()
+        options = EVA[seed % len(EVA)] if name == "eva" else {}
+        given = Options(**options) if name == "eva" else Options(renormalise=True, top=0, agree=0)
+        mapper = partial(plain_eva, given=given) if name == "eva" else plain_mined
+        tables = [itself(members[0]), *(mapper(members[0], other) for other in members[1:])]
+        maps = [as_matrix(members[0], one, table) for one, table in zip(members, tables, strict=True)]
+        logits = logits_of(members, CASES, seed)
+        step = rule(name, members, weights, **options).combine([z.clone() for z in logits])
+        for row in range(CASES):
+            expected = plain_step(members, [z[row].numpy() for z in logits], weights, maps, given)
+            by_id = dict(zip(candidates(members[0]).values(), expected, strict=True))
+            assert probabilities(step, row) == pytest.approx(by_id, abs=1e-9)
+
+
+def test_scored_tokens_keep_their_probability() -> None:
+    members = random_members(["bytes", "unigram"], [16, 16], 0)
+    unlikely = candidates(members[0])[b"J"]
+    logits = logits_of(members, 1)
+    logits[0][0, unlikely] = -9
+    drawn = rule("eva", members, top=1).combine([z.clone() for z in logits])
+    scored = rule("eva", members, top=1).combine([z.clone() for z in logits], also=torch.tensor([[1]]))
+    assert probabilities(drawn)[unlikely] == 0
+    assert probabilities(scored)[unlikely] > 0
+
+
+def test_a_member_without_a_target_has_no_weight() -> None:
+    members = random_members(["bytes", "unigram"], [16, 16], 0)
+    logits = logits_of(members, 1)
+    alone = rule("eva", members[:1], top=0).combine([logits[0].clone()])
+    step = rule("eva", members, top=1, threshold=1.0, neighbours=0, agree=0).combine([z.clone() for z in logits])
+    assert step.members[1].sum() == 0
+    assert float(step.mean.max()) == 1
+    assert step.mean.argmax() == alone.mean.argmax()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_eos_does_not_count_where_the_primary_has_none(name: str) -> None:
+    members = random_members(["bytes", "unigram"], [16, 16], 0)
+    endless = byte_tokenizer(("ab",))
+    endless.eos_token = None
+    vocabulary = Vocabulary(endless, (), members[0].vocabulary.size)
+    members[0] = replace(members[0].local, vocabulary=vocabulary)
+    logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
+    logits[1][0, members[1].vocabulary.eos_ids[0]] = 900
+    step = rule(name, members).combine(logits)
+    assert torch.equal(step.mean, step.members[0])
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_few_common_tokens_are_enough_for_wide_embeddings(whiten: bool) -> None:
+    """Fewer common tokens than dimensions: whitening maps each of them exactly to its counterpart."""
+    random = torch.Generator().manual_seed(0)
+    x, z = (torch.randn(20, width, generator=random, dtype=torch.float64) for width in (30, 50))
+    ways = alignment([(x, z)], Options(whiten=whiten, dewhiten=whiten))
+    assert ways[0].shape == (30, 20)
+    assert ways[1].shape == (50, 20)
+    mapped = alignment([(x, z)], Options(dewhiten=False)) if whiten else ways
+    cosines = torch.nn.functional.cosine_similarity(x @ mapped[0], z @ mapped[1])
+    assert bool((cosines > 1 - 1e-9).all()) == whiten
 
 
 @quick
@@ -252,7 +369,7 @@ def test_eos_is_mapped_to_eos() -> None:
 def test_a_member_that_disagrees_with_all_others_is_left_out() -> None:
     members = torch.tensor([[[0.5, 0.3, 0.1, 0.1]], [[0.3, 0.5, 0.1, 0.1]], [[0.0, 0.1, 0.2, 0.7]]])
     weights = torch.tensor([[0.5], [0.3], [0.2]])
-    assert faithful(2)(members, weights).flatten().tolist() == pytest.approx([0.625, 0.375, 0])
+    assert faithful(2)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0])
     assert faithful(4)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
@@ -262,11 +379,13 @@ def test_all_members_stay_if_none_agree() -> None:
     assert faithful(1)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
-def test_the_projection_recovers_a_rotation() -> None:
+def test_the_alignment_recovers_a_rotation() -> None:
     random = torch.Generator().manual_seed(0)
     own = torch.randn(40, 6, generator=random, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64)).Q
-    assert torch.allclose(projection(zip((own @ rotation.T).split(7), own.split(7), strict=True)), rotation, atol=1e-10)
+    pairs = zip((own @ rotation.T).split(7), own.split(7), strict=True)
+    other, first = alignment(pairs, Options(whiten=False, dewhiten=False, reweight=0))
+    assert torch.allclose(other @ first.T, rotation, atol=1e-10)
 
 
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:
@@ -309,7 +428,16 @@ def test_a_model_without_output_embeddings_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"cells": 0}, "cells is 0"), ({"threshold": 0.0}, "threshold is 0.0"), ({"agree": -1}, "agree is -1")],
+    [
+        ({"cells": 0}, "cells is 0; it must be at least 1"),
+        ({"threshold": 0.0}, "threshold is 0.0; it must be above 0 and at most 1"),
+        ({"agree": -1}, "agree is -1; it must be 0 .no filter. or more"),
+        ({"top": -1}, "top is -1; it must be 0 .all tokens. or more"),
+        ({"neighbours": -1}, "neighbours is -1; it must be 0 .no correction. or more"),
+        ({"reweight": -0.5}, "reweight is -0.5; it must be 0 .no re-weighting. or more"),
+        ({"reweight": math.nan}, "reweight is nan"),
+        ({"whiten": False}, "dewhiten is True without whiten; set dewhiten to False, too"),
+    ],
 )
 def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"^{message}"):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from test_methods import member
@@ -16,13 +19,13 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
-from ensemble.methods.deepen import Options, RelativeSpace, search
+from ensemble.methods.deepen import Optimiser, Options, RelativeSpace, search
 from ensemble.methods.deepen_adapt import adaptive_weights
 from ensemble.models.member import Member
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import build
 
-SHARPNESS, ETA, STEPS = 10.0, 0.15, 5
+Array = npt.NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")
@@ -44,68 +47,128 @@ def logits_of(members: Sequence[Member], rows: int, seed: int = 0) -> list[Tenso
     return [3 * torch.randn(rows, size, generator=random, dtype=torch.float64) for size in sizes]
 
 
-def dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
-
-
-def cosine(a: Sequence[float], b: Sequence[float]) -> float:
-    return dot(a, b) / math.sqrt(dot(a, a) * dot(b, b))
-
-
-def softmax(values: Sequence[float]) -> list[float]:
-    exponentials = [math.exp(value - max(values)) for value in values]
-    return [value / sum(exponentials) for value in exponentials]
-
-
 def candidates(one: Member) -> dict[bytes | None, int]:
     """A member's tokens and their ids, EOS (None) being one."""
     return one.vocabulary.representatives | {None: one.vocabulary.eos_ids[0]}
 
 
-def plain_deepen(members: Sequence[Member], logits: Sequence[Tensor], weights: Sequence[float]) -> dict[int, float]:
-    """Eq. 2 to 7 for one step: the primary's ids and their probabilities."""
-    tokens = [candidates(one) for one in members]
-    anchors = [token for token in tokens[0] if all(token in other for other in tokens)]
-    matrices, distributions = [], []
-    for one, own, z in zip(members, tokens, logits, strict=True):
-        embedding: Any = one.model.get_input_embeddings().weight
-        rows = {token: embedding[index].tolist() for token, index in own.items()}
-        relative = {t: [cosine(rows[t], rows[anchor]) for anchor in anchors] for t in own}  # Eq. 2
-        matrices.append([softmax([SHARPNESS * c for c in relative[t]]) for t in own])  # Eq. 4
-        distributions.append(softmax([float(z[index]) for index in own.values()]))
-    related = [times(p, matrix) for p, matrix in zip(distributions, matrices, strict=True)]
-    mean = [dot(weights, column) for column in zip(*related, strict=True)]  # Eq. 5
-    p, eta = distributions[0], ETA
-    for _ in range(STEPS):
-        r = times(p, matrices[0])
-        gradient = [-sum(row * m / own for row, m, own in zip(rows, mean, r, strict=True)) for rows in matrices[0]]
-        moved = softmax([math.log(share) - eta * slope for share, slope in zip(p, gradient, strict=True)])  # Eq. 7
-        if divergence(mean, times(moved, matrices[0])) <= divergence(mean, r):
-            p = moved
+def unit(rows: Array) -> Array:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def softmax(values: Array) -> Array:
+    exponentials = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
+
+
+def plain_matrix(one: Member, anchors: Sequence[bytes | None], given: Options) -> Array:
+    """Eq. 2 and 4: a row for each candidate."""
+    embedding = one.local.model.get_input_embeddings().weight.detach().numpy()
+    own = candidates(one)
+    cosines = unit(embedding[[*own.values()]]) @ unit(embedding[[own[token] for token in anchors]]).T
+    rows = unit(cosines) if given.unit_rows else cosines
+    return softmax(given.sharpness * rows) if given.relative_norm else rows
+
+
+def plain_mirror(logits: Array, matrix: Array, mean: Array, given: Options) -> Array:
+    """Eq. 7 on the logarithm of p, with steps that lower the loss of Eq. 6 only."""
+    largest = (matrix**2).sum(axis=1).max()
+
+    def loss(z: Array) -> float:
+        r = softmax(z) @ matrix
+        return float((mean * np.log(mean / r)).sum() if given.relative_norm else ((r - mean) ** 2).sum() / 2 / largest)
+
+    z, eta = logits, given.learning_rate
+    for _ in range(given.steps):
+        r = softmax(z) @ matrix
+        moved = z - eta * (matrix @ (-mean / r if given.relative_norm else (r - mean) / largest))
+        if loss(moved) <= loss(z):
+            z = moved
         else:
             eta /= 2
-    return dict(zip(tokens[0].values(), p, strict=True))
+    return softmax(z)
 
 
-def divergence(mean: Sequence[float], r: Sequence[float]) -> float:
-    """The loss of Eq. 6."""
-    return sum(m * math.log(m / own) for m, own in zip(mean, r, strict=True))
+def plain_adamw(logits: Array, matrix: Array, mean: Array, given: Options) -> Array:
+    """The authors' search, by torch's own optimiser, schedule and loss; of its points the best."""
+    z = torch.tensor(logits, requires_grad=True)
+    rows, target = torch.tensor(matrix), torch.tensor(mean)
+    largest = float((matrix**2).sum(axis=1).max())
+
+    def loss() -> Tensor:
+        r = z.softmax(dim=0) @ rows
+        if not given.relative_norm:
+            return (r - target).square().mean() / 2 / largest
+        return torch.nn.functional.kl_div(r.log(), target, reduction="none").mean()  # the default of the authors' time
+
+    optimiser = torch.optim.AdamW([z], lr=given.learning_rate, betas=(0.9, 0.999), foreach=False)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10, eta_min=given.learning_rate / 4)
+    points = []
+    for _ in range(given.steps):
+        value = loss()
+        points.append((value.item(), z.detach().clone()))
+        optimiser.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+    points.append((loss().item(), z.detach()))
+    return np.asarray(min(points, key=lambda point: point[0])[1].softmax(dim=0))
 
 
-def times(p: Sequence[float], matrix: Sequence[Sequence[float]]) -> list[float]:
-    return [dot(p, column) for column in zip(*matrix, strict=True)]
+def random_members(names: Sequence[str], seed: int) -> list[Member]:
+    """Members with random embeddings, each with a width of its own."""
+    random = np.random.default_rng(seed)
+    members = [member(name) for name in names]
+    shapes = [(one.vocabulary.size, random.integers(6, 24)) for one in members]
+    return [
+        with_embedding(one, torch.tensor(random.normal(size=shape))) for one, shape in zip(members, shapes, strict=True)
+    ]
 
 
-@pytest.mark.parametrize("names", [("bytes", "unigram"), ("unigram with bytes", "bytes", "unigram")])
-def test_a_step_follows_the_equations(names: tuple[str, ...]) -> None:
-    members = [member(name, seed) for seed, name in enumerate(names)]
-    weights = [0.7, 0.3] if len(names) == 2 else [0.5, 0.3, 0.2]
-    logits = logits_of(members, 1)
-    expected = plain_deepen(members, [z[0] for z in logits], weights)
-    step = rule("deepen", members, weights).combine([z.clone() for z in logits])
-    got = dict(zip(step.ids[0].tolist(), step.mean[0].tolist(), strict=True))
-    assert got == pytest.approx(expected, abs=1e-8)
-    assert got.keys() == expected.keys()
+ROWS = 40
+NAMES = ("bytes", "unigram", "unigram with bytes")
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"sharpness": 40.0, "learning_rate": 2.0},
+    {"unit_rows": True, "sharpness": 30.0, "steps": 3},
+    {"anchors": 16, "anchor_seed": 3},
+    {"relative_norm": False},
+    {"relative_norm": False, "unit_rows": True, "anchors": 20},
+    {"optimiser": "adamw"},
+    {"optimiser": "adamw", "unit_rows": True, "sharpness": 100.0},
+    {"optimiser": "adamw", "learning_rate": 0.3, "steps": 12, "anchors": 30},
+    {"optimiser": "adamw", "relative_norm": False},
+]
+
+
+@pytest.mark.parametrize("name", ["deepen", "deepen-adapt"])
+def test_a_step_equals_an_independent_computation(name: str) -> None:
+    """1,000 random steps: 25 random ensembles, with other options each, and 40 random rows each."""
+    for seed in range(25):
+        random = np.random.default_rng(seed)
+        members = random_members(random.choice(NAMES, size=2 + seed % 2, replace=False), seed)
+        options = OPTIONS[seed % len(OPTIONS)]
+        given = Options(**options)
+        scores = random.uniform(30, 90, size=len(members))
+        if name == "deepen":
+            weights = (scores / scores.sum()).tolist()
+            made = rule(name, members, weights, **options)
+        else:
+            weights = ((scores - 20) / (scores - 20).sum()).tolist()
+            made = rule(name, members, accuracies=scores.tolist(), chance=20, **options)
+        common = [t for t in (None, *members[0].vocabulary.representatives) if all(t in candidates(m) for m in members)]
+        draw = torch.randperm(len(common), generator=torch.Generator().manual_seed(given.anchor_seed))
+        anchors = [common[n] for n in draw[: given.anchors or None]]
+        matrices = [plain_matrix(one, anchors, given) for one in members]
+        logits = logits_of(members, ROWS, seed)
+        step = made.combine([z.clone() for z in logits])
+        for row in range(ROWS):
+            own = [z[row].numpy()[[*candidates(one).values()]] for one, z in zip(members, logits, strict=True)]
+            mean = sum(w * (softmax(z) @ r) for w, z, r in zip(weights, own, matrices, strict=True))  # Eq. 5
+            plain = plain_adamw if given.optimiser == "adamw" else plain_mirror
+            p = plain(own[0], matrices[0], np.asarray(mean), given)
+            got = dict(zip(step.ids[row].tolist(), step.mean[row].tolist(), strict=True))
+            assert got == pytest.approx(dict(zip(candidates(members[0]).values(), p, strict=True)), abs=1e-9)
 
 
 @pytest.mark.parametrize("cells", [1, 1000, 2**24])
@@ -115,37 +178,53 @@ def test_the_size_of_a_block_changes_nothing(cells: int) -> None:
     log_p = (5 * torch.randn(3, 50, generator=random, dtype=torch.float64)).log_softmax(dim=1)
     pull = torch.rand(3, 20, generator=random, dtype=torch.float64)
     matrix = (4 * vectors @ vectors[:20].T).softmax(dim=1)
-    moved, related = RelativeSpace(vectors, 20, 4.0, cells).relate(log_p, pull)
+    space = RelativeSpace(vectors, 20, Options(sharpness=4.0), cells)
+    moved, related = space.relate(log_p, pull, lambda before, gain, _: before + gain)
     expected = (log_p + pull @ matrix.T).log_softmax(dim=1)
     assert torch.allclose(moved, expected, atol=1e-12)
     assert torch.allclose(related, expected.exp() @ matrix, atol=1e-12)
 
 
-@pytest.mark.parametrize("sharpness", [1.0, 10.0, 20.0, 40.0])
-@pytest.mark.parametrize("scale", [1.0, 3.0, 5.0, 20.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
+@pytest.mark.parametrize("form", [{}, {"unit_rows": True}, {"relative_norm": False}])
 def test_the_loss_is_never_higher_at_the_end_than_at_the_start(
-    sharpness: float, scale: float, dtype: torch.dtype
+    dtype: torch.dtype, optimiser: Optimiser, form: dict[str, bool]
 ) -> None:
-    """320 random rows for each setting, 10,240 in all; a third of them with long steps."""
-    random = torch.Generator().manual_seed(round(sharpness + 100 * scale))
-    for eta in (0.15, 0.3, 5.0, 50.0):
+    """10,240 random rows for each kind of search; half of them with long steps."""
+    random = torch.Generator().manual_seed(0)
+    settings = product((1.0, 10.0, 20.0, 40.0), (1.0, 3.0, 5.0, 20.0), (0.15, 0.3, 5.0, 50.0))
+    for sharpness, scale, eta in settings:
         vectors = torch.nn.functional.normalize(torch.randn(60, 6, generator=random, dtype=dtype))
-        space = RelativeSpace(vectors, 30, sharpness, cells=2**20)
-        start = (scale * torch.randn(80, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
-        other = (scale * torch.randn(80, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
+        options = Options(sharpness=sharpness, learning_rate=eta, optimiser=optimiser, **form)
+        space = RelativeSpace(vectors, 30, options, cells=2**20)
+        start = (scale * torch.randn(160, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
+        other = (scale * torch.randn(160, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
         related = space.relate(start)[1]
         target = (related + space.relate(other)[1]) / 2
-        found = search(space, start, related, target, Options(steps=5, learning_rate=eta))
-        ends = [-(target.double() * space.relate(each)[1].double().log()).sum(dim=1) for each in (start, found)]
-        assert bool((ends[1] <= ends[0] + 1e-6).all())
-        assert found.exp().sum(dim=1).tolist() == pytest.approx([1] * 80, abs=1e-4)
+        found = search(space, start, related, target, options)
+        first, last = (space.loss(target, space.relate(each)[1]) for each in (start, found))
+        assert bool((last <= first + 1e-6).all())
+        assert found.exp().sum(dim=1).tolist() == pytest.approx([1] * 160, abs=1e-4)
+
+
+def test_a_step_of_mirror_descent_without_the_softmax_lowers_the_loss_up_to_a_rate_of_1() -> None:
+    random = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        vectors = torch.nn.functional.normalize(torch.randn(60, 6, generator=random, dtype=torch.float64))
+        options = Options(relative_norm=False, learning_rate=1.0, steps=1)
+        space = RelativeSpace(vectors, 30, options, cells=2**20)
+        start, other = (5 * torch.randn(2, 20, 60, generator=random, dtype=torch.float64)).log_softmax(dim=2)
+        related, target = space.relate(start)[1], space.relate(other)[1]
+        found = search(space, start, related, target, options)
+        assert bool((space.loss(target, space.relate(found)[1]) < space.loss(target, related)).all())
 
 
 def test_tokens_with_probability_0_keep_it() -> None:
     vectors = torch.eye(4, dtype=torch.float64)
     log_p = torch.tensor([[-math.inf, -math.inf, math.log(0.25), math.log(0.75)]], dtype=torch.float64)
-    moved, related = RelativeSpace(vectors, 2, 1.0, cells=2).relate(log_p, torch.ones(1, 2, dtype=torch.float64))
+    space = RelativeSpace(vectors, 2, Options(sharpness=1.0), cells=2)
+    moved, related = space.relate(log_p, torch.ones(1, 2, dtype=torch.float64), lambda before, gain, _: before + gain)
     assert moved.exp().tolist() == [pytest.approx([0, 0, 0.25, 0.75])]
     assert related.tolist() == [pytest.approx([0.5, 0.5])]
 
@@ -159,12 +238,31 @@ def test_rows_do_not_see_each_other() -> None:
         assert torch.allclose(alone.mean[0], together.mean[row], atol=1e-10)
 
 
-def test_identical_members_give_the_members_own_distribution() -> None:
+@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
+def test_identical_members_give_the_members_own_distribution(optimiser: str) -> None:
     members = [member("bytes")] * 3
     one = logits_of(members[:1], 2)[0]
-    step = rule("deepen", members).combine([one.clone() for _ in members])
+    step = rule("deepen", members, optimiser=optimiser).combine([one.clone() for _ in members])
     assert torch.allclose(step.mean, step.members[0], atol=1e-12)
     assert torch.allclose(step.members.sum(dim=2), torch.ones(3, 2, dtype=torch.float64))
+
+
+def test_a_draw_of_all_common_tokens_changes_nothing() -> None:
+    members = [member("bytes"), member("unigram", 1)]
+    common = len(candidates(members[0]).keys() & candidates(members[1]).keys())
+    logits = logits_of(members, 2)
+    full, drawn = (rule("deepen", members, anchors=n).combine([z.clone() for z in logits]) for n in (0, common))
+    assert torch.equal(full.mean, drawn.mean)
+
+
+def test_another_seed_draws_other_anchors() -> None:
+    members = [member("bytes"), member("unigram", 1)]
+    logits = logits_of(members, 2)
+    one, two, again = (
+        rule("deepen", members, anchors=16, anchor_seed=seed).combine([z.clone() for z in logits]) for seed in (1, 2, 1)
+    )
+    assert torch.equal(one.mean, again.mean)
+    assert not torch.allclose(one.mean, two.mean)
 
 
 def test_the_primary_moves_to_a_token_that_another_member_wants() -> None:
@@ -176,11 +274,12 @@ def test_the_primary_moves_to_a_token_that_another_member_wants() -> None:
     assert int(step.ids[0, step.mean[0].argmax()]) == wanted[0]
 
 
-def test_a_nan_logit_makes_its_row_nan() -> None:
+@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
+def test_a_nan_logit_makes_its_row_nan(optimiser: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = logits_of(members, 2)
     logits[1][0, members[1].vocabulary.representatives[b"J"]] = math.nan
-    step = rule("deepen", members).combine(logits)
+    step = rule("deepen", members, optimiser=optimiser).combine(logits)
     assert step.mean[0].isnan().any()
     assert not step.mean[1].isnan().any()
 
@@ -246,6 +345,10 @@ def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str
         ("deepen", {"steps": -1}, "steps is -1"),
         ("deepen", {"learning_rate": 0.0}, "learning_rate is 0.0"),
         ("deepen-adapt", {"sharpness": math.inf}, "sharpness is inf"),
+        ("deepen", {"anchors": 5}, "anchors is 5; it must be 0 .all common tokens. or at least 16"),
+        ("deepen", {"anchors": 5000}, "method deepen: anchors is 5000, and the members have [0-9]+ tokens in common"),
+        ("deepen-adapt", {"anchor_seed": -1}, "anchor_seed is -1; it must be 0 or more"),
+        ("deepen-adapt", {"optimiser": "sgd"}, "optimiser is 'sgd'; it must be mirror or adamw"),
         ("deepen-adapt", {}, "method deepen-adapt: it needs accuracies, one for each of 2 models, and has 0"),
         ("deepen-adapt", {"accuracies": [30, 25], "chance": 30}, "method deepen-adapt: no accuracy"),
         ("deepen-adapt", {"accuracies": [30, 250]}, "accuracies "),

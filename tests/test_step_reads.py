@@ -13,7 +13,7 @@ import torch
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ensemble.methods import gac, gac_threshold, safe, unite
+from ensemble.methods import core, gac, gac_threshold, safe, unite
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.sampler import Detokenizer, Draw, Sampler
@@ -66,6 +66,7 @@ RULES = {
     "consistency": lambda setup: unite.make(setup, unite.Options(consistency=True)),
     "gac": lambda setup: gac.make(setup, None),
     "safe": lambda setup: safe.make(setup, safe.Options()),
+    "core": lambda setup: core.make(setup, core.Options()),
     "gac-threshold": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.02)),
 }
 GATED = ("safe", "gac-threshold")
@@ -73,6 +74,7 @@ DRAWS: dict[str, Sequence[Draw]] = {
     "greedy": [Draw()] * BATCH,
     "log-probabilities": [Draw(alternatives=3)] * BATCH,
     "drawn": [Draw(0.7, 0.9, n / BATCH) for n in range(BATCH)],
+    "among the first": [Draw(0.7, 0.9, n / BATCH, top_k=3) for n in range(BATCH)],
     "each in its way": [Draw(n % 2, 0.9, 0.5, n % 3 or None) for n in range(BATCH)],
 }
 

@@ -312,9 +312,13 @@ def test_the_rule_of_step_7(mean: list[float], own: list[float], ids: list[int],
     assert int(step.ids[0, int(greedy(step))]) == winner
 
 
-def draw(step: Distribution, temperature: float, top_p: float, uniform: Sequence[float]) -> torch.Tensor:
-    heat, share = (torch.full((len(uniform),), value, dtype=torch.float64) for value in (temperature, top_p))
-    return sample(step, heat, share, torch.tensor(uniform, dtype=torch.float64))
+def draw(
+    step: Distribution, temperature: float, top_p: float, uniform: Sequence[float], limit: int = 0
+) -> torch.Tensor:
+    heat, share, most = (
+        torch.full((len(uniform),), value, dtype=torch.float64) for value in (temperature, top_p, limit)
+    )
+    return sample(step, heat, share, torch.tensor(uniform, dtype=torch.float64), most if limit else None)
 
 
 @quick
@@ -342,16 +346,23 @@ def test_a_cold_draw_is_greedy(case: Case, uniform: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_p", "expected"),
+    ("temperature", "top_p", "limit", "expected"),
     [
-        (1.0, 1.0, [0.5, 0.3, 0.2]),
-        (0.5, 1.0, [0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38]),
-        (1.0, 0.75, [0.625, 0.375, 0]),
-        (1.0, 0.5, [1, 0, 0]),
-        (1.0, 0.01, [1, 0, 0]),
+        (1.0, 1.0, 0, [0.5, 0.3, 0.2]),
+        (0.5, 1.0, 0, [0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38]),
+        (1.0, 0.75, 0, [0.625, 0.375, 0]),
+        (1.0, 0.5, 0, [1, 0, 0]),
+        (1.0, 0.01, 0, [1, 0, 0]),
+        (1.0, 1.0, 1, [1, 0, 0]),
+        (1.0, 1.0, 2, [0.625, 0.375, 0]),
+        (1.0, 1.0, 9, [0.5, 0.3, 0.2]),
+        # The share of top_p is one of the two that are left.
+        (1.0, 0.6, 2, [1, 0, 0]),
     ],
 )
-def test_draws_come_as_often_as_they_are_likely(temperature: float, top_p: float, expected: list[float]) -> None:
+def test_draws_come_as_often_as_they_are_likely(
+    temperature: float, top_p: float, limit: int, expected: list[float]
+) -> None:
     one = made([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [4, 5, 6])
     n = 1000
     step = Distribution(
@@ -362,7 +373,7 @@ def test_draws_come_as_often_as_they_are_likely(temperature: float, top_p: float
         one.mean.expand(n, -1),
         one.tops,
     )
-    drawn = draw(step, temperature, top_p, [(place + 0.5) / n for place in range(n)])
+    drawn = draw(step, temperature, top_p, [(place + 0.5) / n for place in range(n)], limit)
     assert (drawn.bincount(minlength=3) / n).tolist() == pytest.approx(expected, abs=2 / n)
 
 

@@ -16,7 +16,6 @@ NEUTRAL: Mapping[str, float] = {
     "length_penalty": 1.0,
     "no_repeat_ngram_size": 0,
     "min_new_tokens": 0,
-    "top_k": 0,
     "min_p": 0.0,
     "typical_p": 1.0,
 }
@@ -89,7 +88,7 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
     temperature = float(settings.get("temperature", 1.0)) if draws else 0.0
     if not temperature:
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
-    top_p = float(settings.pop("top_p", 1.0))
+    top_p, top_k = float(settings.pop("top_p", 1.0)), int(settings.pop("top_k", 0))
     seed = int(settings.pop("seed", seed))
     settings.pop("temperature", None)
     for name, value in settings.items():
@@ -98,7 +97,7 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
                 f"--gen_kwargs {name}={NEUTRAL[name]} turns it off" if name in NEUTRAL else "take it out of the task"
             )
             raise InputError(f"generation_kwargs {name}={value}: an ensemble does not support it; {way_out}")
-    return Settings(limit, stop, temperature, top_p, seed)
+    return Settings(limit, stop, temperature, top_p, seed, top_k=top_k)
 
 
 def without_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

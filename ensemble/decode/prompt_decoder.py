@@ -1,11 +1,18 @@
-"""What continues prompts step by step: token by token (:mod:`ensemble.decode.decoder`), or span by span."""
+"""What continues prompts step by step: token by token (:mod:`ensemble.decode.decoder`), byte by byte, or span by span.
+
+A method that does not decode token by token has ``make(setup, options) -> PromptMethod``, which is called once for an
+ensemble, with the same :class:`ensemble.step.token_method.Setup` as at token level. It raises InputError if the members
+do not fit.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from ensemble.decode.sequences import Generation
+from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError
 
 
@@ -44,3 +51,7 @@ class PromptDecoder(ABC):
                     yield number, result
         if failure is not None:
             raise failure
+
+
+PromptMethod: TypeAlias = Callable[[Sequence[list[list[int]]], Settings, Batch], PromptDecoder]
+"""Starts to continue prompts. Each prompt is given by its ids in every member's vocabulary."""

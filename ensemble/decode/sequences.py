@@ -144,7 +144,10 @@ class Sequence:
         while len(self._uniforms) < count:
             self._uniforms.append(self._random.random())
         settings, numbers = self.settings, itertools.islice(self._uniforms, count)
-        return [Draw(settings.temperature, settings.top_p, number, settings.alternatives) for number in numbers]
+        return [
+            Draw(settings.temperature, settings.top_p, number, settings.alternatives, settings.top_k)
+            for number in numbers
+        ]
 
     def ids(self, member: int) -> list[int]:
         """The emitted text in a member's ids."""

@@ -40,6 +40,8 @@ class Settings:
         seed: Of the draws; they depend on the prompt's ids, too.
         alternatives: How many of the likeliest tokens of each step are kept with their log-probabilities, in addition
             to the emitted token; None keeps no log-probabilities.
+        top_k: A draw is among so many of the likeliest entries (Fan et al., 2018), and within them by ``top_p``; 0 for
+            all.
     """
 
     max_new_tokens: int = 256
@@ -48,6 +50,7 @@ class Settings:
     top_p: float = 1.0
     seed: int = 0
     alternatives: int | None = None
+    top_k: int = 0
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -63,6 +66,8 @@ class Settings:
             raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
         if self.alternatives is not None and self.alternatives < 0:
             raise InputError(f"alternatives is {self.alternatives}; it must be 0 or more, or None")
+        if self.top_k < 0:
+            raise InputError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
 
 
 @dataclass(frozen=True, slots=True)

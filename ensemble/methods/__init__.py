@@ -6,11 +6,11 @@ declares in literal values what the method is,
     METHOD = Method(level="token", summary="what it does", when="when to use it")
 
 and has a function ``make``. The level decides the arguments and the result of ``make``: see
-:mod:`ensemble.step.token_method`, ``_span`` and ``_response``. If the method has options, the module also has a frozen
-data class ``Options``, which raises InputError for a value that is out of range. Users give options as keyword
-arguments of :class:`ensemble.Ensemble`. Without ``Options``, ``make`` gets None. A method that ignores weights refuses
-unequal ones. ``geometric.py`` is a short example. Other packages add methods by entry points; see
-:mod:`ensemble.plugins`.
+:mod:`ensemble.step.token_method`, :mod:`ensemble.decode.prompt_decoder` and ``_response``. If the method has options,
+the module also has a frozen data class ``Options``, which raises InputError for a value that is out of range. Users
+give options as keyword arguments of :class:`ensemble.Ensemble`. Without ``Options``, ``make`` gets None. A method that
+ignores weights refuses unequal ones. ``geometric.py`` is a short example. Other packages add methods by entry points;
+see :mod:`ensemble.plugins`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, Literal, get_args
 from ensemble.errors import InputError, first_line
 from ensemble.plugins import Plugins
 
-Level = Literal["token", "span", "response"]
-"""What a method combines: next-token probabilities, spans of a few words, or whole responses."""
+Level = Literal["token", "byte", "span", "response"]
+"""What a method combines: probabilities of the next token or byte, spans of a few words, or whole responses."""
 DEFAULT = "unite"
 
 
@@ -136,12 +136,19 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     """The ``Options`` of a method from keyword arguments; None for a method without options.
 
     Raises:
-        InputError: The method does not have one of the options, or its value is out of range.
+        InputError: The method does not have one of the options, or its value is out of range or of the wrong kind.
     """
     known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")
-    return get_module(name).Options(**given) if known else None
+    if not known:
+        return None
+    try:
+        return get_module(name).Options(**given)
+    except TypeError:
+        # A comparison with a text, for example: `--set` takes any YAML.
+        values = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise InputError(f"method {name}: {values} has a value of the wrong kind; see its settings") from None
 
 
 def _builtin() -> dict[str, Path]:

@@ -40,11 +40,9 @@ class TokenMapping:
         return TokenMapping(self.source.to(device), self.target.to(device), self.share.to(device))
 
     def apply(self, probabilities: Tensor, size: int) -> Tensor:
-        """Map probabilities [B, V] to the primary's [B, size], renormalised over the tokens that have a target."""
+        """Map probabilities [B, V] to the primary's [B, size]; tokens without a target lose theirs."""
         parts = probabilities.index_select(1, self.source) * self.share.to(probabilities.dtype)
-        mapped = probabilities.new_zeros(len(probabilities), size).index_add_(1, self.target, parts)
-        # Tokens without a target lose their probability, so the sum may be below 1.
-        return mapped / mapped.sum(dim=1, keepdim=True)
+        return probabilities.new_zeros(len(probabilities), size).index_add_(1, self.target, parts)
 
 
 def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Tensor]:
@@ -85,15 +83,23 @@ def load_or_make(key: str, make: Callable[[], TokenMapping], folder: Path | None
 
 
 def average_mapped(
-    setup: Setup, mappings: Sequence[TokenMapping], reweigh: Callable[[Tensor, Tensor], Tensor] | None = None
+    setup: Setup,
+    mappings: Sequence[TokenMapping],
+    reweigh: Callable[[Tensor, Tensor], Tensor] | None = None,
+    *,
+    top: int = 0,
+    by_mass: bool = False,
 ) -> Combine:
     """The weighted mean of the primary's distribution and the others' mapped distributions.
 
     Args:
         setup: The members, their joint vocabulary and weights.
         mappings: One for each member except the primary.
-        reweigh: Computes weights [members, B] with sum 1 over the members, from the members' distributions on the
-            primary's ids [members, B, ids] and their weights [members, 1]; None to keep the weights.
+        reweigh: Computes weights [members, B] from the members' distributions on the primary's ids [members, B, ids]
+            and their weights [members, B]; None to keep the weights.
+        top: How many of its likeliest tokens a member keeps, except while given tokens are scored; 0 for all.
+        by_mass: Whether a member's weight is multiplied by its mapped probability, which is not 1 where tokens have no
+            target or shares that do not sum to 1.
     """
     device = setup.members[0].device
     first = setup.joint.members[0]
@@ -104,11 +110,18 @@ def average_mapped(
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         scores = [candidate_logits(z, tables) for z, tables in zip(whole(logits), setup.joint.members, strict=True)]
+        if top and also is None:
+            scores = [_keep_top(z, top) for z in scores]
         # Scored entries can be so unlikely that their probability is 0 in float32.
         own = [(z if also is None else z.double()).softmax(dim=1) for z in scores]
         mapped = [mapping.apply(p, own[0].shape[1]) for mapping, p in zip(placed, own[1:], strict=True)]
         members = torch.stack([own[0], *(p.to(own[0].dtype) for p in mapped)]).index_select(2, candidates)
-        shares = weights if reweigh is None else reweigh(members, weights)
+        mass = members.sum(dim=2)
+        # If none of its tokens has a target, a member has no distribution and no weight. NaN differs from 0 and stays.
+        members = members / mass.where(mass != 0, 1)[:, :, None]
+        shares = weights * (mass if by_mass else mass != 0)
+        shares = shares if reweigh is None else reweigh(members, shares)
+        shares = shares / shares.sum(dim=0)
         mean = (members * shares.to(members.dtype)[:, :, None]).sum(dim=0)
         # expand() makes no copy: every row has the same entries.
         rows = entries.expand(len(mean), -1)
@@ -116,3 +129,10 @@ def average_mapped(
         return Distribution(rows, present, candidates.expand(len(mean), -1), members, mean)
 
     return combine
+
+
+def _keep_top(scores: Tensor, top: int) -> Tensor:
+    """The logits [B, V] with minus infinity for those below the ``top`` largest; equals of the last one stay."""
+    if top >= scores.shape[1]:
+        return scores
+    return scores.masked_fill(scores < scores.topk(top, dim=1).values[:, -1:], -torch.inf)

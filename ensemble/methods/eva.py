@@ -1,22 +1,33 @@
 """EVA: other members' tokens are mapped to the primary's by their output embeddings, then averaged with a filter.
 
 "Bridging the Gap between Different Vocabularies for LLM Ensemble" (Xu et al., NAACL 2024), a baseline in the papers on
-DeePEn (appendix B) and SweetSpan. A projection between the output embeddings of two models is learned from their common
-tokens. The similarity of projected embeddings decides which of the primary's tokens another member's token counts for.
-A member is left out of a step if no other member finds its likeliest token likely.
+DeePEn (appendix B) and SweetSpan. The defaults are those of the authors' published code:
 
-These papers say no more; the rest was chosen, with the numbers of the authors' published code:
-
-- Embeddings are scaled to length 1, centred over the vocabulary, and scaled to length 1 again. Between models of the
-  same width the projection is the best orthogonal one (Procrustes), otherwise the least squares solution. DeePEn's
-  authors could not use EVA for models of different widths.
-- Common tokens, and EOS, are mapped to themselves. Any other token is mapped to the ``cells`` tokens with the highest
-  cosine (10) that reach ``threshold`` (0.1), in proportion to the cosine. If more than 5 cosines are almost equal
-  (standard deviation up to 0.01) they carry no information: then the token does not count, like a token without a
-  similar one, and the rest of the member's distribution is renormalised. The authors first correct cosines for hubs
-  (CSLS), which needs all pairs of both vocabularies; this is left out.
+- Embeddings are scaled to length 1, centred over the vocabulary, and scaled to length 1 again. Then they are mapped to
+  one space by the supervised mapping of VecMap (Artetxe et al., AAAI 2018), learned from the common tokens: whitening,
+  rotation, re-weighting by the singular values to the power of ``reweight``, de-whitening.
+- The similarity of two tokens is CSLS: twice their cosine, less the mean of the target's ``neighbours`` highest cosines
+  (1), so that a token that is near to everything is not the target of everything.
+- A token is mapped to the ``cells`` tokens with the highest similarity (10) that reach ``threshold`` (0.1). If more
+  than 5 similarities are almost equal (standard deviation up to 0.01) they carry no information, and the token does not
+  count. A common token is treated like any other; EOS is mapped to EOS, and no other token is.
+- At a step each member keeps its ``top`` likeliest tokens (320). A token's probability times the similarity goes to
+  each of its targets. These sums are not scaled to 1, so a member counts less where its tokens have no good targets.
 - A member stays in a step if its likeliest token is among the ``agree`` likeliest tokens (3) of another member, all on
   the primary's vocabulary. If no member stays, all do. The weights of the remaining members are renormalised.
+
+Differences from the authors' code:
+
+- Their code needs models of the same width. Here the singular value decomposition is the thin one, so that the common
+  space has the smaller width; with equal widths it is the same. Directions that the common tokens do not span are left
+  out, where their code divides by 0. With fewer common tokens than dimensions (84 and 128 in the demo), all singular
+  values are 1 after whitening, and re-weighting has no effect.
+- Candidates are the tokens with bytes, and EOS. Their code has all rows of the matrix, special tokens included.
+- While given tokens are scored, members keep all tokens: else most scores would be those of probability 0.
+
+On 500 questions of the demo, the defaults score 81.4 points. Without any of the steps that have an option (a rotation,
+the cosine, common tokens kept, shares scaled to 1, all tokens) it is 80.4, and with shares scaled to 1 alone 76.8; the
+95% interval of each is 3.5 points to both sides.
 
 The mapping is saved in the user's cache folder.
 """
@@ -24,8 +35,9 @@ The mapping is saved in the user's cache folder.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 
 import torch
@@ -36,7 +48,7 @@ from ensemble.methods import Method
 from ensemble.methods._embeddings import common_entries, unit_, unit_embeddings
 from ensemble.methods._token_mapping import TokenMapping, average_mapped, common_and_foreign, load_or_make
 from ensemble.step.token_method import Setup, TokenRule
-from ensemble.vocabulary.joint import NONE
+from ensemble.vocabulary.joint import EOS, NONE
 
 METHOD = Method(
     level="token",
@@ -44,33 +56,55 @@ METHOD = Method(
     when="comparisons, with three or more members: its filter drops a member that disagrees with all others",
 )
 _FLAT_CELLS, _FLAT_DEVIATION = 5, 0.01
-"""More cosines than this, with at most this standard deviation, carry no information."""
+"""More similarities than this, with at most this standard deviation, carry no information."""
 _BLOCK = 2**24
 """Cosines that are in memory at a time."""
 _COMMON = 2**13
-"""Common tokens that are in memory at a time while the projection is learned."""
+"""Common tokens that are in memory at a time while the mapping is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of EVA.
+    """Options of EVA; the defaults are those of the authors' code.
 
     Attributes:
+        whiten: Whether the embeddings are whitened before the rotation.
+        reweight: Power of the singular values that both sides are multiplied by, 0 or more; 0 for a mere rotation.
+        dewhiten: Whether whitening is undone after the rotation; only with ``whiten``.
+        neighbours: How many of the highest cosines of a target its similarities are corrected by; 0 for the cosine.
         cells: The most tokens of the primary that a token is mapped to, at least 1.
-        threshold: The lowest cosine that counts, above 0.
+        threshold: The lowest similarity that counts, above 0.
+        keep_common: Whether tokens that both have are mapped to themselves alone.
+        renormalise: Whether the shares of a token, and the mapped probabilities of a member, are scaled to sum 1.
+        top: How many of its likeliest tokens a member keeps at a step; 0 for all.
         agree: A member stays if its likeliest token is among this many likeliest tokens of another member; 0 for no
             filter.
     """
 
+    whiten: bool = True
+    reweight: float = 0.5
+    dewhiten: bool = True
+    neighbours: int = 1
     cells: int = 10
     threshold: float = 0.1
+    keep_common: bool = False
+    renormalise: bool = False
+    top: int = 320
     agree: int = 3
 
     def __post_init__(self) -> None:
+        if not 0 <= self.reweight < math.inf:
+            raise InputError(f"reweight is {self.reweight}; it must be 0 (no re-weighting) or more")
+        if self.dewhiten and not self.whiten:
+            raise InputError("dewhiten is True without whiten; set dewhiten to False, too")
+        if self.neighbours < 0:
+            raise InputError(f"neighbours is {self.neighbours}; it must be 0 (no correction) or more")
         if self.cells < 1:
             raise InputError(f"cells is {self.cells}; it must be at least 1")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
+        if self.top < 0:
+            raise InputError(f"top is {self.top}; it must be 0 (all tokens) or more")
         if self.agree < 0:
             raise InputError(f"agree is {self.agree}; it must be 0 (no filter) or more")
 
@@ -94,32 +128,48 @@ def make(setup: Setup, options: Options) -> TokenRule:
     # Models with the same tokenizer can have different embeddings, so these are in the key of the cache, too.
     hashes = [hashlib.sha256(vectors.contiguous().cpu().numpy().data).hexdigest() for vectors in embeddings]
     prints = [member.vocabulary.fingerprint for member in setup.members]
+    # The last two options decide the step and not the mapping.
+    decisive = " ".join(map(str, astuple(options)[:-2]))
     mappings = []
     for n in range(1, len(setup.members)):
-        key = f"eva {prints[0]} {prints[n]} {hashes[0]} {hashes[n]} {options.cells} {options.threshold}"
+        key = f"eva {prints[0]} {prints[n]} {hashes[0]} {hashes[n]} {decisive}"
         mappings.append(load_or_make(key, partial(_by_embedding, setup, n, embeddings[0], embeddings[n], options)))
-    return TokenRule(average_mapped(setup, mappings, faithful(options.agree) if options.agree else None))
+    reweigh = faithful(options.agree) if options.agree else None
+    return TokenRule(average_mapped(setup, mappings, reweigh, top=options.top, by_mass=not options.renormalise))
 
 
-def projection(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The matrix [d, e] that maps vectors near to their counterparts, in float64; orthogonal if d = e.
+def alignment(pairs: Iterable[tuple[Tensor, Tensor]], options: Options) -> tuple[Tensor, Tensor]:
+    """The matrices [d, m] and [e, m] that map two models' embeddings to one space, in float64.
 
     Args:
-        pairs: The vectors [n, d] and their counterparts [n, e], in one block or several.
+        pairs: The vectors [n, d] of common tokens and their counterparts [n, e], in one block or several.
+        options: Whether to whiten and to de-whiten, and how to re-weight.
     """
-    crossed, squared = torch.zeros(()), torch.zeros(())
+    squares: list[Tensor] = [torch.zeros(()), torch.zeros(())]
+    crossed = torch.zeros(())
     for vectors, counterparts in pairs:
-        wide = vectors.double()
-        crossed = crossed + wide.T @ counterparts.double()
-        squared = squared + wide.T @ wide
-    if crossed.shape[0] == crossed.shape[1]:
-        # Orthogonal Procrustes: the rotation that minimises the squared distances.
-        left, _, right = torch.linalg.svd(crossed)
-        matrix: Tensor = left @ right
-    else:
-        # The pseudo-inverse, because few common tokens may not span all dimensions.
-        matrix = torch.linalg.pinv(squared, hermitian=True) @ crossed
-    return matrix
+        sides = (vectors.double(), counterparts.double())
+        squares = [square + side.T @ side for square, side in zip(squares, sides, strict=True)]
+        crossed = crossed + sides[0].T @ sides[1]
+    whitening = [_roots(square) if options.whiten else (torch.eye(len(square)).to(square),) * 2 for square in squares]
+    left, strength, right = torch.linalg.svd(whitening[0][0] @ crossed @ whitening[1][0], full_matrices=False)
+    # Nothing says which directions correspond that the common tokens do not span: rounding alone would pair them.
+    known = strength > strength[0] * max(crossed.shape) * torch.finfo(strength.dtype).eps
+    scale = strength[known] ** options.reweight
+    matrices = []
+    for (white, back), turn in zip(whitening, (left[:, known], right[known].T), strict=True):
+        matrix = white @ turn * scale
+        matrices.append(matrix @ (turn.T @ back @ turn) if options.dewhiten else matrix)
+    return matrices[0], matrices[1]
+
+
+def _roots(square: Tensor) -> tuple[Tensor, Tensor]:
+    """``square ** -1/2``, which whitens, and ``square ** 1/2``, both within the span of a matrix [d, d]."""
+    values, vectors = torch.linalg.eigh(square)
+    # Eigenvalues of 0 come out as rounding errors, and their inverse roots would be enormous.
+    spanned = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
+    root, vectors = values[spanned].sqrt(), vectors[:, spanned]
+    return vectors / root @ vectors.T, vectors * root @ vectors.T
 
 
 def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, options: Options) -> TokenMapping:
@@ -130,25 +180,55 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
         member: The member's number.
         primary: [rows, width] the primary's embeddings of length 1, of its candidates in ascending order of ids.
         other: The same for the member.
-        options: How many tokens a token is mapped to, and how similar they must be.
+        options: How embeddings are compared, how many tokens a token is mapped to, and how similar they must be.
     """
-    ids, primary_ids = (
-        torch.nonzero(tables.entry_of != NONE).squeeze(1)
-        for tables in (setup.joint.members[member], setup.joint.members[0])
-    )
-    common, foreign = common_and_foreign(setup.joint, member)
+    tables = (setup.joint.members[member], setup.joint.members[0])
+    ids, primary_ids = (torch.nonzero(table.entry_of != NONE).squeeze(1) for table in tables)
+    common, _ = common_and_foreign(setup.joint, member)
     rows = (torch.searchsorted(ids, common[0]), torch.searchsorted(primary_ids, common[1]))
     blocks = zip(*(index.split(_COMMON) for index in rows), strict=True)
-    matrix = projection((other[theirs], primary[counterparts]) for theirs, counterparts in blocks).to(other.dtype)
-    cells = [(*common, primary.new_ones(common.shape[1]))]
+    to_one, primary_to_one = alignment(((other[theirs], primary[own]) for theirs, own in blocks), options)
+    # EOS is mapped to EOS alone, so it is neither a target nor among the tokens that are mapped below.
+    plain = tables[1].entry_of[primary_ids] != EOS
+    targets, target_ids = unit_(primary[plain] @ primary_to_one.to(primary)), primary_ids[plain]
+    size = max(1, _BLOCK // len(targets))
+
+    def sources(at: Tensor) -> Tensor:
+        return unit_(other[at] @ to_one.to(other)).to(targets)
+
     # Block by block, because the cosines of two whole vocabularies take tens of gigabytes.
-    for block in foreign.split(max(1, _BLOCK // len(primary_ids))):
-        projected = unit_(other[torch.searchsorted(ids, block)] @ matrix).to(primary.dtype)
-        cosines, places = (projected @ primary.T).topk(min(options.cells, len(primary_ids)), dim=1)
-        share = _shares(cosines, options.threshold)
+    everything = torch.arange(len(ids), device=ids.device)
+    entries = tables[0].entry_of[ids]
+    kept = common if options.keep_common else common[:, tables[0].entry_of[common[0]] == EOS]
+    mapped = everything[~torch.isin(ids, kept[0]) & (entries != EOS)]
+    doubled, crowding = 1, targets.new_zeros(len(targets))
+    if options.neighbours:
+        doubled, crowding = 2, _crowding(targets, map(sources, everything.split(size)), options.neighbours)
+    cells = [(*kept, targets.new_ones(kept.shape[1]))]
+    for block in mapped.split(size):
+        # One operation, because each further pass over billions of pairs takes minutes.
+        likeness = torch.addmm(crowding, sources(block), targets.T, beta=-1, alpha=doubled)
+        likeness, places = likeness.topk(min(options.cells, len(targets)), dim=1)
+        share = _shares(likeness, options)
         row, column = torch.nonzero(share, as_tuple=True)
-        cells.append((block[row], primary_ids[places[row, column]], share[row, column]))
+        cells.append((ids[block[row]], target_ids[places[row, column]], share[row, column]))
     return TokenMapping(*(torch.cat(parts) for parts in zip(*cells, strict=True)))
+
+
+def _crowding(targets: Tensor, blocks: Iterable[Tensor], neighbours: int) -> Tensor:
+    """The mean [targets] of each target's highest cosines with all sources, which come in blocks."""
+    highest = targets.new_empty(0, len(targets))
+    for sources in blocks:
+        cosines = sources @ targets.T
+        # The maximum of a block takes a part of the time of its largest few.
+        found = cosines.amax(dim=0, keepdim=True) if neighbours == 1 else _largest(cosines, neighbours)
+        highest = _largest(torch.cat([highest, found]), neighbours)
+    return highest.mean(dim=0)
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The largest values [count, n] of each column, or all if there are fewer."""
+    return values.topk(min(count, len(values)), dim=0).values
 
 
 def faithful(agree: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -160,24 +240,27 @@ def faithful(agree: int) -> Callable[[Tensor, Tensor], Tensor]:
 
     def reweigh(members: Tensor, weights: Tensor) -> Tensor:
         best = members.argmax(dim=2)
-        likely = members.topk(min(agree, members.shape[2]), dim=2).indices
-        # agrees[i, j, row]: the best token of member i is among the likeliest tokens of member j.
-        agrees = (best[:, None, :, None] == likely[None]).any(dim=3)
+        likely = members.topk(min(agree, members.shape[2]), dim=2)
+        # agrees[i, j, row]: the best token of member i is among the likeliest tokens of member j. A token that no
+        # probability went to is not likely, even if fewer tokens than `agree` got some.
+        agrees = ((best[:, None, :, None] == likely.indices[None]) & (likely.values > 0)[None]).any(dim=3)
         agrees &= ~torch.eye(len(members), dtype=torch.bool, device=members.device)[:, :, None]
         staying = weights * agrees.any(dim=1)
-        total = staying.sum(dim=0, keepdim=True)
         # If no member agrees with another one, the filter has no information and all members stay.
-        return torch.where(total > 0, staying / total, weights)
+        return torch.where(staying.sum(dim=0, keepdim=True) > 0, staying, weights)
 
     return reweigh
 
 
-def _shares(cosines: Tensor, threshold: float) -> Tensor:
+def _shares(likeness: Tensor, options: Options) -> Tensor:
     """The share [tokens, cells] of each cell, 0 if it does not count."""
-    counts = cosines >= threshold
+    counts = likeness >= options.threshold
     many = counts.sum(dim=1, keepdim=True)
-    # A row without a cosine above the threshold divides by 0 here; all its shares are 0 below.
-    mean = (cosines * counts).sum(dim=1, keepdim=True) / many
-    deviation = (((cosines - mean).square() * counts).sum(dim=1, keepdim=True) / many).sqrt()
-    share = cosines * (counts & ~((many > _FLAT_CELLS) & (deviation <= _FLAT_DEVIATION)))
+    values = likeness.where(counts, 0)
+    # A row without a similarity above the threshold divides by 0 here; all its shares are 0 below.
+    mean = values.sum(dim=1, keepdim=True) / many
+    deviation = (((values - mean).square() * counts).sum(dim=1, keepdim=True) / many).sqrt()
+    share = values * ~((many > _FLAT_CELLS) & (deviation <= _FLAT_DEVIATION))
+    if not options.renormalise:
+        return share
     return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)

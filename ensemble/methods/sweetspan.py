@@ -30,13 +30,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
-from ensemble.methods._span import SpanMethod
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.distribution import candidate_logits
@@ -72,7 +71,7 @@ class Options:
             raise InputError(f"outlier is {self.outlier}; it must be a ratio of at least 1")
 
 
-def make(setup: Setup, options: Options) -> SpanMethod:
+def make(setup: Setup, options: Options) -> PromptMethod:
     """Make the method.
 
     Raises:

@@ -42,11 +42,11 @@ class Options:
     """Options of UNITE.
 
     Attributes:
-        gate: ``safe`` combines the members only where it is safe and needed (see :mod:`ensemble.methods.safe`); None
-            combines them at every step.
+        gate: ``safe`` combines the members only where it is safe and needed (see :mod:`ensemble.methods.safe`, whose
+            distribution is also sharpened); None combines them at every step.
         mean: ``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
         consistency: Whether each step weights the members by their certainty and their agreement with the others (see
-            :mod:`ensemble.methods.core`).
+            :mod:`ensemble.methods.consistency`).
     """
 
     gate: str | None = None

@@ -228,7 +228,7 @@ def _files(keys: _Keys) -> dict[str, str]:
 def _method(keys: _Keys) -> str:
     method = keys.text("method") or DEFAULT
     try:
-        get_method(method, ("token", "span"))
+        get_method(method, ("token", "byte", "span"))
     except InputError as error:
         raise InputError(f"{keys.source}: {error}") from None
     return method

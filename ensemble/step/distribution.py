@@ -74,7 +74,9 @@ def greedy(step: Distribution) -> Tensor:
     return torch.where(best, step.ids, torch.iinfo(torch.long).max).argmin(dim=1)
 
 
-def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> Tensor:
+def sample(
+    step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tensor, top_k: Tensor | None = None
+) -> Tensor:
     """The index [B] of an entry drawn from the mean, among those that the primary can express.
 
     Args:
@@ -82,6 +84,8 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
         temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
         top_p: [B] in (0, 1]; the draw is among the most likely entries that together reach it.
         uniform: [B] numbers in [0, 1), which decide the draws.
+        top_k: [B] the draw is among so many of the likeliest entries, and ``top_p`` is a part of what they have; 0 or
+            None for all.
 
     Returns:
         The index; that of :func:`greedy` in rows without a probability above 0.
@@ -90,6 +94,11 @@ def sample(step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tens
     tempered = (mean.log() / temperature.clamp(*_TEMPERATURES).to(mean)[:, None]).softmax(dim=1)
     # A stable sort: equal probabilities would else come in another order on another device.
     ordered, index = tempered.sort(dim=1, descending=True, stable=True)
+    if top_k is not None:
+        place = torch.arange(ordered.shape[1], device=ordered.device)
+        most = top_k.where(top_k > 0, ordered.shape[1])[:, None]
+        ordered = ordered.masked_fill(place >= most, 0)
+        ordered = ordered / ordered.sum(dim=1, keepdim=True)
     before = ordered.cumsum(dim=1) - ordered
     beyond = before >= top_p.to(mean)[:, None]
     # The likeliest entry stays in any case: a top_p below the smallest float32 is 0 here.

@@ -40,12 +40,14 @@ class Draw(NamedTuple):
         top_p: In (0, 1]; see :func:`ensemble.step.distribution.sample`.
         uniform: In [0, 1); decides the draw.
         alternatives: See :class:`ensemble.decode.settings.Settings`.
+        top_k: 0 for all entries; see :func:`ensemble.step.distribution.sample`.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     uniform: float = 0.0
     alternatives: int | None = None
+    top_k: int = 0
 
 
 class SampledToken(NamedTuple):
@@ -160,6 +162,9 @@ class Sampler:
         step = self._combine(draws)(logits)
         if alone is not None and rule.gate is not None:
             is_open = rule.gate(step, appends_only)
+        # After the gate, which compares the members' own probabilities. A single member is not changed.
+        if rule.revise is not None and self._has_others:
+            step = rule.revise(step)
         picks = [_Pick(step, draws, combined=self._has_others, trace=self._trace)]
         closed = [row for row, open_ in enumerate(is_open) if not open_]
         # Only the rows whose gate is closed are combined again: a method over a whole vocabulary takes long.
@@ -277,10 +282,11 @@ def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:
     if not any(drawing):
         return greedy(step)
     # One copy to the device for all numbers, for which the host does not wait.
-    rows = [(draw.temperature, draw.top_p, draw.uniform) for draw in draws]
+    rows = [(draw.temperature, draw.top_p, draw.uniform, draw.top_k) for draw in draws]
     numbers = to_device(torch.tensor(rows, dtype=torch.float64), step.mean.device)
-    temperature, top_p, uniform = numbers.unbind(dim=1)
+    temperature, top_p, uniform, top_k = numbers.unbind(dim=1)
     # A greedy row takes part in the draw at temperature 1, and its result is not used.
     is_drawn = temperature > 0
-    drawn = sample(step, temperature.where(is_drawn, 1.0), top_p, uniform.float())
+    limits = top_k if any(draw.top_k for draw in draws) else None
+    drawn = sample(step, temperature.where(is_drawn, 1.0), top_p, uniform.float(), limits)
     return drawn if all(drawing) else torch.where(is_drawn, drawn, greedy(step))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ensemble.models.member import Member
 
 ENOUGH = 0.5
-"""The mean probability from which the primary's token is taken, whatever single members want."""
+"""The mean probability above which the primary's token is taken, whatever single members want."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class TokenRule:
         gate: From a step, the rows in which the members' combination counts. None: it counts in all.
         needs_others: A gate before that: from the primary's logits [B, V], the rows that need the other members. They
             run only if there is a row, and then catch up in all rows. None: they run at every step.
+        revise: Changes a combined distribution before a token is chosen from it. Scoring does not use it. None: nothing
+            changes.
         only_greedy_remote: Whether members in other processes allow greedy decoding only: anything else would need the
             probabilities of all entries.
         combine_greedy: Like ``combine``, for steps without a gate that need only the likeliest entry: the
@@ -84,6 +86,7 @@ class TokenRule:
     gate: Callable[[Distribution, AppendsOnly], list[bool]] | None = None
     needs_others: Callable[[Logits], list[bool]] | None = None
     combine_greedy: Combine | None = None
+    revise: Callable[[Distribution], Distribution] | None = None
     only_greedy_remote: bool = False
 
 
@@ -92,8 +95,8 @@ def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]
     # By the rule of the ensemble's own choice, so that ties count as agreement.
     own = greedy(replace(step, mean=step.members[0]))[:, None]
     agreed = step.members.gather(2, own.expand(len(step.members), -1, -1)) == step.members.amax(dim=2, keepdim=True)
-    # "not >=" instead of "<": where a probability is NaN the gate opens, and the step reports it.
-    needed = ~(agreed.all(dim=0) | (step.mean.gather(1, own) >= ENOUGH))
+    # "not >" instead of "<=": where a probability is NaN the gate opens, and the step reports it.
+    needed = ~(agreed.all(dim=0) | (step.mean.gather(1, own) > ENOUGH))
     # One copy from the device for both.
     rows = torch.cat([step.ids.gather(1, own), needed], dim=1).tolist()
     return [bool(needs) and appends_only(row, token) for row, (token, needs) in enumerate(rows)]

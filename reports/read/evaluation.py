@@ -13,7 +13,14 @@ from reports.read.measurements import Measurements, measurements
 SCHEMA_VERSIONS = frozenset({1})
 Kind = Literal["member", "method", "control"]
 _WAY_OUT = "run `advisor evaluate` again, or delete the file"
-_LEVELS = {"token": "tokens", "span": "spans", "response": "responses", "control": "control", "": "alone"}
+_LEVELS = {
+    "token": "tokens",
+    "byte": "bytes",
+    "span": "spans",
+    "response": "responses",
+    "control": "control",
+    "": "alone",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
