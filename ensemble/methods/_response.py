@@ -39,8 +39,8 @@ class ResponseMethod(Protocol):
 class Aggregation:
     """A method in which a member of the set, the aggregator, reads responses and writes the answer.
 
-    It is data and does nothing: who has the members asks the aggregator as it asks every member, in batches, on its
-    server if it is behind one, and with its answers stored.
+    It only describes the method. An evaluation runs the aggregator as it runs every member alone: in batches or on its
+    server, and its answers are stored.
 
     Attributes:
         template: The aggregator's prompt: a Jinja2 template over ``prompt``, all that a member reads of a question;
