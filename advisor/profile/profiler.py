@@ -139,6 +139,20 @@ class Profiler:
         inference = replace(self._config.inference, temperature=temperature, seed=seed)
         return self._run_one(self._job(f"{name}, drawn", [name], task, _WHOLE_VOCABULARY, inference))
 
+    def reading(self, name: str, task: Task, stage: str) -> Profile:
+        """Profile a candidate on questions whose prompts have responses in them.
+
+        Args:
+            name: The candidate. It decodes as it does alone.
+            task: The questions.
+            stage: The label of the progress.
+
+        Raises:
+            MemberError: The candidate failed.
+        """
+        # Another answer takes the place of one that failed, so failures are for the caller to report.
+        return self._run_one(self._job(name, [name], task, None, stage=stage), says_errors=False)
+
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
         key = self.key(names, self.decoding(names, method, options))
@@ -282,13 +296,13 @@ class Profiler:
             key["package"] = package
         return key
 
-    def _run_one(self, job: Job) -> Profile:
-        [finished] = self._run([job])
+    def _run_one(self, job: Job, *, says_errors: bool = True) -> Profile:
+        [finished] = self._run([job], says_errors=says_errors)
         if isinstance(finished.result, MemberError):
             raise finished.result
         return finished.result
 
-    def _run(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def _run(self, jobs: Iterable[Job], *, says_errors: bool = True) -> Iterator[Job]:
         """Run jobs, and yield each when it is finished."""
         with ExitStack() as displays:
 
@@ -301,7 +315,7 @@ class Profiler:
             # closing: at Ctrl-C the engine's generator must stop its workers now, not at garbage collection.
             with closing(self._engine.run(watched())) as finished:
                 for job in finished:
-                    if isinstance(job.result, Profile):
+                    if says_errors and isinstance(job.result, Profile):
                         self._say_errors(job.result)
                     yield job
 

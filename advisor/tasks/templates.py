@@ -87,17 +87,17 @@ class Template:
     Args:
         source: Text with ``{{ }}`` and ``{% %}``.
         file: The task file, for messages.
-        key: The template's key in the task file, for messages.
+        key: The template's key in the task file, for messages; empty for a file that is one template.
         child: The process for templates that do more than read fields.
 
     Raises:
         InputError: The source is not a valid template.
     """
 
-    __slots__ = ("_characters", "_child", "_field", "_file", "_key", "_named", "_seconds", "_source")
+    __slots__ = ("_characters", "_child", "_field", "_named", "_seconds", "_source", "_where")
 
     def __init__(self, source: str, *, file: str, key: str, child: LimitedProcess) -> None:
-        self._file, self._key, self._source = file, key, source
+        self._where, self._source = f"{file}: the template{key and f' under {key}'}", source
         self._seconds, self._characters = 0.0, 0
         try:
             tree = list(itertools.islice(_ENVIRONMENT.parse(source).find_all(nodes.Node), _MOST_NODES))
@@ -107,10 +107,15 @@ class Template:
             names = field_names(source) if reads else child.call(f"{__name__}:field_names", source, seconds=SECONDS)
             expression = _lone_expression(source)
         except (*_FAILURES, InputError) as error:
-            raise InputError(f"{file}: the template under {key} is broken: {_first_line(error)}; correct it") from error
+            raise InputError(f"{self._where} is broken: {_first_line(error)}; correct it") from error
         self._named = frozenset(names)
         # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
         self._field = expression.strip() if expression and expression.strip() in self._named else None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The fields that the template names."""
+        return self._named
 
     def text(self, record: Record) -> str:
         """Render to text.
@@ -163,7 +168,6 @@ class Template:
             raise self._failure(record, error) from error
 
     def _failure(self, record: Record, error: Exception) -> InputError:
-        where = f"{self._file}: the template under {self._key}"
         missing = sorted(self._named - record.values.keys())
         null = sorted(name for name in self._named & record.values.keys() if record.values[name] is None)
         fields = ", ".join(key for key in record.values if not key.startswith("_"))
@@ -171,11 +175,11 @@ class Template:
         undefined = isinstance(error, (jinja2.UndefinedError, InputError)) and not isinstance(error, LimitExceededError)
         if missing and undefined:
             return InputError(
-                f"{where} names the field '{missing[0]}', but {record.place} has only {fields}; correct one"
+                f"{self._where} names the field '{missing[0]}', but {record.place} has only {fields}; correct one"
             )
         if null:
-            return InputError(f"{where} needs the field '{null[0]}', which is null in {record.place}; fill it in")
-        return InputError(f"{where} fails on {record.place}: {_first_line(error)}; correct one of them")
+            return InputError(f"{self._where} needs the field '{null[0]}', which is null in {record.place}; fill it in")
+        return InputError(f"{self._where} fails on {record.place}: {_first_line(error)}; correct one of them")
 
 
 def _only_reads(node: nodes.Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
@@ -17,15 +17,25 @@ from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Comparison, compare, holm
-from advisor.verify.responses import StoredChoices, can_vote, chosen, dev_scores, models_key
+from advisor.verify.responses import (
+    StoredChoices,
+    answered,
+    can_vote,
+    check_aggregation,
+    chosen,
+    dev_scores,
+    models_key,
+    with_responses,
+)
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options
-from ensemble.methods._response import ResponseMethod
+from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
 TEMPERATURE = 0.7  # of the control's samples, as in that paper
 _NO_GATE = "its gate plays no part, because options are scored by all members at every token"
+_KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
 
 
@@ -168,7 +178,10 @@ class Evaluator:
     def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
         try:
             prompts, scores = self._dev_scores() if name == "router" else ([], [])
-            profile, picks = chosen(name, self._responder(name, prompts, scores), self.task, alone)
+            method = self._responder(name, prompts, scores)
+            if isinstance(method, Aggregation):
+                return self._aggregate(name, method, alone)
+            profile, picks = chosen(name, method, self.task, alone)
         except UniteError as error:
             self._progress.say(str(error))
             return MethodResult(name, "response", left_out=str(error))
@@ -177,17 +190,47 @@ class Evaluator:
         everyone = range(len(alone))
         answering = [[pick] if name == "router" and pick is not None else everyone for pick in picks]
         speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
-        # The members need not be in memory together, so the largest decides and not the sum.
-        memory = [member.cost.peak_memory for member in alone if member.cost.peak_memory is not None]
         result = self._result(name, "response", profile, alone, (speed[0], speed[1]), None)
-        return replace(result, peak_memory=max(memory, default=None))
+        return replace(result, peak_memory=_largest(alone))
+
+    def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
+        """Let a member read responses and write the answers.
+
+        Raises:
+            InputError: The prompt's template fails on a question.
+            MemberError: A member failed.
+        """
+        own, aggregator = aggregation.own_draws, aggregation.aggregator
+        aggregator = aggregator or (_best(alone).model if own else self._names[0])
+        read = self._draws(aggregator) if own else list(alone)
+        ran = [*read]
+        for layer in range(2, aggregation.layers + 1):
+            task = with_responses(self.task, aggregation, read)
+            written = [self._profiler.reading(each, task, f"{name}, layer {layer}: {each}") for each in self._names]
+            read, ran = [answered(*pair) for pair in zip(written, read, strict=True)], [*ran, *written]
+        task = with_responses(self.task, aggregation, read)
+        ran.append(self._profiler.reading(aggregator, task, f"{name}: {aggregator}"))
+        # Everything that was written counts, since the answer was made from it.
+        cost = Cost(sum(each.cost.seconds for each in ran), sum(each.cost.tokens for each in ran))
+        speeds = [_speed(each.cost) for each in ran]
+        speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
+        # The primary or the first draw is the best guess where the aggregator fails.
+        profile = Profile(name, answered(ran[-1], read[0]).answers, cost)
+        result = self._result(name, "response", profile, alone, speed, None)
+        reading = [answer.error for each in ran[len(self._names) :] for answer in each.answers]
+        errors = [error for error in reading if error is not None]
+        note = f"{len(errors)} of {len(reading)} answers {_KEPT}; the first: {errors[0]}" if errors else None
+        return replace(result, note=note, peak_memory=_largest(ran))
 
     def _responder(
         self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()
-    ) -> ResponseMethod:
+    ) -> ResponseMethod | Aggregation:
         try:
             options = make_options(name, self._options.get(name, {}))
-            made: ResponseMethod = get_module(name).make(prompts, scores, options)
+            made: ResponseMethod | Aggregation = get_module(name).make(prompts, scores, options)
+            if isinstance(made, Aggregation):
+                check_aggregation(name, made, self.task, self._names)
+                return made
             # Only methods that ask a model name their models.
             if places := getattr(options, "models", ()):
                 key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
@@ -203,18 +246,20 @@ class Evaluator:
         profiles = self._profiler.alone(self._names, self._config.dev)
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
+    def _draws(self, model: str) -> list[Profile]:
+        """As many samples of a model as the set has members."""
+        # Each sample has a seed, so that a repeated command finds it in the cache.
+        seeds = [self._config.seed + n for n in range(len(self._names))]
+        return [self._profiler.drawn(model, self.task, TEMPERATURE, seed) for seed in seeds]
+
     def _control(self, alone: Sequence[Profile]) -> MethodResult:
-        best = max(alone, key=lambda profile: round(profile.accuracy, 9))
         if self.task.metric == "choice":
             reason = "options are chosen by their likelihood, so there are no samples"
             return MethodResult(CONTROL, "control", left_out=reason)
         if not can_vote(self.task):
             return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
-        # Each sample has a seed, so that a repeated command finds it in the cache.
-        samples = [
-            self._profiler.drawn(best.model, self.task, TEMPERATURE, self._config.seed + n) for n in range(len(alone))
-        ]
-        profile, _ = chosen(CONTROL, self._responder("voting"), self.task, samples)
+        samples = self._draws(_best(alone).model)
+        profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.
         speed = sum(ms_per_token), sum(seconds)
@@ -242,6 +287,16 @@ class Evaluator:
             handled=cost.handled / cost.steps if cost and decoded and cost.handled else None,
             peak_memory=cost.peak_memory if cost else None,
         )
+
+
+def _best(alone: Sequence[Profile]) -> Profile:
+    """The best single model; the first of equal ones."""
+    return max(alone, key=lambda profile: round(profile.accuracy, 9))
+
+
+def _largest(profiles: Sequence[Profile]) -> int | None:
+    """The most memory that one of several took: they need not be in memory together."""
+    return max((each.cost.peak_memory for each in profiles if each.cost.peak_memory is not None), default=None)
 
 
 def _speed(cost: Cost) -> tuple[float, float]:

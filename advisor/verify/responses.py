@@ -1,16 +1,20 @@
-"""Response-level methods on stored answers: which answers are votes, what a method learns from, what it takes."""
+"""Response-level methods on stored answers: which answers are votes, what a method learns from, takes and reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import check_same_questions
-from advisor.tasks.task import Example, Score, Task
+from advisor.tasks.data_files import Record
+from advisor.tasks.task import Example, Score, Task, fingerprint
+from advisor.tasks.templates import Template
 from ensemble.errors import InputError
-from ensemble.methods._response import ResponseMethod
+from ensemble.limits import limited_process
+from ensemble.methods._response import Aggregation, ResponseMethod
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
 from ensemble.models.spec import Checkpoint, resolve_device
@@ -18,6 +22,9 @@ from ensemble.models.spec import Checkpoint, resolve_device
 VOTE_METRICS = ("exact_match", "number", "choice")
 """Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
 its answers would tell the vote which one is right."""
+
+
+_ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihood"
 
 
 def can_vote(task: Task) -> bool:
@@ -108,13 +115,80 @@ def chosen(
         picks.append(taken if isinstance(taken, int) else None)
         if isinstance(taken, str):
             if task.metric == "choice":
-                raise InputError(f"method {name}: it writes a text, and here options are chosen by their likelihood")
+                raise InputError(f"method {name}: {_ONLY_OPTIONS}")
             written[n] = taken
     # All at once: a task whose answers are programs runs them in parallel.
     scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
     graded = {n: _graded(task.examples[n], text, next(scores)) for n, text in written.items()}
     answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
     return Profile(name, tuple(answers)), picks
+
+
+def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
+    """Check, before any model runs, that a member of the set can read responses and write an answer.
+
+    Args:
+        name: The method's name.
+        aggregation: What it does.
+        task: The questions.
+        members: The names of the set's members.
+
+    Raises:
+        InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
+    """
+    if task.metric == "choice":
+        raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+    if aggregation.aggregator is not None and aggregation.aggregator not in members:
+        raise InputError(
+            f"method {name}: {aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}"
+        )
+    template = _template(aggregation)
+    if "responses" not in template.named or not template.named & {"prompt", "question"}:
+        raise InputError(
+            f"{aggregation.file}: the template must use responses, and prompt or question; add what is missing"
+        )
+    # A field that no question has would only be found after all members have answered.
+    template.text(_record("a question", "", "", [""] * len(members)))
+
+
+def with_responses(task: Task, aggregation: Aggregation, profiles: Sequence[Profile]) -> Task:
+    """The questions of a task with responses in their prompts, for a member that reads them.
+
+    A response that failed is left out. Encoder-decoder models read the whole prompt, since a source has no responses.
+
+    Args:
+        task: The task.
+        aggregation: Has the template.
+        profiles: The responses: one of each profile to each question.
+
+    Raises:
+        InputError: The template fails on a question.
+        UniteError: Two profiles are of different questions.
+    """
+    _check_questions(profiles)
+    template, examples = _template(aggregation), []
+    for n, example in enumerate(task.examples):
+        texts = [profile.answers[n].text or "" for profile in profiles if profile.answers[n].error is None]
+        record = _record(f"question {example.id}", example.prompt, example.question, texts)
+        examples.append(replace(example, prompt=template.text(record), source=None))
+    split = f"{task.split} with responses"
+    return replace(
+        task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)
+    )
+
+
+def answered(written: Profile, earlier: Profile) -> Profile:
+    """The answers of a profile; where one failed, that of an earlier profile."""
+    pairs = zip(written.answers, earlier.answers, strict=True)
+    return replace(written, answers=tuple(old if answer.error is not None else answer for answer, old in pairs))
+
+
+def _template(aggregation: Aggregation) -> Template:
+    return Template(aggregation.template, file=aggregation.file, key="", child=limited_process())
+
+
+def _record(place: str, prompt: str, question: str, responses: list[str]) -> Record:
+    return Record({"prompt": prompt, "question": question, "responses": responses}, place)
 
 
 def _graded(example: Example, text: str, score: Score) -> Answer:

@@ -1,18 +1,24 @@
-"""The protocol of response-level methods, which choose one of the members' responses, or write a new one from them.
+"""What response-level methods are: those that choose among the members' responses, and those that let a member write.
 
-A module's ``make(prompts, scores, options) -> ResponseMethod`` receives questions to learn from: their prompts, and for
-each prompt every member's score, from 0 to 1, the primary's first. Most methods do not learn and ignore both. ``make``
-raises InputError if the questions or the options do not fit.
+A module's ``make(prompts, scores, options) -> ResponseMethod | Aggregation`` receives questions to learn from: their
+prompts, and for each prompt every member's score, from 0 to 1, the primary's first. Most methods do not learn and
+ignore both. ``make`` raises InputError if the questions or the options do not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from ensemble.errors import InputError
+
+_OWN_PROMPT = Path(__file__).parent / "prompts" / "aggregate.j2"
 
 
 class ResponseMethod(Protocol):
-    """A response-level method."""
+    """A method that chooses one of the members' responses, or writes a new one from them."""
 
     def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
         """Choose or write the response to a question.
@@ -27,3 +33,50 @@ class ResponseMethod(Protocol):
             if the method wrote the response.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A method in which a member of the set, the aggregator, reads responses and writes the answer.
+
+    It only describes the method. An evaluation runs the aggregator as it runs every member alone: in batches or on its
+    server, and its answers are stored.
+
+    Attributes:
+        template: The aggregator's prompt: a Jinja2 template over ``prompt``, all that a member reads of a question;
+            ``question``, the same without instructions and demonstrations; and ``responses``, a list of texts.
+        file: The file of the template, for messages.
+        aggregator: The member's name; None for the primary, or with ``own_draws`` for the best member.
+        layers: How many times responses are written before the aggregator reads them, at least 1. In all but the first
+            layer every member reads the responses of the layer before, by the same template.
+        own_draws: Whether the responses are drawn from the aggregator alone, as many as the set has members.
+    """
+
+    template: str
+    file: str
+    aggregator: str | None = None
+    layers: int = 1
+    own_draws: bool = False
+
+
+def read_prompt(file: str | None) -> tuple[str, str]:
+    """The template of an aggregator's prompt.
+
+    Args:
+        file: A file; None for the prompt of this project.
+
+    Returns:
+        The template and its file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    path = _OWN_PROMPT if file is None else Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    # ValueError: a path with a null character, or a file that is not UTF-8.
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text in UTF-8"
+        raise InputError(f"prompt {file}: it cannot be read ({reason}); name a text file") from None
+    # Editors end a file with a line break. At the end of a prompt it would change what a model writes next.
+    return text.removesuffix("\n"), str(path)

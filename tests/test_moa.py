@@ -1,0 +1,299 @@
+"""Mixture-of-Agents and Self-MoA: the prompts built by hand, the texts from the plain model, and what is stored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from servers import completion, models, raw_server
+from tiny import byte_tokenizer, save_member, tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from advisor.evaluation import evaluation_config
+from advisor.profile import loader as loading
+from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
+from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache
+from advisor.tasks import load_task
+from advisor.verify.methods import Evaluator, MethodResult
+from advisor.verify.responses import answered, with_responses
+from ensemble.errors import InputError, MemberError
+from ensemble.methods import get_module, make_options
+from ensemble.methods._response import Aggregation
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+TOKENS = 6
+TEMPLATE = "{% for r in responses %}<{{ r }}>{% endfor %} {{ question }} / {{ prompt }}\n"
+INSTRUCTIONS = "Add."
+
+
+@pytest.fixture(scope="module")
+def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models whose contexts hold several responses."""
+    folder = tmp_path_factory.mktemp("long")
+    for seed, (name, words) in enumerate({"one": ("What", " is"), "two": (" the",), "three": ()}.items()):
+        tokenizer = byte_tokenizer(words)
+        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=4096), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test leaves the run, with its cache, for the others."""
+    return tmp_path_factory.mktemp("kept") / "place"
+
+
+@pytest.fixture
+def run(place: Place, long_models: Path, kept: Path) -> Place:
+    """A place with the run folder of these models, and a file with a prompt."""
+    if kept.exists():
+        shutil.copytree(kept, place.folder.parent, dirs_exist_ok=True)
+        return place
+    place.task(metric="exact_match", instructions=INSTRUCTIONS)
+    place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
+    place.write("prompt.j2", TEMPLATE)
+    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    shutil.copytree(place.folder.parent, kept)
+    return place
+
+
+def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
+    """Every member alone, a method's result, and the draws of the control."""
+    config = evaluation_config(place.folder / "run", {"task": "task.yaml", "methods": method}, "")
+    with ResponseCache(config.cache_dir) as cache:
+        alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
+        best = max(alone, key=lambda profile: profile.accuracy).model
+        profiler = Profiler(config, cache, Progress(quiet=True))
+        assert config.held_out is not None
+        draws = [profiler.drawn(best, config.held_out, 0.7, seed) for seed in range(3)]
+    return alone, results[0], draws
+
+
+def texts(profile: Profile | None) -> list[str | None]:
+    assert profile is not None
+    return [answer.text for answer in profile.answers]
+
+
+@torch.inference_mode()
+def plain(folder: Path, prompt: str) -> str:
+    """What a model writes after a prompt, token by token from its forward pass alone."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = tokenizer(prompt)["input_ids"]
+    start = len(ids)
+    while len(ids) < start + TOKENS:
+        chosen = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        if chosen == tokenizer.eos_token_id:
+            break
+        ids.append(chosen)
+    return str(tokenizer.decode(ids[start:]))
+
+
+def by_hand(folder: Path, responses: Sequence[Sequence[str | None]]) -> list[str]:
+    """The texts that a model writes after it read responses, by the prompt in the file."""
+    written = []
+    for n, example in enumerate(load_task("task.yaml", split="held_out").examples):
+        read = "".join(f"<{each[n]}>" for each in responses)
+        question = f"What is {n + 7} + {n + 7}?\nAnswer:"
+        assert example.question == question
+        written.append(plain(folder, f"{read} {question} / {INSTRUCTIONS}\n\n{question}"))
+    return written
+
+
+def test_the_primary_reads_all_responses_and_writes_the_answer(run: Place, long_models: Path) -> None:
+    alone, result, _ = evaluated(run, "moa", prompt="prompt.j2")
+    expected = by_hand(long_models / alone[0].model, [texts(each) for each in alone])
+    assert texts(result.profile) == expected
+    assert expected != texts(alone[0])
+    assert result.note is None
+
+
+def test_another_member_can_write_and_members_can_read_before(run: Place, long_models: Path) -> None:
+    alone, result, _ = evaluated(run, "moa", prompt="prompt.j2", aggregator="three", layers=2)
+    first = [texts(each) for each in alone]
+    second = [by_hand(long_models / each.model, first) for each in alone]
+    assert texts(result.profile) == by_hand(long_models / "three", second)
+
+
+def test_the_best_member_reads_the_draws_of_the_control(run: Place, long_models: Path) -> None:
+    _, result, draws = evaluated(run, "self-moa", prompt="prompt.j2")
+    model = draws[0].model.removesuffix(", drawn")
+    assert len({*map(str, map(texts, draws))}) == 3
+    assert texts(result.profile) == by_hand(long_models / model, [texts(each) for each in draws])
+    _, other, _ = evaluated(run, "self-moa", prompt="prompt.j2", member="three" if model != "three" else "two")
+    assert texts(other.profile) != texts(result.profile)
+
+
+def test_what_was_read_and_what_was_written_is_paid_for(run: Place) -> None:
+    alone, result, _ = evaluated(run, "moa", prompt="prompt.j2")
+    assert result.profile is not None
+    cost, proposals = result.profile.cost, [each.cost for each in alone]
+    written = cost.tokens - sum(each.tokens for each in proposals)
+    assert 0 < written <= TOKENS * len(result.profile.answers)
+    assert cost.seconds > sum(each.seconds for each in proposals)
+    assert result.seconds == pytest.approx(cost.seconds / len(result.profile.answers))
+    per_token = 1000 * sum(each.seconds / each.tokens for each in proposals)
+    last = 1000 * (cost.seconds - sum(each.seconds for each in proposals)) / written
+    assert result.ms_per_token == pytest.approx(per_token + last)
+
+
+def test_a_second_evaluation_asks_no_model(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("evaluate", "run", "--task", "task.yaml", "--methods", "moa,self-moa,voting", "--json", "--quiet")
+    first = run.advisor(*command)
+    assert (first.status, first.err) == (0, "")
+    found = json.loads(first.out)["methods"]
+    assert [entry["method"] for entry in found] == ["moa", "self-moa", "voting", "self-consistency"]
+    assert [entry["left_out"] for entry in found] == [None] * 4
+    assert [entry["level"] for entry in found[:2]] == ["response"] * 2
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(loading, "_load", refuse)
+    assert json.loads(run.advisor(*command).out)["methods"] == found
+
+
+def test_the_projects_prompt_has_the_responses_and_ends_as_the_task_wants_it(place: Place) -> None:
+    place.task(instructions=INSTRUCTIONS)
+    task = load_task("task.yaml")
+    says = {"a": " It is {{ 4 }}.\n", "b": "[Task]", "c": "Answer: 5"}
+    profiles = [
+        Profile(name, tuple(Answer(one.id, text, None, 0.0, "eos") for one in task.examples))
+        for name, text in says.items()
+    ]
+    (own,) = {get_module(name).make((), (), make_options(name, {})).template for name in ("moa", "self-moa")}
+    derived = with_responses(task, Aggregation(own, "its file"), profiles)
+    assert derived.fingerprint != task.fingerprint
+    for before, after in zip(task.examples, derived.examples, strict=True):
+        parts = [f"[Response {n}]\n{text.strip()}\n" for n, text in enumerate(says.values(), start=1)]
+        assert after.prompt.endswith("\n".join([*parts, f"[Task]\n{before.prompt}"]))
+        assert "Before it come 3 responses" in after.prompt
+        assert (after.id, after.reference) == (before.id, before.reference)
+
+
+def test_a_response_that_failed_is_not_read_and_one_that_is_not_written_keeps_an_earlier_one(place: Place) -> None:
+    place.task()
+    task = load_task("task.yaml")
+
+    def profile(text: str, failed: int) -> Profile:
+        answers = [Answer(one.id, text, text, 1.0, "eos") for one in task.examples]
+        answers[failed] = Answer(answers[failed].id, "", None, 0.0, "error", "too long")
+        return Profile(text, tuple(answers))
+
+    read = with_responses(
+        task, Aggregation("{{ responses | join('|') }}{{ prompt }}", "f"), [profile("a", 0), profile("b", 1)]
+    )
+    assert [one.prompt.partition("What")[0] for one in read.examples[:3]] == ["b", "a", "a|b"]
+    assert texts(answered(profile("c", 1), profile("a", 0)))[:3] == ["c", "a", "c"]
+
+
+def test_where_responses_do_not_fit_the_context_the_primarys_answer_is_kept_and_that_is_said(
+    run: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The responses to the first of these questions are long in every model's tokens.
+    run.write("long.j2", "{% if '7 + 7' in question %}{{ 'x' * 5000 }}{% endif %}" + TEMPLATE)
+    alone, result, _ = evaluated(run, "moa", prompt="long.j2")
+    _, short, _ = evaluated(run, "moa", prompt="prompt.j2")
+    assert texts(result.profile) == [texts(alone[0])[0], *texts(short.profile)[1:]]
+    assert result.note is not None
+    assert result.note.startswith("1 of 6 answers are earlier responses, because a model could not answer")
+    assert "does not fit its context of 4096" in result.note
+
+
+def test_where_no_question_fits_the_method_is_left_out(run: Place) -> None:
+    run.write("long.j2", "{{ 'x' * 5000 }}" + TEMPLATE)
+    _, result, _ = evaluated(run, "moa", prompt="long.j2")
+    assert result.left_out is not None
+    assert "no question could be answered; the first: " in result.left_out
+
+
+def test_options_are_not_aggregated(run: Place) -> None:
+    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
+    run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "unite,moa,self-moa", "--json", "--quiet")
+    found = {entry["method"]: entry["left_out"] for entry in json.loads(ran.out)["methods"]}
+    for name in ("moa", "self-moa"):
+        assert found[name] == f"method {name}: it writes a text, and here options are chosen by their likelihood"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ prompt }}", "wrong.j2: the template must use responses, and prompt or question; add what is missing"),
+        ("{{ responses }}", "wrong.j2: the template must use responses, and prompt or question"),
+        (
+            "{{ responses }}{{ prompt }}{{ answer }}",
+            "wrong.j2: the template names the field 'answer', but a question has",
+        ),
+        ("{{ responses }", "wrong.j2: the template is broken: "),
+        ("{{ responses }}{{ prompt }}{{ 'x' * 10 ** 9 }}", "wrong.j2: the template "),
+    ],
+)
+def test_a_wrong_prompt_is_refused_in_one_line_before_a_model_runs(run: Place, template: str, message: str) -> None:
+    run.write("wrong.j2", template)
+    options = ("--methods", "moa", "--set", "moa.prompt=wrong.j2", "--max-new-tokens", "5", "--quiet")
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", *options)
+    assert (ran.status, ran.out) == (2, "")
+    assert message in ran.line
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("moa", {"layers": 0}, "layers 0: give a whole number, at least 1"),
+        ("moa", {"aggregator": 7}, "aggregator 7: give a text"),
+        ("moa", {"aggregator": "four"}, "method moa: 'four' is not a member of the set; name one of "),
+        ("moa", {"prompt": "gone.j2"}, "prompt gone.j2: it cannot be read"),
+        ("self-moa", {"member": "four"}, "method self-moa: 'four' is not a member of the set"),
+        ("self-moa", {"prompt": ["a"]}, r"prompt \['a'\]: give a text"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(run: Place, method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        make_options(method, options)
+        evaluated(run, method, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_member_that_fails_leaves_the_method_out(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Profile:
+        raise MemberError("three: it broke")
+
+    monkeypatch.setattr(Profiler, "reading", fail)
+    _, result, _ = evaluated(run, "moa", aggregator="three")
+    assert result.left_out == "three: it broke"
+
+
+def test_members_behind_servers_read_responses_too(place: Place) -> None:
+    def answer(path: str, body: dict[str, Any]) -> Any:
+        if path.endswith("/models"):
+            return models("m")
+        return completion(str(14) if "<no idea>" in body["prompt"] and "What is 7" in body["prompt"] else "no idea")
+
+    with raw_server() as server:
+        server.answer = answer
+        place.task(metric="exact_match")
+        place.write("prompt.j2", TEMPLATE)
+        place.pool(*(f"openai:{server.url}#m name={name} chat_template=never" for name in ("one", "two")))
+        allowed = ("--allow-server", server.url)
+        assert place.advisor(*SELECT, "--out", "run", "--quiet", "--no-verify").status == 0
+        command = ("--methods", "moa", "--members", "one,two", "--set", "moa.prompt=prompt.j2", "--json", "--quiet")
+        ran = place.advisor("evaluate", "run", "--task", "task.yaml", *command, *allowed)
+        assert (ran.status, ran.err) == (0, "")
+        (found, _) = json.loads(ran.out)["methods"]
+        assert (found["left_out"], found["gained"], found["lost"]) == (None, 1, 0)
+        prompts = [body["prompt"] for path, _, body in server.asked if not path.endswith("/models")]
+        assert sum(prompt.startswith("<no idea><no idea> What is") for prompt in prompts) == 6
+        assert place.advisor("evaluate", "run", "--task", "task.yaml", *command, *allowed).out
+        again = [body["prompt"] for path, _, body in server.asked if not path.endswith("/models")]
+        assert [prompt for prompt in again[len(prompts) :] if "What" in prompt] == []
