@@ -60,9 +60,9 @@ def tokens_of(table: Mapping[str, Any]) -> dict[str, float]:
             continue
         name, level = entry["method"], entry["level"]
         if level == "response":
-            # One model answers where a router chooses before; else all do. A model that fuses the answers writes more,
-            # but the demo has none.
-            tokens[name] = sum(alone) / (len(alone) if name == "router" else 1)
+            # One model answers where a router chooses before; else all do. What an aggregator reads and writes is
+            # counted with its responses. A model that fuses the answers writes more, but the demo has none.
+            tokens[name] = entry["tokens"] or sum(alone) / (len(alone) if name == "router" else 1)
         elif level == "control":
             tokens[name] = _written(entry)
         else:

@@ -84,7 +84,7 @@ def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[
         ),
         (
             '{"schema_version": 1, "methods": [{"method": "a", "level": "word"}]}',
-            "evaluation.json: methods[0]: level should be token or span or response or control",
+            "evaluation.json: methods[0]: level should be token or byte or span or response or control",
         ),
     ],
 )

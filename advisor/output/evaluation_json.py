@@ -71,6 +71,7 @@ def _method(result: MethodResult, task: Task) -> dict[str, Any]:
         "p_adjusted": result.p_adjusted,
         "gained": comparison.gained if comparison else None,
         "lost": comparison.lost if comparison else None,
+        "tokens": result.profile.cost.tokens / len(task.examples) if result.profile else None,
         "ms_per_token": result.ms_per_token,
         "seconds": result.seconds,
         "share_ensembled": result.ensembled,
