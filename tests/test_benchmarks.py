@@ -225,7 +225,7 @@ def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_pat
 def test_a_budget_is_the_tokens_of_all_models():
     def entry(name: str, level: str, tokens: float, share: float | None = None) -> dict[str, Any]:
         costs = {"seconds": 0.002 * tokens, "ms_per_token": 2.0, "share_ensembled": share}
-        return {"method": name, "level": level, "left_out": None, **costs}
+        return {"method": name, "level": level, "left_out": None, "tokens": 0, **costs}
 
     rows = [
         entry("unite", "token", 6, 1.0),
@@ -234,13 +234,14 @@ def test_a_budget_is_the_tokens_of_all_models():
         entry("sweetspan", "span", 6, 1.0),
         entry("voting", "response", 1),
         entry("router", "response", 1),
+        {**entry("moa", "response", 1), "tokens": 25},
         entry("self-consistency", "control", 4),
         {"method": "average", "level": "token", "left_out": "it needs one vocabulary"},
     ]
     alone = [entry(name, "single", tokens) for name, tokens in (("a", 5), ("b", 6), ("c", 7))]
     tokens = _method_budgets.tokens_of({"members": alone, "methods": rows})
     # Only where members wait do the steps of one model cost less.
-    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "sweetspan": 18, "voting": 18, "router": 6}
+    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "sweetspan": 18, "voting": 18, "router": 6, "moa": 25}
     assert tokens == pytest.approx({**expected, "self-consistency": 4})
     assert [_method_budgets.draws_of(budget, tokens, 3) for budget in (6, 18, 21)] == [3, 4, 5]
 
