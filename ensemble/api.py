@@ -20,7 +20,7 @@ from ensemble.distributed.engine import Engine, check_engine, check_models, load
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
-from ensemble.methods import get_method, get_module, make_options
+from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (
@@ -397,7 +397,8 @@ class Ensemble:
     def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
         """The method with some weights."""
         setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
-        made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
+        with plugins().running(self.method):
+            made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
         return made
 
     def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:

@@ -11,13 +11,14 @@ that use its name, with one line that names its package.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from ensemble.errors import InputError, first_line
+from ensemble.errors import InputError, UniteError, first_line
 
 # Options join names by commas and points (--methods a,b and --set a.k=5), and messages show them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -124,6 +125,25 @@ class Plugins:
             self.check(name)
         loaded: ModuleType = module
         return loaded
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Run code of a plug-in; for names of this project it does nothing.
+
+        Raises:
+            InputError: The code of the plug-in raised anything but a UniteError.
+        """
+        try:
+            yield
+        except UniteError:
+            raise
+        except Exception as error:  # the code of other packages may raise anything
+            # An error in this project's own code must keep its traceback.
+            if name not in self.names:
+                raise
+            raise InputError(
+                f"{self._kind} {self.label(name)}: {_described(error)}; correct the package, or uninstall it"
+            ) from error
 
 
 def _package(entry: EntryPoint) -> str:

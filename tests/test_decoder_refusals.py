@@ -175,6 +175,9 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_k": -1}, "top_k is -1"),
+        ({"top_k": 1.5}, "top_k is 1.5; it must be a whole number"),
+        ({"top_k": True}, "top_k is True"),
+        ({"top_k": "3"}, "top_k is '3'"),
     ],
 )
 def test_a_wrong_setting_is_refused(pair: Ensemble, given: dict[str, Any], message: str) -> None:

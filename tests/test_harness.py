@@ -278,6 +278,7 @@ def test_a_model_without_a_chat_template_is_not_asked_for_one() -> None:
         ({"do_sample": True}, Settings(99, (), 1.0, seed=3)),
         ({"do_sample": True, "temperature": 0.5, "top_p": 0.9, "seed": 7}, Settings(99, (), 0.5, 0.9, 7)),
         ({"do_sample": True, "top_k": 50}, Settings(99, (), 1.0, seed=3, top_k=50)),
+        ({"do_sample": True, "top_k": -1}, Settings(99, (), 1.0, seed=3)),
         ({"num_beams": 1, "repetition_penalty": 1.0, "top_k": None, "use_cache": True}, Settings(99, seed=3)),
     ],
 )
@@ -292,6 +293,10 @@ def test_ways_to_generate_are_read_as_lm_eval_means_them(given: dict[str, Any], 
         ({"do_sample": True, "temperature": 1.0, "min_p": 0.5}, "generation_kwargs min_p=0.5: .* min_p=0"),
         ({"guided_json": "{}"}, "generation_kwargs guided_json={}: .*; take it out of the task"),
         ({"max_gen_toks": 0}, "max_new_tokens is 0; it must be at least 1"),
+        ({"do_sample": True, "top_k": "x"}, "top_k is 'x'; it must be a whole number"),
+        ({"do_sample": True, "top_k": 3.7}, "top_k is 3.7; it must be a whole number"),
+        ({"do_sample": True, "top_p": "x"}, "generation_kwargs top_p='x': give a number"),
+        ({"seed": "x"}, "generation_kwargs seed='x': give a number"),
     ],
 )
 def test_a_way_to_generate_that_there_is_not_is_refused(given: dict[str, Any], line: str) -> None:

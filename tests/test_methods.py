@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -72,8 +73,23 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
             "strength 2: give a number above 0, and none for kernel",
         ),
         ({"method": "safe", "sharpen": 2}, "sharpen 2: give a probability, from 0 to 1, or None"),
-        ({"method": "safe", "sharpen": "much"}, "method safe: sharpen='much' has a value of the wrong kind"),
-        ({"method": "core", "kernel": ["rbf"]}, "method core: kernel=['rbf'] has a value of the wrong kind"),
+        ({"method": "safe", "sharpen": "much"}, "method safe: sharpen 'much': give a finite number or None"),
+        ({"method": "core", "kernel": ["rbf"]}, "method core: kernel ['rbf']: give a text"),
+        ({"method": "core", "strength": math.inf}, "method core: strength inf: give a finite number or None"),
+        ({"method": "safe", "sharpen": True}, "method safe: sharpen True: give a finite number or None"),
+        ({"method": "unite", "consistency": "abc"}, "method unite: consistency 'abc': give true or false"),
+        ({"method": "eva", "whiten": "maybe"}, "method eva: whiten 'maybe': give true or false"),
+        ({"method": "eva", "cells": 1.5}, "method eva: cells 1.5: give a whole number"),
+        ({"method": "eva", "cells": True}, "method eva: cells True: give a whole number"),
+        ({"method": "eva", "reweight": 10**400}, "method eva: reweight 1"),
+        ({"method": "deepen", "steps": 1.5}, "method deepen: steps 1.5: give a whole number"),
+        ({"method": "deepen", "anchors": 20.5}, "method deepen: anchors 20.5: give a whole number"),
+        ({"method": "deepen", "optimiser": "sgd"}, "method deepen: optimiser 'sgd': not one of mirror, adamw"),
+        ({"method": "sweetspan", "words": 1.5}, "method sweetspan: words 1.5: give a whole number"),
+        (
+            {"method": "deepen-adapt", "accuracies": [70, "80"]},
+            "method deepen-adapt: accuracies [70, '80']: give a list, and in it a finite number at each place",
+        ),
         ({"method": "gac-threshold", "threshold": 1.5}, "threshold 1.5: give a probability, from 0 to 1"),
         ({"method": "average"}, "method average: it needs one vocabulary, and bytes-0 and unigram-1 differ in "),
     ],

@@ -435,7 +435,7 @@ def test_a_model_without_output_embeddings_is_refused() -> None:
         ({"top": -1}, "top is -1; it must be 0 .all tokens. or more"),
         ({"neighbours": -1}, "neighbours is -1; it must be 0 .no correction. or more"),
         ({"reweight": -0.5}, "reweight is -0.5; it must be 0 .no re-weighting. or more"),
-        ({"reweight": math.nan}, "reweight is nan"),
+        ({"reweight": math.nan}, "method eva: reweight nan: give a finite number"),
         ({"whiten": False}, "dewhiten is True without whiten; set dewhiten to False, too"),
     ],
 )

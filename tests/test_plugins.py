@@ -14,15 +14,22 @@ from typing import Any, Protocol
 import matplotlib
 import pytest
 from pages import Shell, blocks, warm_shell
+from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
 from advisor.config import check_method
 from advisor.logs import sources
+from advisor.logs.join import join_logs
 from advisor.profile.profiler import Profiler
+from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task, metrics
-from ensemble import methods
+from advisor.verify.methods import Evaluator
+from advisor.verify.responses import StoredChoices, chosen
+from ensemble import Ensemble, methods
 from ensemble.errors import InputError
-from ensemble.methods import get_method, get_module, list_methods
+from ensemble.methods import get_method, get_module, list_methods, make_options
+from ensemble.models.load import member_of
 from ensemble.models.spec import EnsembleSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -206,6 +213,109 @@ def test_a_log_format_that_cannot_be_loaded_ends_no_reading_of_others(install: I
     assert [note.partition(" (")[0] for note in notes] == ["log format ours of house 1.5"]
     with pytest.raises(InputError, match=r"^log format ours of house 1\.5 "):
         sources.find_sources([str(log)], notes, "ours")
+
+
+@pytest.mark.parametrize("part", ["recognise", "read"])
+def test_a_log_format_that_raises_ends_no_reading_of_others(part: str, install: Install, tmp_path: Path) -> None:
+    code = {
+        "recognise": "def recognise(*a): {}['form']\n",
+        "read": "def recognise(files, notes):\n"
+        "    return [LogSource('ours', file.path) for file in files if file.path.suffix == '.txt']\n",
+    }[part]
+    install(
+        "log_format", "ours", f"from advisor.logs import LogSource\nSUMMARY = 's'\n{code}def read(*a): {{}}['form']\n"
+    )
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "other.txt").write_text("a text")
+    (tmp_path / "logs" / "pool.jsonl").write_text(
+        "".join(f'{{"id": {n}, "models": {{"a": ["2", 1, 1], "b": ["3", 0, 1]}}}}\n' for n in range(3))
+    )
+    joined = join_logs([str(tmp_path / "logs")])
+    assert set(joined.profiles) == {"a", "b"}
+    problem = "log format ours (house 1.5): KeyError: 'form'; correct the package, or uninstall it"
+    assert sum(note.startswith(problem) for note in joined.notes) == 1
+    with pytest.raises(InputError, match=f"^{re.escape(problem)}$"):
+        join_logs([str(tmp_path / "logs")], only="ours")
+
+
+def test_a_token_method_whose_make_raises_is_one_line(install: Install, tmp_path: Path) -> None:
+    install("method", "ours", METHOD.replace("response", "token").replace("pass", "{}['form']"))
+    members = [member_of(tiny_model(tokenizer_named("bytes"), 0), tokenizer_named("bytes"), name="a")]
+    with pytest.raises(
+        InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'; correct the package, or unin"
+    ):
+        Ensemble(members, method="ours", cache_dir=tmp_path)
+
+
+def evaluator(name: str, tmp_path: Path, options: dict[str, Any] | None = None) -> Evaluator:
+    """An evaluator that can only make a method, and has a cache."""
+    made = object.__new__(Evaluator)
+    made._options, made._cache = {name: options or {}}, ResponseCache(tmp_path / "cache")
+    return made
+
+
+def test_a_response_method_whose_make_raises_is_named_with_its_package(install: Install, tmp_path: Path) -> None:
+    install("method", "ours", METHOD.replace("pass", "{}['form']"))
+    with pytest.raises(InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'"):
+        evaluator("ours", tmp_path)._responder("ours")
+
+
+@pytest.mark.parametrize(
+    ("taken", "line"),
+    [
+        ("2", "question 0: it chose 2; it must give the number of a response, from 0 to 1, or a text"),
+        ("-1", "question 0: it chose -1; it must give"),
+        ("True", "question 0: it chose True; it must give"),
+        ("None", "question 0: it chose None; it must give"),
+        ("{}['form']", "KeyError: 'form'"),
+    ],
+)
+def test_a_choice_that_cannot_be_taken_names_the_method_and_its_package(
+    taken: str, line: str, install: Install, tmp_path: Path
+) -> None:
+    chooser = f"class Chooser:\n    def choose(self, *a): return {taken}\n"
+    install("method", "ours", METHOD.replace("pass", "return Chooser()") + chooser)
+    (tmp_path / "q.jsonl").write_text('{"q": "1 + 1", "a": "2"}\n{"q": "1 + 2", "a": "3"}\n')
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: '{{q}}'\nreference: '{{a}}'\nmetric: number\n"
+    )
+    task = load_task(tmp_path / "t.yaml")
+    (example,) = task.examples
+    profiles = [Profile(name, (Answer(example.id, "2", "2", 1.0, "eos"),)) for name in "ab"]
+    line = line.replace("question 0", f"question {example.id}")
+    with pytest.raises(InputError, match=rf"^method ours \(house 1\.5\): {re.escape(line)}"):
+        chosen("ours", get_module("ours").make(), task, profiles)
+
+
+def test_stored_choices_of_a_method_belong_to_a_version_of_its_package(install: Install, tmp_path: Path) -> None:
+    code = (
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\nclass Options:\n    models: tuple = ()\n    device: str = 'cpu'\n"
+    )
+    install("method", "ours", METHOD + code)
+    (tmp_path / "model").mkdir()
+    method = evaluator("ours", tmp_path, {"models": (str(tmp_path / "model"),)})._responder("ours")
+    assert isinstance(method, StoredChoices)
+    assert method._key["package"] == "house 1.5"
+
+
+def test_an_option_of_a_method_is_checked_by_its_annotation(install: Install) -> None:
+    code = (
+        "from __future__ import annotations\n"
+        + METHOD
+        + "from dataclasses import dataclass\n"
+        + "@dataclass(frozen=True)\nclass Options:\n    depth: int = 1\n    rest: dict = None\n"
+    )
+    install("method", "ours", code)
+    assert make_options("ours", {"depth": 2, "rest": {}}).depth == 2
+    with pytest.raises(InputError, match=r"^method ours: depth 1\.5: give a whole number$"):
+        make_options("ours", {"depth": 1.5})
+
+
+def test_an_annotation_that_cannot_be_read_is_not_checked(install: Install) -> None:
+    code = METHOD + "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Options:\n    path: 'Gone' = 1\n"
+    install("method", "ours", code)
+    assert make_options("ours", {"path": "a"}).path == "a"
 
 
 def test_stored_responses_of_a_method_belong_to_a_version_of_its_package(install: Install) -> None:

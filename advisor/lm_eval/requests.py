@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -23,6 +23,7 @@ NEUTRAL: Mapping[str, float] = {
 _SAMPLING = ("top_k", "top_p", "min_p", "typical_p", "temperature")
 """Settings without an effect on greedy decoding."""
 _IRRELEVANT = ("do_sample", "use_cache")
+_Number = TypeVar("_Number", int, float)
 
 
 class Conversation(NamedTuple):
@@ -72,7 +73,7 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
         seed: Seed of random draws where they do not say.
 
     Raises:
-        InputError: An ensemble does not support a setting.
+        InputError: An ensemble does not support a setting, or its value cannot be used.
     """
     from lm_eval.models.utils import normalize_gen_kwargs
 
@@ -82,14 +83,15 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
     )
     # Without repetitions: tasks and --gen_kwargs often name the same strings.
     stop = tuple(dict.fromkeys(str(string) for string in settings.pop("until") if string))
-    limit = int(settings.pop("max_gen_toks"))
+    limit = _number(int, settings, "max_gen_toks", max_tokens)
     draws = bool(settings.get("do_sample"))
     # 1.0 is the default of transformers.
-    temperature = float(settings.get("temperature", 1.0)) if draws else 0.0
+    temperature = _number(float, settings, "temperature", 1.0) if draws else 0.0
     if not temperature:
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
-    top_p, top_k = float(settings.pop("top_p", 1.0)), int(settings.pop("top_k", 0))
-    seed = int(settings.pop("seed", seed))
+    top_p, seed = _number(float, settings, "top_p", 1.0), _number(int, settings, "seed", seed)
+    # -1 turns it off in vLLM. Settings refuses what is no whole number.
+    top_k = 0 if (top_k := settings.pop("top_k", 0)) == -1 else top_k
     settings.pop("temperature", None)
     for name, value in settings.items():
         if name not in _IRRELEVANT and (name not in NEUTRAL or value != NEUTRAL[name]):
@@ -98,6 +100,20 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
             )
             raise InputError(f"generation_kwargs {name}={value}: an ensemble does not support it; {way_out}")
     return Settings(limit, stop, temperature, top_p, seed, top_k=top_k)
+
+
+def _number(kind: Callable[[Any], _Number], settings: dict[str, Any], name: str, default: _Number) -> _Number:
+    """A setting as a number, taken out of the others.
+
+    Raises:
+        InputError: It is none.
+    """
+    value = settings.pop(name, default)
+    try:
+        return kind(value)
+    # OverflowError: int(inf).
+    except (OverflowError, TypeError, ValueError):
+        raise InputError(f"generation_kwargs {name}={value!r}: give a number") from None
 
 
 def without_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
-from advisor.logs.sources import LogSource, find_sources, get_format
+from advisor.logs.sources import LogSource, find_sources, get_format, plugins
 from advisor.logs.streams import Notes
 from advisor.logs.values import fits
 from advisor.records import Answer, Cost, Profile, join
@@ -213,7 +213,8 @@ def _records(
 ) -> Iterator[LogRecord]:
     for source in sources:
         try:
-            yield from get_format(source.format).read(source, options, notes)
+            with plugins().running(source.format):
+                yield from get_format(source.format).read(source, options, notes)
         except InputError as error:
             # A file in a folder may be anything, but one that the user named is meant.
             if source.path.absolute() in named or len(sources) == 1:

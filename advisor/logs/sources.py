@@ -141,12 +141,16 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
     for name in format_names() if only is None else (only,):
         try:
             log_format = get_format(name)
-        except InputError:
-            if only is not None:
+            with plugins().running(name):
+                found = log_format.recognise(left, notes)
+                taken = {path for source in found for path in (source.path, *source.companions)}
+        except InputError as error:
+            if only is not None or name in FORMATS:
                 raise
+            # Those that cannot be loaded are noted below, together with those that have no usable name.
+            if name not in plugins().problems:
+                notes.append(str(error))
             continue
-        found = log_format.recognise(left, notes)
-        taken = {path for source in found for path in (source.path, *source.companions)}
         left = [file for file in left if file.path not in taken]
         sources.extend(found)
     if only is None:

@@ -28,7 +28,7 @@ from advisor.verify.responses import (
     with_responses,
 )
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.methods import get_method, get_module, make_options
+from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
@@ -234,11 +234,14 @@ class Evaluator:
             # Only methods that ask a model name their models.
             if places := getattr(options, "models", ()):
                 key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
+                # As in Profiler.key: a newer version of a plug-in may choose differently.
+                if package := plugins().package(name):
+                    key["package"] = package
                 made = StoredChoices(made, key, self._cache)
         except UniteError:
             raise
         except Exception as error:  # of transformers, or of code that came with a model
-            raise InputError(f"method {name}: {type(error).__name__}: {first_line(error)}") from error
+            raise InputError(f"method {plugins().label(name)}: {type(error).__name__}: {first_line(error)}") from error
         return made
 
     def _dev_scores(self) -> tuple[list[str], list[list[float]]]:

@@ -14,6 +14,7 @@ from advisor.tasks.task import Example, Score, Task, fingerprint
 from advisor.tasks.templates import Template
 from ensemble.errors import InputError
 from ensemble.limits import limited_process
+from ensemble.methods import plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
@@ -102,7 +103,8 @@ def chosen(
         The profile, and for each question the number of the member that gave the answer; None if the method wrote it.
 
     Raises:
-        InputError: The method writes texts, and the task's options are chosen by their likelihood.
+        InputError: The method writes texts, and the task's options are chosen by their likelihood; or it is of another
+            package, and it failed or gave neither a text nor the index of a response.
         UniteError: Two members answered different questions.
     """
     _check_questions(profiles)
@@ -111,12 +113,21 @@ def chosen(
     for n, example in enumerate(task.examples):
         answers = [profile.answers[n] for profile in profiles]
         texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
-        taken = method.choose(example.prompt, texts, extracted)
-        picks.append(taken if isinstance(taken, int) else None)
+        with plugins().running(name):
+            taken = method.choose(example.prompt, texts, extracted)
         if isinstance(taken, str):
             if task.metric == "choice":
                 raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+            picks.append(None)
             written[n] = taken
+        # -1 would be the last response, and True the second.
+        elif type(taken) is int and 0 <= taken < len(texts):
+            picks.append(taken)
+        else:
+            raise InputError(
+                f"method {plugins().label(name)}: question {example.id}: it chose {taken!r}; it must give the number "
+                f"of a response, from 0 to {len(texts) - 1}, or a text"
+            )
     # All at once: a task whose answers are programs runs them in parallel.
     scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
     graded = {n: _graded(task.examples[n], text, next(scores)) for n, text in written.items()}

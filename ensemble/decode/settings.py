@@ -66,8 +66,9 @@ class Settings:
             raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
         if self.alternatives is not None and self.alternatives < 0:
             raise InputError(f"alternatives is {self.alternatives}; it must be 0 or more, or None")
-        if self.top_k < 0:
-            raise InputError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+        # Not isinstance: True is an int, too.
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise InputError(f"top_k is {self.top_k!r}; it must be a whole number, 0 (all tokens) or more")
 
 
 @dataclass(frozen=True, slots=True)

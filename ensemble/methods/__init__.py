@@ -16,14 +16,15 @@ see :mod:`ensemble.plugins`.
 from __future__ import annotations
 
 import ast
+import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, get_args
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ensemble.errors import InputError, first_line
 from ensemble.plugins import Plugins
@@ -143,12 +144,58 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")
     if not known:
         return None
+    options = get_module(name).Options
+    # Here for all methods, because `--set` takes any YAML, and a saved ensemble any JSON.
+    for key, kind in _kinds(options).items():
+        if key in given and not _fits(given[key], kind):
+            raise InputError(f"method {name}: {key} {given[key]!r}: {_wanted(kind)}")
+    with plugins().running(name):
+        return options(**given)
+
+
+def _kinds(options: type) -> dict[str, Any]:
+    """The types of a method's options by their annotations; empty if these cannot be read."""
     try:
-        return get_module(name).Options(**given)
-    except TypeError:
-        # A comparison with a text, for example: `--set` takes any YAML.
-        values = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        raise InputError(f"method {name}: {values} has a value of the wrong kind; see its settings") from None
+        return get_type_hints(options)
+    # Annotations in other packages may name what only a type checker imports.
+    except (AttributeError, NameError, SyntaxError, TypeError):
+        return {}
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type. A type that the methods of this project do not use takes any value."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in inner)
+    if origin is Sequence:
+        return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+    if kind is float and isinstance(value, float):
+        return math.isfinite(value)
+    if kind in (int, float):
+        # True is an int, too. Of the whole numbers a float holds only those below its largest value.
+        return isinstance(value, int) and not isinstance(value, bool) and (kind is int or abs(value) < 2**1023)
+    return isinstance(value, kind) if kind in (bool, str, NoneType) else True
+
+
+def _wanted(kind: Any) -> str:
+    """What a value that does not fit should be."""
+    if get_origin(kind) is Literal:
+        return f"not one of {', '.join(map(str, get_args(kind)))}"
+    return f"give {_in_words(kind)}"
+
+
+def _in_words(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, inner))
+    if origin is Literal:
+        return " or ".join(map(str, inner))
+    if origin is Sequence:
+        return f"a list, and in it {_in_words(inner[0])} at each place"
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "None"}
+    return words.get(kind, str(kind))
 
 
 def _builtin() -> dict[str, Path]:
