@@ -344,11 +344,11 @@ def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str
     [
         ("deepen", {"steps": -1}, "steps is -1"),
         ("deepen", {"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ("deepen-adapt", {"sharpness": math.inf}, "sharpness is inf"),
+        ("deepen-adapt", {"sharpness": math.inf}, "method deepen-adapt: sharpness inf: give a finite number"),
         ("deepen", {"anchors": 5}, "anchors is 5; it must be 0 .all common tokens. or at least 16"),
         ("deepen", {"anchors": 5000}, "method deepen: anchors is 5000, and the members have [0-9]+ tokens in common"),
         ("deepen-adapt", {"anchor_seed": -1}, "anchor_seed is -1; it must be 0 or more"),
-        ("deepen-adapt", {"optimiser": "sgd"}, "optimiser is 'sgd'; it must be mirror or adamw"),
+        ("deepen-adapt", {"optimiser": "sgd"}, "method deepen-adapt: optimiser 'sgd': not one of mirror, adamw"),
         ("deepen-adapt", {}, "method deepen-adapt: it needs accuracies, one for each of 2 models, and has 0"),
         ("deepen-adapt", {"accuracies": [30, 25], "chance": 30}, "method deepen-adapt: no accuracy"),
         ("deepen-adapt", {"accuracies": [30, 250]}, "accuracies "),

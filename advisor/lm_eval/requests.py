@@ -106,7 +106,7 @@ def _number(kind: Callable[[Any], _Number], settings: dict[str, Any], name: str,
     """A setting as a number, taken out of the others.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a number.
     """
     value = settings.pop(name, default)
     try:
