@@ -29,6 +29,7 @@ from advisor.output.chosen_set import (
     limits_of_run,
 )
 from advisor.output.result_json import is_text, read_result
+from advisor.pool.pool_file import PoolEntry
 from advisor.production.chosen_strategy import read_learned, sample_lines
 from advisor.production.drift import (
     Judgement,
@@ -51,6 +52,7 @@ from advisor.verify.methods import TEMPERATURE
 from advisor.verify.recommendation import describe_gain
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, VOTES, Strategy
+from advisor.weights import EQUAL
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
@@ -196,6 +198,19 @@ def _draw_fresh(
     return fresh[:limit], len(examples) - len(fresh)
 
 
+def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+    """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
+    members = tuple(each.get("model") for each in measured.get("members") or ())
+    weights = measured.get("weights")
+    if weights is None or (members, measured.get("method")) != (strategy.members, strategy.name):
+        return EQUAL
+    if isinstance(weights, str):
+        return weights
+    by_name = dict(zip(members, weights, strict=False))
+    # Models outside of the set do not decode with it.
+    return ",".join(str(by_name.get(entry.name, 0.0)) for entry in entries)
+
+
 def _from_models(
     run: Path,
     promise: _Promise,
@@ -230,6 +245,7 @@ def _from_models(
         "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
         "deterministic": deterministic_as(run, options),
     }
+    measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
         dev=task,
@@ -240,7 +256,8 @@ def _from_models(
         cache_dir=options.get("cache_dir") or default_cache_dir(),
         command=command,
         method=strategy.name if decodes else DEFAULT,
-        k=(read_result(run).get("ensemble") or {}).get("k") or 10,
+        k=measured.get("k") or 10,
+        weights=_weights(measured, strategy, entries) if decodes else EQUAL,
     )
     with open_session(config, progress) as (cache, _):
         profiler = Profiler(config, cache, progress)

@@ -91,9 +91,10 @@ class Ensemble:
         self._drafters: dict[Batch, Drafter] = {}
         self._made = self._make(self.weights)
         if self._weights_of_prompt:
+            if not isinstance(self._made, TokenRule):
+                raise InputError(f"method {method}: weights perplexity is for token-level methods; give numbers")
             # A method that takes no weights refuses unequal ones.
             self._make((1.0, *(0.5,) * (len(members) - 1)))
-            self._rule()
 
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
@@ -153,7 +154,7 @@ class Ensemble:
         else:
             spec = EnsembleSpec(tuple(map(_spec_of, models)))
         spec = spec.with_loading(dtype=dtype, chat_template=chat_template, quantization=quantization).with_decoding(
-            method=method, k=k, weights=None if isinstance(weights, str) else weights, options=options
+            method=method, k=k, weights=None if weights == "consistency" else weights, options=options
         )
         _check_shape(len(spec.members), spec.method, spec.k)
         normalised(spec.weights, len(spec.members))

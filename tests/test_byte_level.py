@@ -14,6 +14,7 @@ from scipy.stats import chi2
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
+from ensemble.methods.byte_level import combine
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.byte_model import END, ByteModel, SortedVocabulary
@@ -177,3 +178,27 @@ def test_drawn_bytes_have_the_distribution_of_the_members_mean(tmp_path: Path) -
     assert len(likely) > 3
     statistic = float(((counts - expected[likely]) ** 2 / expected[likely]).sum())
     assert statistic < chi2.ppf(0.9999, len(likely))
+
+
+def test_a_member_that_cannot_write_the_text_is_left_out(tmp_path: Path) -> None:
+    own = member("unigram")
+    assert own.vocabulary.continue_ids("é".encode()) != []
+    tables = load_or_build([own.vocabulary], tmp_path).members[0]
+    model = ByteModel(own, SortedVocabulary(own, tables))
+    with torch.inference_mode():
+        model.admit([own.encode_prompt(PROMPT)])
+        for byte in b"\xff\xfe":
+            model.append([byte])
+    assert not model.texts[0].next_symbols().any()
+    others = np.full((1, 257), 1 / 257)
+    mixed = combine(np.concatenate([others, np.zeros((1, 257))]), np.array([0.5, 0.5]), "arithmetic")
+    assert mixed == pytest.approx(others[0])
+
+
+def test_what_the_untuned_model_cannot_write_counts_as_the_base_has_it() -> None:
+    members = np.full((3, 257), 1 / 256)
+    members[:, END] = [0.0, 0.0, 0.0]
+    members[2, 7] = 0
+    found = combine(members, np.ones(3), "proxy")
+    assert found[END] < 1e-200
+    assert found[7] == pytest.approx(found[8])

@@ -6,14 +6,20 @@ import json
 import math
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
-from ensemble import Ensemble
-from ensemble.errors import InputError
+from advisor import check
+from advisor.verify.strategies import Strategy
+from advisor.weights import read_numbers
+from ensemble import Ensemble, Generation
+from ensemble.decode.one_by_one import OneByOne
+from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides
@@ -71,11 +77,10 @@ def test_each_prompt_is_decoded_with_the_weights_that_it_decides(method: str, tm
 
 
 def test_weights_of_each_prompt_are_saved_by_name(tmp_path: Path) -> None:
-    members = []
-    for name, each in (("a", member(0)), ("b", member(1))):
-        save_member(tmp_path / name, each.local.model, each.tokenizer)
-        members.append(load_member(ModelSpec(Checkpoint(str(tmp_path / name)), name, dtype="float64")))
-    Ensemble(members, weights="perplexity", cache_dir=tmp_path).save_pretrained(tmp_path / "saved")
+    pair = (("a", member(0)), ("b", member(1)))
+    places = [save_member(tmp_path / name, each.local.model, each.tokenizer) for name, each in pair]
+    loaded = Ensemble.from_pretrained(places, weights="perplexity", dtype="float64", cache_dir=tmp_path)
+    loaded.save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "ensemble.json").read_text())["weights"] == "perplexity"
     made = Ensemble.from_pretrained(tmp_path / "saved", cache_dir=tmp_path).generate(PROMPTS, max_new_tokens=8)
     here = weighed("perplexity", tmp_path).generate(PROMPTS, max_new_tokens=8)
@@ -104,6 +109,29 @@ def test_a_model_with_an_encoder_has_no_perplexity_of_the_prompt(tmp_path: Path)
     ensemble = Ensemble([member(0), translator], weights="perplexity", cache_dir=tmp_path)
     with pytest.raises(InputError, match="translator: weights perplexity needs causal models"):
         ensemble.generate(PROMPTS[:1])
+
+
+def test_a_prompt_that_fails_does_not_end_the_others() -> None:
+    class Fails(PromptDecoder):
+        done, running = False, {}
+
+        def step(self) -> list[tuple[int, Generation | MemberError]]:
+            raise AssertionError
+
+    class Writes(Fails):
+        done = True
+
+        def step(self) -> list[tuple[int, Generation | MemberError]]:
+            return [(1, Generation("text", (), "eos"))]
+
+    def fail() -> PromptDecoder:
+        raise MemberError("it failed")
+
+    made = []
+    with pytest.raises(MemberError, match="it failed"):
+        for item in OneByOne({0: fail, 1: Writes}):
+            made.append(item)  # kept although the loop ends by an error
+    assert made == [(1, Generation("text", (), "eos"))]
 
 
 # In the commands
@@ -155,6 +183,48 @@ def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path
     ensemble = Ensemble.from_pretrained([models / name for name in found["selected"]], weights=weights)
     (expected,) = ensemble.generate(["What is 7 + 7?\nAnswer:"], max_new_tokens=6)
     assert ran.out.strip() == expected.text.strip()
+
+
+@pytest.mark.parametrize("weights", ["9,1,1", "perplexity"])
+def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, models: Path, weights: str) -> None:
+    place.job(models)
+    found = selected(place, weights)
+    ran = place.advisor("export", weights, "saved", "--strategy", "unite")
+    assert ran.status == 0, ran.err
+    saved = json.loads((place.folder / "saved" / "ensemble.json").read_text(encoding="utf-8"))
+    assert saved["weights"] == found["ensemble"]["weights"] is not None
+
+
+def test_a_check_decodes_with_the_weights_of_the_run(place: Place, models: Path) -> None:
+    place.job(models)
+    found = selected(place, "9,1,1")["ensemble"]
+    names = [each["model"] for each in found["members"]]
+    entries = [SimpleNamespace(name=name) for name in ("other", *reversed(names))]
+    by_name = dict(zip(names, found["weights"], strict=True))
+    text = check._weights(found, Strategy("unite", tuple(names)), entries)  # type: ignore[arg-type]
+    assert read_numbers(text) == (0.0, *(by_name[name] for name in reversed(names)))
+    assert check._weights(found, Strategy("gac", tuple(names)), entries) == "equal"  # type: ignore[arg-type]
+
+
+def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: Place, models: Path) -> None:
+    place.job(models)
+    selected(place, "perplexity")
+    ran = place.advisor("serve", "perplexity", "--method", "unite", "--port", "0")
+    assert ran.status == 2
+    assert "weights perplexity: each prompt has other weights" in ran.err
+
+
+@pytest.mark.parametrize("weights", [[], [1], [0, 0, 0], [1, 2, 3, 4]])
+def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, models: Path, weights: list[float]) -> None:
+    place.job(models)
+    selected(place, "9,1,1")
+    path = place.folder / "9,1,1" / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    result["ensemble"]["weights"] = weights
+    path.write_text(json.dumps(result), encoding="utf-8")
+    ran = place.advisor("run", "9,1,1", "What is 7 + 7?", "--method", "unite")
+    assert (ran.status, ran.out) == (2, "")
+    assert "weights should be 3 numbers" in ran.err
 
 
 def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen: Place) -> None:

@@ -106,7 +106,7 @@ def serve(
     key_digest = read_key_digest(api_key_file, os.environ)
     chosen = plan_by_options(context.params, Progress().say)
     if not isinstance(chosen, StrategyPlan):
-        starting.check_level(chosen.method)
+        starting.check_joinable(chosen)
     usual_tokens = chosen.max_new_tokens or 256
     limits = RequestLimits(
         max_requests, most_new_tokens, most_prompt_tokens, max_body, usual_tokens, chosen.stop, most_tokens, deadline

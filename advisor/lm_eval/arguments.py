@@ -86,6 +86,9 @@ def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Mappin
     for unknown in options.keys() - {"weights", *known}:
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
+    if method == found.method:
+        # What the run or the saved ensemble has, where nothing else is given.
+        options = {**({} if found.weights is None else {"weights": found.weights}), **found.options, **options}
     make_options(method, {name: value for name, value in options.items() if name != "weights"})
     # One alone writes as itself, and its probabilities are those of its whole vocabulary.
     if len(members) == 1:

@@ -158,10 +158,14 @@ def chosen_by_run(
     ensemble = result.get("ensemble") or {}
     max_new_tokens, stop = limits_of_run(run)
     decodes = method or ensemble.get("method") or DEFAULT
-    weights = ensemble.get("weights")
     # They belong to the set that decoded, and to its method: another one may take none.
-    if names or decodes != ensemble.get("method") or len(members) < 2:
-        weights = None
+    measured = [each.get("model") for each in ensemble.get("members") or ()], ensemble.get("method")
+    weights = ensemble.get("weights") if measured == ([each.name for each in members], decodes) else None
+    if isinstance(weights, list) and not (len(weights) == len(members) and sum(weights) > 0):
+        raise InputError(
+            f"{run / 'result.json'}: ensemble: weights should be {len(members)} numbers, one of them above 0; run "
+            "`advisor select` again"
+        )
     return EnsembleSpec(
         tuple(members),
         decodes,

@@ -96,8 +96,8 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     if options["strategy"] is not None:
         strategy = find_strategy(options["strategy"], strategies, place)
     elif options.get("method") or options.get("k") or recommended is None:
-        spec = chosen_by_run(run, pool=pool)
-        strategy = Strategy(options.get("method") or spec.method, tuple(member.name for member in spec.members))
+        spec = chosen_by_run(run, method=options.get("method"), pool=pool)
+        strategy = Strategy(spec.method, tuple(member.name for member in spec.members))
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
         return spec

@@ -27,8 +27,8 @@ from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from advisor.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
-from ensemble.errors import MemberError
-from ensemble.methods import plugins
+from ensemble.errors import InputError, MemberError
+from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
 
@@ -220,8 +220,7 @@ class Profiler:
         """The weights of a set's members, as ``--weights`` says; None for equal ones.
 
         Raises:
-            InputError: All weights are 0.
-            MemberError: A member failed on the dev questions, which decide its weight.
+            MemberError: All weights are 0, or a member failed on the dev questions, which decide its weight.
         """
         kind = self._config.weights
         if kind == EQUAL or len(names) == 1:
@@ -240,7 +239,11 @@ class Profiler:
         profiles = [self._on_dev[name] for name in names]
         # A model without a likelihood has failed on all questions, and its accuracy is 0.
         errors = [calibration_error(profile) or 0.0 for profile in profiles]
-        return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
+        try:
+            return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
+        except InputError as error:
+            # Of this set alone: another one may have weights.
+            raise MemberError(str(error)) from error
 
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
@@ -290,7 +293,9 @@ class Profiler:
         if decoding is None:
             return key
         weights = {} if decoding.weights is None else {"weights": decoding.weights}
-        key |= {"method": decoding.method, "k": decoding.k, **weights, **decoding.options}
+        version = get_method(decoding.method).version
+        changed = {} if version == 1 else {"version": version}
+        key |= {"method": decoding.method, "k": decoding.k, **changed, **weights, **decoding.options}
         # A newer version of a plug-in may decode differently. Keys of the methods of this project stay as they were.
         if package := plugins().package(decoding.method):
             key["package"] = package

@@ -13,6 +13,7 @@ from advisor.pool.pool_file import PoolEntry
 from advisor.production.plan import StrategyPlan
 from advisor.progress import Progress
 from advisor.servers.health import ServerHealth
+from advisor.weights import PERPLEXITY
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
@@ -46,18 +47,23 @@ def check_extra() -> None:
             raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
 
 
-def check_level(method: str) -> None:
-    """Check that a method decodes token by token.
+def check_joinable(chosen: EnsembleSpec) -> None:
+    """Check that requests to a set can be decoded together.
 
     Raises:
-        InputError: The method writes whole spans.
+        InputError: The method does not decode token by token, or each prompt has other weights.
     """
     from ensemble.methods import list_methods
 
-    if list_methods()[method].level != "token":
+    if list_methods()[chosen.method].level != "token":
         raise InputError(
-            f"--method {method}: this method writes whole spans, so requests cannot share a batch or be streamed; "
-            "use a token-level method, for example --method unite"
+            f"--method {chosen.method}: it does not decode token by token, so requests cannot share a batch or be "
+            "streamed; use a token-level method, for example --method unite"
+        )
+    if chosen.weights == PERPLEXITY and len(chosen.members) > 1:
+        raise InputError(
+            "weights perplexity: each prompt has other weights, so requests cannot share a batch; make the run again "
+            "with --weights accuracy, or serve one of its other strategies with --strategy"
         )
 
 

@@ -247,6 +247,8 @@ class Evaluator:
     def _dev_scores(self) -> tuple[list[str], list[list[float]]]:
         # Mostly stored already: the run that chose the set asked these questions.
         profiles = self._profiler.alone(self._names, self._config.dev)
+        for name, reason in self._profiler.failures.items():
+            raise MemberError(f"{name}: {reason}")
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
     def _draws(self, model: str) -> list[Profile]:

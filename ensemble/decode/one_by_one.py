@@ -29,7 +29,10 @@ class OneByOne(PromptDecoder):
     @property
     def running(self) -> dict[int, bytes]:
         """The bytes of the running text so far, by its prompt's number."""
-        return {} if self._now is None else self._now[1].running
+        if self._now is not None:
+            return self._now[1].running
+        # The next one runs at once, also if the one before failed.
+        return {number: b"" for number, _ in list(self._waiting)[:1]}
 
     def step(self) -> list[tuple[int, Generation | MemberError]]:
         """Decode one step of the present prompt; its number and generation if it is finished, or why it has none."""

@@ -44,6 +44,7 @@ class Method:
         when: When to use it, in one line.
         distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
             reads only the top candidates of each member and the logits of selected ids.
+        version: Increased when the method gives other results with the same options; part of the key of stored ones.
         gated: Whether the members decide together only at some steps. When options are scored, they do at all.
         package: The distribution and version of a method from another package, which the registry fills in; None for
             the methods of this project.
@@ -54,6 +55,7 @@ class Method:
     when: str
     distributed: bool = False
     gated: bool = False
+    version: int = 1
     package: str | None = None
 
 

@@ -8,7 +8,8 @@ members fit. The text grows byte by byte:
 - ``mean=proxy``: proxy-tuning (Liu et al., 2024) across tokenizers, for three members, which are a base model, a small
   tuned model and the same one before it was tuned: ``P(b)`` in proportion to ``P_1(b) P_2(b) / P_3(b)``.
 
-``max_new_tokens`` counts the primary's tokens of the text.
+A member that has no tokens for the text is left out from there on. ``max_new_tokens`` counts the primary's tokens of
+the text.
 """
 
 from __future__ import annotations
@@ -72,7 +73,6 @@ def make(setup: Setup, options: Options) -> PromptMethod:
             )
         if max(setup.weights) - min(setup.weights) > 1e-9:
             raise InputError("method byte-level: mean=proxy has fixed weights; leave the weights out")
-        weights = np.array([1.0, 1.0, -1.0])
     # Sorted once: a vocabulary has 100,000 tokens.
     sides = zip(setup.members, setup.joint.members, strict=True)
     members = [(member, SortedVocabulary(member, tables)) for member, tables in sides]
@@ -83,7 +83,7 @@ def combine(members: NDArray[np.float64], weights: NDArray[np.float64], mean: st
     """The members' probabilities of the next symbol as one distribution; see the module.
 
     Args:
-        members: [members, 257].
+        members: [members, 257]; all 0 for a member that cannot write the text, which is left out.
         weights: [members].
         mean: See :class:`Options`.
 
@@ -91,10 +91,17 @@ def combine(members: NDArray[np.float64], weights: NDArray[np.float64], mean: st
         [257], with sum 1; NaN where a member's are.
     """
     if mean == "arithmetic":
-        total: NDArray[np.float64] = weights @ members
+        total: NDArray[np.float64] = weights @ members / (weights @ members).sum()
         return total
     # A byte that a member finds impossible has the smallest probability of a float, not none: the others may want it.
-    logs = weights @ np.log(np.maximum(members, np.finfo(np.float64).tiny))
+    logs = np.log(np.maximum(members, np.finfo(np.float64).tiny))
+    can_write: NDArray[np.bool_] = members.sum(axis=1) > 0
+    if mean == "proxy":
+        base, tuned, untuned = logs
+        # A byte that the untuned model cannot write tells nothing about what tuning changed.
+        logs = base + np.where(members[2] > 0, tuned - untuned, 0) * can_write[1]
+    else:
+        logs = (weights * can_write) @ logs
     shares = np.exp(logs - logs.max())
     product: NDArray[np.float64] = shares / shares.sum()
     return product
@@ -184,6 +191,8 @@ class ByteDecoder(PromptDecoder):
         for model, own in zip(self._models, members, strict=True):
             if np.isnan(own).any():
                 return MemberError(f"{model.member.name}: its logits are not numbers (NaN)")
+        if not members.any():
+            return MemberError("method byte-level: no member can write this text")
         text.counts.steps += 1
         text.counts.combined += 1
         text.counts.handled += SYMBOLS

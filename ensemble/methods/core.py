@@ -42,6 +42,7 @@ METHOD = Method(
     summary="UNITE where tokens and members count by their consistency with the mean (CoRE, Zeng et al., EACL 2026)",
     when="a best model as primary, which keeps at least half of the weight; it does not take weights",
     distributed=True,
+    version=2,
 )
 STRENGTHS = {"rbf": 2.0, "linear": 1.0, "power": 5.0, "rec": 1.0, "sig": 5.0}
 """The kernels, and the number in each of them that the authors' code has."""

@@ -58,6 +58,7 @@ METHOD = Method(
     level="token",
     summary="the mean in a space of similarities to common tokens, mapped back by a search (DeePEn, 2024)",
     when="comparisons only: every step goes through all pairs of tokens, which are billions in real vocabularies",
+    version=2,
 )
 _CELLS_CPU = 2**22
 """Cells of the relative matrix that are in memory at a time, few enough for a processor's cache."""

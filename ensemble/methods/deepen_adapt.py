@@ -18,6 +18,7 @@ METHOD = Method(
     level="token",
     summary="DeePEn with weights from the members' accuracies (Huang et al., 2024)",
     when="comparisons with DeePEn, when the members' accuracies are known and differ",
+    version=2,
 )
 
 

@@ -54,6 +54,7 @@ METHOD = Method(
     level="token",
     summary="the mean on the primary's vocabulary; other tokens are mapped by their embeddings (EVA, 2024)",
     when="comparisons, with three or more members: its filter drops a member that disagrees with all others",
+    version=2,
 )
 _FLAT_CELLS, _FLAT_DEVIATION = 5, 0.01
 """More similarities than this, with at most this standard deviation, carry no information."""

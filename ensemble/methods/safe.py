@@ -55,6 +55,7 @@ METHOD = Method(
     when="long answers, where a token in the middle of a word does most harm",
     distributed=True,
     gated=True,
+    version=2,
 )
 
 

@@ -110,17 +110,22 @@ class ByteText:
     """
 
     def __init__(self, member: Member, sorted_vocabulary: SortedVocabulary) -> None:
+        self._member = member
         self.reader = Continuation(member.vocabulary)
         self.covers: list[Cover] = []
         self._vocabulary = sorted_vocabulary
         # Of each token of the text as it was read last: the probability of all tokens up to it, as a logarithm.
         self._weights: list[float] = []
+        # And the bytes of all tokens up to it.
+        self._spelled: list[int] = []
+        self._length = 0
         self._end = -math.inf
 
-    def append(self, byte: int) -> int:
-        """Append a byte; how many ids at the front of the text did not change."""
+    def append(self, byte: int) -> None:
+        """Append a byte."""
         self.covers = [cover for each in self.covers if (cover := self._narrowed(each, byte)) is not None]
-        return self.reader.extend(bytes([byte]))
+        self.reader.extend(bytes([byte]))
+        self._length += 1
 
     def observe(self, logits: Tensor, same: int) -> None:
         """Add the cover whose complete tokens are those of the whole text.
@@ -130,8 +135,12 @@ class ByteText:
                 one.
             same: How many ids at the front are as they were at the last call.
         """
-        new = torch.tensor(self.reader.ids[same:], dtype=torch.long, device=logits.device)
-        del self._weights[same:]
+        ids = self.reader.ids[same:]
+        new = torch.tensor(ids, dtype=torch.long, device=logits.device)
+        del self._weights[same:], self._spelled[same:]
+        for index in ids:
+            data = self._member.vocabulary.token_bytes(index) or b""
+            self._spelled.append((self._spelled[-1] if self._spelled else 0) + len(data))
         # On a processor, five times as fast as logsumexp().
         scores = logits[:-1].log_softmax(dim=1).gather(1, new[:, None]).squeeze(1).double()
         for score in scores.tolist():
@@ -140,11 +149,20 @@ class ByteText:
         shares = logits[-1].double().softmax(dim=0)
         order, eos = self._vocabulary.ids, self._vocabulary.eos_ids
         found = shares.index_select(0, torch.cat([order, eos[:1]])).cpu().numpy()
-        self.covers.append(Cover(weight, 0, found[: len(order)], 0))
-        self._end = weight + math.log(max(found[-1], _SMALLEST)) if len(eos) else -math.inf
+        # Else the tokens leave out bytes that no token has. A longer token may still cover them.
+        self._end = -math.inf
+        if weight != -math.inf and (self._spelled or [0])[-1] == self._length:
+            self.covers.append(Cover(weight, 0, found[: len(order)], 0))
+            if len(eos):
+                self._end = weight + math.log(max(found[-1], _SMALLEST))
 
     def next_symbols(self) -> NDArray[np.float64]:
-        """The probability [257] of each byte, and of the end of the text; NaN if a logit was NaN."""
+        """The probability [257] of each byte, and of the end of the text; NaN if a logit was NaN.
+
+        All are 0 if no tokens cover the text.
+        """
+        if not self.covers:
+            return np.zeros(SYMBOLS)
         highest = max(cover.weight for cover in self.covers)
         sums = np.zeros(SYMBOLS)
         for cover in self.covers:
