@@ -289,12 +289,15 @@ def test_a_model_that_counts_positions_after_the_padding_id_reads_that_many_fewe
 
 
 def test_a_model_that_fails_is_an_error_of_one_line_with_its_name(tmp_path: Path) -> None:
-    gpt2(tmp_path, vocab_size=90)
-    with pytest.raises(MemberError) as caught:
-        rewards(tmp_path)
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"method rerank: {tmp_path} failed while it was run (ValueError: its tokenizer has a token ")
-    assert ", and the model only 90 tokens)" in line
+    _, tokenizer = gpt2(tmp_path)
+    # The last token is the padding.
+    for tokens in (90, len(tokenizer) - 1):
+        gpt2(tmp_path, vocab_size=tokens)
+        with pytest.raises(MemberError) as caught:
+            rewards(tmp_path, "the")
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(f"method rerank: {tmp_path} failed while it was run (ValueError: its tokenizer has a ")
+        assert f", and the model only {tokens} tokens)" in line
 
 
 # --- Cascades ---

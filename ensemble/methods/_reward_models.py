@@ -195,7 +195,6 @@ class _Network:
 
     def _outputs(self, encodings: Mapping[str, Any]) -> torch.Tensor:
         """The outputs for token ids, attention masks and the like, a list for each row: (rows, outputs)."""
-        check_ids(self._model, encodings["input_ids"])
         batches = []
         for start in range(0, len(encodings["input_ids"]), _BATCH):
             part = {key: rows[start : start + _BATCH] for key, rows in encodings.items()}
@@ -205,6 +204,7 @@ class _Network:
                 key: torch.tensor([[*row, *[pads.get(key, 0)] * (width - len(row))] for row in rows])
                 for key, rows in part.items()
             }
+            check_ids(self._model, padded["input_ids"])
             with torch.inference_mode():
                 logits = self._model(**{key: rows.to(self._model.device) for key, rows in padded.items()}).logits
             batches.append(logits.float().cpu())
@@ -315,15 +315,14 @@ def running(method: str, place: str) -> Iterator[None]:
         ) from error
 
 
-def check_ids(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> None:
-    """Make sure that a model has an embedding for each token.
+def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
+    """Make sure that a model has an embedding for each token, also for the padding.
 
     Raises:
         ValueError: It lacks one.
     """
     # Before it runs, because on a GPU such an id ends all further work of the process there.
-    most = max((token for row in rows for token in row), default=0)
-    if most >= model.config.vocab_size:
+    if (most := int(ids.max())) >= model.config.vocab_size:
         raise ValueError(f"its tokenizer has a token {most}, and the model only {model.config.vocab_size} tokens")
 
 

@@ -115,8 +115,8 @@ class Fuser:
             return self._written(self._ids(prompt, [texts[n] for n in best]))
 
     def _written(self, read: Sequence[int]) -> str:
-        check_ids(self._model, [read])
         ids = torch.tensor([read])
+        check_ids(self._model, ids)
         with torch.inference_mode():
             written = self._model.generate(
                 input_ids=ids.to(self._model.device),
