@@ -12,7 +12,13 @@ import pytest
 import torch
 from test_reward_models import PairRm
 from tiny import SENTENCES
-from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Tokenizer,
+)
 
 from advisor.records import Answer, Profile
 from advisor.tasks import load_task
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 PROMPT = "Where did the cat sit?"
+SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
+"""Of each side of a small BART."""
 TEXTS = ("The cat sat on the mat.", "James and Anna went there.", "the dog", "the shop of Anna")
 
 
@@ -118,6 +126,33 @@ def test_a_long_response_is_cut_and_a_long_question_loses_its_beginning(t5: Path
     assert len(ids_of(t5, form(" ".join(words[-most:]), "the dog"))) == 1024
     ids = ids_of(t5, form(" ".join(words[-most:]), "the dog"))
     assert fused(t5, ("the dog",), " ".join(words), beams=1, max_tokens=9) == greedy(t5, ids, 9)
+
+
+def bart(folder: Path, tokenizers: Path, **settings: Any) -> Path:
+    """A model with 128 learned positions."""
+    torch.manual_seed(7)
+    tokenizer = T5Tokenizer.from_pretrained(tokenizers)
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
+    config = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 128, **sizes, **settings}
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1, "decoder_start_token_id": 1}
+    BartForConditionalGeneration(BartConfig(**config, **tokens, forced_eos_token_id=None)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_model_with_few_positions_reads_and_writes_no_more(t5: Path, tmp_path: Path) -> None:
+    folder = bart(tmp_path, t5)
+    long = "James and Anna went to the shop " * 90
+    made = fuse.make([], [], make_options("fuse", {"model": str(folder), "beams": 1, "max_tokens": 200}))
+    assert made.choose(long, TEXTS, [None] * 4) == made.choose(long[8 * 32 :], TEXTS, [None] * 4)
+
+
+def test_a_model_that_fails_is_an_error_of_one_line_with_its_name(t5: Path, tmp_path: Path) -> None:
+    folder = bart(tmp_path, t5, vocab_size=30)
+    with pytest.raises(MemberError) as caught:
+        fused(folder)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"method fuse: {folder} failed while it was run (ValueError: its tokenizer has a token ")
 
 
 def test_control_tokens_in_texts_are_spaces(t5: Path) -> None:

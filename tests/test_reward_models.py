@@ -16,14 +16,18 @@ from transformers import (
     DebertaV2ForSequenceClassification,
     DebertaV2Model,
     DebertaV2Tokenizer,
+    GPT2Config,
+    GPT2ForSequenceClassification,
     GPTNeoXConfig,
     GPTNeoXModel,
     LlamaConfig,
     LlamaModel,
     PreTrainedTokenizerBase,
+    RobertaConfig,
+    RobertaForSequenceClassification,
 )
 
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.methods import make_options, rerank
 from ensemble.methods._reward_models import load_reward_model
 
@@ -235,6 +239,67 @@ def test_openassistants_deberta_reads_a_question_and_an_answer_as_a_pair(tmp_pat
     assert rewards(tmp_path) == pytest.approx(expected, abs=1e-4)
 
 
+# --- Any classifier ---
+
+
+def gpt2(folder: Path, **settings: Any) -> tuple[GPT2ForSequenceClassification, Any]:
+    """A classifier with 64 learned positions and no padding id, whose tokenizer can pad and has no limit."""
+    torch.manual_seed(6)
+    tokenizer = byte_tokenizer((" the", "ing"))
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    sizes = {"vocab_size": len(tokenizer), "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "num_labels": 1}
+    model = GPT2ForSequenceClassification(GPT2Config(**{**sizes, **settings})).eval()
+    spread(model)
+    assert model.config.pad_token_id is None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+@torch.inference_mode()
+def test_texts_of_several_lengths_are_padded_with_the_tokenizers_token(tmp_path: Path) -> None:
+    model, tokenizer = gpt2(tmp_path)
+    expected = [float(model(**tokenizer(["the"], [text], return_tensors="pt")).logits) for text in TEXTS[1:4]]
+    assert len({round(reward, 3) for reward in expected}) == 3
+    assert rewards(tmp_path, "the", TEXTS[1:4]) == pytest.approx(expected, abs=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("limit", [None, 0, -5, "x", 2.5, True, 10**9, 10**30, 64])
+def test_a_limit_that_the_model_cannot_have_gives_way_to_its_positions(tmp_path: Path, limit: object) -> None:
+    model, tokenizer = gpt2(tmp_path)
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**told, "model_max_length": limit}), encoding="utf-8")
+    long = "The cat sat on the mat. " * 9
+    cut = tokenizer(["the"], [long], return_tensors="pt", truncation="longest_first", max_length=64)
+    assert rewards(tmp_path, "the", [long]) == pytest.approx([float(model(**cut).logits)], abs=1e-4)
+
+
+@torch.inference_mode()
+def test_a_model_that_counts_positions_after_the_padding_id_reads_that_many_fewer(tmp_path: Path) -> None:
+    _, tokenizer = gpt2(tmp_path)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=1, num_labels=1, **sizes)
+    model = RobertaForSequenceClassification(config).eval()
+    spread(model)
+    model.save_pretrained(tmp_path)
+    long = "The cat sat on the mat. " * 9
+    cut = tokenizer(["the"], [long], return_tensors="pt", truncation="longest_first", max_length=62)
+    assert rewards(tmp_path, "the", [long]) == pytest.approx([float(model(**cut).logits)], abs=1e-4)
+
+
+def test_a_model_that_fails_is_an_error_of_one_line_with_its_name(tmp_path: Path) -> None:
+    _, tokenizer = gpt2(tmp_path)
+    # The last token is the padding.
+    for tokens in (90, len(tokenizer) - 1):
+        gpt2(tmp_path, vocab_size=tokens)
+        with pytest.raises(MemberError) as caught:
+            rewards(tmp_path, "the")
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(f"method rerank: {tmp_path} failed while it was run (ValueError: its tokenizer has a ")
+        assert f", and the model only {tokens} tokens)" in line
+
+
 # --- Cascades ---
 
 
@@ -288,6 +353,30 @@ def test_a_cascade_is_named_with_commas(tmp_path: Path) -> None:
 def changed(folder: Path, **settings: Any) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, **settings}), encoding="utf-8")
+
+
+def test_code_in_a_folder_never_runs_and_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def agree(question: str = "") -> str:
+        asked.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", agree)
+    folder, ran = tmp_path / "model", tmp_path / "ran"
+    gpt2(folder)
+    plain = rewards(folder, "the", ["the dog"])
+    (folder / "code.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n", encoding="utf-8")
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    own = {**tokenizer, "tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["code.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(own), encoding="utf-8")
+    assert rewards(folder, "the", ["the dog"]) == plain
+    # A type that transformers does not know.
+    changed(folder, model_type="strange", auto_map={"AutoConfig": "code.Own"})
+    with pytest.raises(InputError, match="cannot be loaded as a sequence classifier") as caught:
+        rewards(folder)
+    assert "\n" not in str(caught.value)
+    assert (asked, ran.exists()) == ([], False)
 
 
 def test_a_folder_that_is_not_what_it_says_is_an_error_of_one_line(tmp_path: Path) -> None:

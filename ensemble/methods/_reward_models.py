@@ -23,7 +23,8 @@ the separator. Weights are read from safetensors files only, and no code that ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -65,6 +66,8 @@ _OASST = "<|prompter|>{}<|endoftext|><|assistant|>{}<|endoftext|>"
 _SOURCE_LENGTH, _CANDIDATE_LENGTH = 1224, 412  # of the published PairRM
 _BATCH = 8
 """Sequences that are read at once: five responses make 20 pairs, and DeBERTa's attention to 2,048 tokens is large."""
+_SENSIBLE = range(8, 2**20 + 1)
+"""Tokens that a model can be limited to; a tokenizer without a limit says 10^30."""
 
 
 class RewardModel(Protocol):
@@ -74,7 +77,7 @@ class RewardModel(Protocol):
         """The reward of each response to a question; a higher one is better.
 
         Raises:
-            MemberError: The model's outputs are not numbers.
+            MemberError: The model cannot read a text, or its outputs are not numbers.
         """
         ...
 
@@ -167,6 +170,7 @@ class _Network:
     """A network with its tokenizer.
 
     Args:
+        method: The method that needs it, for messages.
         place: Where it is from, for messages.
         model: The network.
         tokenizer: Its tokenizer.
@@ -175,8 +179,16 @@ class _Network:
     # Added tokens of the input format; a tokenizer does not always list them among its special ones.
     _marks: tuple[str, ...] = ()
 
-    def __init__(self, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._place, self._model, self._tokenizer = place, model, tokenizer
+    def __init__(self, method: str, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._method, self._place, self._model, self._tokenizer = method, place, model, tokenizer
+
+    def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
+        """See :class:`RewardModel`."""
+        with running(self._method, self._place):
+            return self._rewards(prompt, texts)
+
+    def _rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
+        raise NotImplementedError
 
     def _plain(self, text: str) -> str:
         return without_tokens(text, [*self._tokenizer.all_special_tokens, *self._marks])
@@ -192,20 +204,20 @@ class _Network:
                 key: torch.tensor([[*row, *[pads.get(key, 0)] * (width - len(row))] for row in rows])
                 for key, rows in part.items()
             }
+            check_ids(self._model, padded["input_ids"])
             with torch.inference_mode():
                 logits = self._model(**{key: rows.to(self._model.device) for key, rows in padded.items()}).logits
             batches.append(logits.float().cpu())
         outputs = torch.cat(batches)
         if bool(outputs.isnan().any()):
-            raise MemberError(f"{self._place}: the reward model's outputs are not numbers (NaN)")
+            raise ValueError("the reward model's outputs are not numbers (NaN)")
         return outputs
 
 
 class Classifier(_Network):
     """A sequence classifier that reads one response at a time."""
 
-    def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """See :class:`RewardModel`."""
+    def _rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         pair = [self._plain(prompt)] * len(texts), [self._plain(text) for text in texts]
         return [float(row[0]) for row in self._outputs(self._tokenizer(*pair, truncation="longest_first"))]
 
@@ -213,8 +225,7 @@ class Classifier(_Network):
 class PairwiseClassifier(_Network):
     """A sequence classifier that reads two responses at a time."""
 
-    def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """See :class:`RewardModel`."""
+    def _rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         return _sum_of_leads(texts, partial(self._leads, self._plain(prompt)))
 
     def _leads(self, prompt: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -228,6 +239,7 @@ class PairRanker(_Network):
     """PairRM.
 
     Args:
+        method: The method that needs it, for messages.
         place: Where it is from, for messages.
         model: The network.
         tokenizer: Its tokenizer.
@@ -239,17 +251,17 @@ class PairRanker(_Network):
 
     def __init__(
         self,
+        method: str,
         place: str,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         source_length: int,
         candidate_length: int,
     ) -> None:
-        super().__init__(place, model, tokenizer)
+        super().__init__(method, place, model, tokenizer)
         self._source_length, self._length = source_length, source_length + 2 * candidate_length
 
-    def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """See :class:`RewardModel`."""
+    def _rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         return _sum_of_leads(texts, partial(self._leads, prompt))
 
     def _leads(self, prompt: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -268,6 +280,7 @@ class TextReader(_Network):
     """A network that reads the question and one response as one text.
 
     Args:
+        method: The method that needs it, for messages.
         place: Where it is from, for messages.
         model: The network.
         tokenizer: Its tokenizer.
@@ -276,18 +289,51 @@ class TextReader(_Network):
 
     _marks = _ROLES
 
-    def __init__(self, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
-        super().__init__(place, model, tokenizer)
+    def __init__(
+        self, method: str, place: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str
+    ) -> None:
+        super().__init__(method, place, model, tokenizer)
         self._template = template
         # The reward is read at the end, so a text that is too long loses its beginning.
         self._tokenizer.truncation_side = "left"
 
-    def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """See :class:`RewardModel`."""
+    def _rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         whole = [self._template.format(self._plain(prompt), self._plain(text)) for text in texts]
-        longest = min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings)
-        inputs = self._tokenizer(whole, truncation=True, max_length=longest)
+        inputs = self._tokenizer(whole, truncation=True)
         return self._outputs({key: inputs[key] for key in ("input_ids", "attention_mask")})[:, 0].tolist()
+
+
+@contextmanager
+def running(method: str, place: str) -> Iterator[None]:
+    """Turn each failure of a method's model, from a place, into a MemberError of one line."""
+    try:
+        yield
+    except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
+        raise MemberError(
+            f"method {method}: {place} failed while it was run ({type(error).__name__}: {first_line(error)}); take "
+            "all its files from its publisher, or name another model"
+        ) from error
+
+
+def check_ids(model: PreTrainedModel, ids: torch.Tensor) -> None:
+    """Make sure that a model has an embedding for each token, also for the padding.
+
+    Raises:
+        ValueError: It lacks one.
+    """
+    # Before it runs, because on a GPU such an id ends all further work of the process there.
+    if (most := int(ids.max())) >= model.config.vocab_size:
+        raise ValueError(f"its tokenizer has a token {most}, and the model only {model.config.vocab_size} tokens")
+
+
+def positions(model: PreTrainedModel) -> int:
+    """The most tokens that a model reads; a large number for those without such a limit, as T5."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    most = most if type(most) is int and most in _SENSIBLE else _SENSIBLE[-1]
+    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    padding = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
+    # RoBERTa counts positions from the one after the padding id, so its table has fewer than it has rows.
+    return most - max((1 + row for row in padding if row is not None), default=0)
 
 
 def without_tokens(text: str, tokens: Sequence[str]) -> str:
@@ -340,17 +386,17 @@ def load_reward_model(method: str, place: str, kind: Kind, device: str) -> Rewar
             value if type(value := settings.get(name)) is int and value > 8 else usual
             for name, usual in (("source_maxlength", _SOURCE_LENGTH), ("candidate_maxlength", _CANDIDATE_LENGTH))
         )
-        return PairRanker(place, model, tokenizer, *lengths)
+        return PairRanker(method, place, model, tokenizer, *lengths)
     if "regression_head.weight" in shapes:
         config = _config(method, place, LlamaConfig, settings, "UltraRM")
         model, tokenizer = load_pretrained(method, checkpoint, UltraRmNetwork, config, "UltraRM", device)
-        return TextReader(place, model, tokenizer, _ULTRARM)
+        return TextReader(method, place, model, tokenizer, _ULTRARM)
     if "out_proj.weight" in shapes and any(key.startswith("gpt_neox.") for key in shapes):
         wanted = "a reward model of OpenAssistant"
         config = _config(method, place, GPTNeoXConfig, {"pooling": "last", **settings}, wanted)
         model, tokenizer = load_pretrained(method, checkpoint, OasstNetwork, config, wanted, device)
         _ids_of(method, place, tokenizer, _ROLES, shapes["gpt_neox.embed_in.weight"][0])
-        return TextReader(place, model, tokenizer, _OASST)
+        return TextReader(method, place, model, tokenizer, _OASST)
     return _load_classifier(method, checkpoint, kind, device)
 
 
@@ -390,16 +436,19 @@ def load_pretrained(
             f"method {method}: {place} has no weights in safetensors files, and only those are loaded; save the model "
             "in this format"
         )
+    # Always said, because transformers asks on the terminal where trust_remote_code is missing, and runs code on a yes.
+    options: dict[str, Any] = {**checkpoint.options, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(location) if config is None else config
+        config = AutoConfig.from_pretrained(location, **options) if config is None else config
         if stored is not None:
-            make = getattr(model_class, "from_config", model_class)
+            is_auto = hasattr(model_class, "from_config")
+            make = partial(model_class.from_config, trust_remote_code=False) if is_auto else model_class
             check_size(place, config, partial(make, config), stored[0])
         # With the configuration, because the folder's own may name a model that transformers does not know.
-        tokenizer = AutoTokenizer.from_pretrained(location, config=config)
+        tokenizer = AutoTokenizer.from_pretrained(location, config=config, **options)
         # Only safetensors, because reading a pickle can run code.
         model, loaded = model_class.from_pretrained(
-            location, config=config, use_safetensors=True, output_loading_info=True
+            location, config=config, use_safetensors=True, output_loading_info=True, **options
         )
     except UniteError:
         raise
@@ -411,7 +460,10 @@ def load_pretrained(
     # A batch needs padding, and some classifiers use the padding id to find the last token of each text.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-        model.config.pad_token_id = tokenizer.pad_token_id
+    model.config.pad_token_id = tokenizer.pad_token_id or 0
+    # A stranger's file has the tokenizer's limit: it can be missing, no number, or more than the model's positions.
+    limit, most = tokenizer.model_max_length, positions(model)
+    tokenizer.model_max_length = min(limit, most) if type(limit) is int and limit in _SENSIBLE else most
     return model.to(on).eval(), tokenizer
 
 
@@ -422,7 +474,7 @@ def _load_classifier(method: str, checkpoint: Checkpoint, kind: Kind, device: st
     if labels > (1 if kind == "pointwise" else 2):
         needs = "one output, a reward" if kind == "pointwise" else "one output or two"
         raise InputError(f"method {method}: {place} has {labels} outputs; {kind} needs {needs}")
-    return (Classifier if kind == "pointwise" else PairwiseClassifier)(place, model, tokenizer)
+    return (Classifier if kind == "pointwise" else PairwiseClassifier)(method, place, model, tokenizer)
 
 
 def _config(

@@ -27,9 +27,12 @@ from ensemble.methods._response import ResponseMethod
 from ensemble.methods._reward_models import (
     Kind,
     RewardModel,
+    check_ids,
     checked,
     load_pretrained,
     load_reward_model,
+    positions,
+    running,
     without_tokens,
 )
 
@@ -42,7 +45,7 @@ METHOD = Method(
     when="open questions with long answers, when you have a model that is trained to fuse responses",
 )
 _INPUT = 1024
-"""The most tokens of an input, as published."""
+"""The most tokens of an input, as published; a model with fewer positions reads fewer."""
 _REQUEST = "Summarize candidates into a better one for the given instruction:"
 
 
@@ -100,18 +103,26 @@ class Fuser:
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._ranker, self._options = ranker, options
+        self._positions = positions(model)
+        self._most = min(_INPUT, self._positions)
 
     def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> str:  # noqa: ARG002
         """See :class:`ensemble.methods._response.ResponseMethod`."""
         rewards = [0.0] * len(texts) if self._ranker is None else self._ranker.rewards(prompt, texts)
         # The sort is stable: of equal rewards, and without a ranker, the earlier members come first.
         best = sorted(range(len(texts)), key=lambda n: -rewards[n])[: self._options.top]
-        ids = torch.tensor([self._ids(prompt, [texts[n] for n in best])])
+        with running("fuse", str(self._options.model)):
+            return self._written(self._ids(prompt, [texts[n] for n in best]))
+
+    def _written(self, read: Sequence[int]) -> str:
+        ids = torch.tensor([read])
+        check_ids(self._model, ids)
         with torch.inference_mode():
             written = self._model.generate(
                 input_ids=ids.to(self._model.device),
                 attention_mask=torch.ones_like(ids).to(self._model.device),
-                max_new_tokens=self._options.max_tokens,
+                # What is written needs positions, too.
+                max_new_tokens=min(self._options.max_tokens, self._positions),
                 num_beams=self._options.beams,
                 do_sample=False,
             )
@@ -121,11 +132,11 @@ class Fuser:
         """The ids of the input; a question that leaves too little room for the responses loses its beginning."""
         question = self._plain(prompt)
         ids = self._input(question, texts)
-        while (over := len(ids) - _INPUT) > 0 and question:
+        while (over := len(ids) - self._most) > 0 and question:
             # Again, because the rest of a text can have other tokens than the end of the whole.
             question = self._decoded(self._encoded(question)[over:])
             ids = self._input(question, texts)
-        return ids[:_INPUT]
+        return ids[: self._most]
 
     def _input(self, question: str, texts: Sequence[str]) -> list[int]:
         candidates = [f"Candidate {n}: <extra_id_{n}>:{self._cut(text)}" for n, text in enumerate(texts)]
