@@ -135,6 +135,11 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
     assert replace(entry, resources=Resources(num_gpus=0.5)).placed("auto", "ray") == "cuda"
 
 
+def config_of(inference: InferenceConfig, entries: list[Any]) -> Any:
+    dev = SimpleNamespace(scorer=None, metric="exact_match")
+    return SimpleNamespace(command="", seed=0, inference=inference, candidates=entries, method="unite", dev=dev)
+
+
 @pytest.mark.parametrize(("sees_cuda", "device"), [(False, "cpu, mps"), (True, "cuda, mps")])
 def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.MonkeyPatch, sees_cuda: bool, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: sees_cuda)
@@ -142,7 +147,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     entries = [
         PoolEntry(name, Checkpoint(name), "models.txt:1", device=own) for name, own in (("a", None), ("b", "mps"))
     ]
-    config: Any = SimpleNamespace(command="", seed=0, inference=InferenceConfig(), candidates=entries)
+    config = config_of(InferenceConfig(), entries)
     found = of_run(
         config,
         {"a": Fingerprint(None, None, (), "bfloat16", "auto"), "b": Fingerprint(None, None, (), "float32", "auto")},
@@ -154,8 +159,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("deterministic", "said"), [(False, None), (True, True)])
 def test_a_result_says_whether_texts_were_decoded_by_themselves(deterministic: bool, said: bool | None):
     inference = InferenceConfig(deterministic=deterministic)
-    config: Any = SimpleNamespace(command="", seed=0, inference=inference, candidates=[])
-    assert of_run(config, {}).get("deterministic") is said
+    assert of_run(config_of(inference, []), {}).get("deterministic") is said
 
 
 def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):
