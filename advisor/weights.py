@@ -64,15 +64,14 @@ def weights_from_dev(kind: str, accuracies: Sequence[float], errors: Sequence[fl
     """Weights from the members' answers to the dev questions, from 0 to 1.
 
     Args:
-        kind: One of FROM_DEV.
+        kind: One of FROM_DEV, for the message.
         accuracies: Each member's accuracy, in points, the primary's first.
-        errors: Each member's expected calibration error, from 0 to 1; for ``ece``.
+        errors: What is taken away from each: its expected calibration error, from 0 to 1, for ``ece``, else 0.
 
     Raises:
         InputError: All of them are 0.
     """
-    above = errors if kind == "ece" else [0.0] * len(accuracies)
-    weights = tuple(max(0.0, accuracy / 100 - error) for accuracy, error in zip(accuracies, above, strict=True))
+    weights = tuple(max(0.0, accuracy / 100 - error) for accuracy, error in zip(accuracies, errors, strict=True))
     if not sum(weights) > 0:
         raise InputError(f"--weights {kind}: the weights of all members are 0; leave out --weights")
     return weights

@@ -238,7 +238,7 @@ class Profiler:
                 raise MemberError(f"{name}: {self.failures[name]}")
         profiles = [self._on_dev[name] for name in names]
         # A model without a likelihood has failed on all questions, and its accuracy is 0.
-        errors = [calibration_error(profile) or 0.0 for profile in profiles]
+        errors = [(calibration_error(profile) or 0.0) if kind == "ece" else 0.0 for profile in profiles]
         try:
             return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
         except InputError as error:
