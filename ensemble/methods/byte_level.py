@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
-from ensemble.decode.sequences import Counts, FinishReason, Generation
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod, PromptText
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
@@ -107,17 +107,12 @@ def combine(members: NDArray[np.float64], weights: NDArray[np.float64], mean: st
     return product
 
 
-class _RunningText:
-    def __init__(self, number: int, prompts: Sequence[list[int]], settings: Settings, draw: int) -> None:
-        self.number = number
-        self.prompts = prompts
-        self.data = bytearray()
-        self.counts = Counts()
-        self.random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
+class _RunningText(PromptText):
+    """A text with its random draws."""
 
-    def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
-        # The limit of tokens can cut the bytes of a character.
-        return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
+    def __init__(self, number: int, prompts: Sequence[list[int]], settings: Settings, draw: int) -> None:
+        super().__init__(number, prompts)
+        self.random = random.Random(f"{settings.seed} {draw} {tuple(prompts[0])}")
 
 
 class ByteDecoder(PromptDecoder):
@@ -159,7 +154,7 @@ class ByteDecoder(PromptDecoder):
     @property
     def running(self) -> dict[int, bytes]:
         """The bytes of the running texts so far, by the prompt's number."""
-        return {text.number: bytes(text.data) for text in self._running}
+        return {text.number: text.data for text in self._running}
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation | MemberError]]:
@@ -177,7 +172,7 @@ class ByteDecoder(PromptDecoder):
             for model in self._models:
                 model.append(going_on)
             for text, symbol in zip(self._running, going_on, strict=True):
-                text.data.append(symbol)
+                text.data += bytes([symbol])
             finished += self._drop([self._cut(row, text) for row, text in enumerate(self._running)])
         # The rows of a batch run together, so it is not known which row took how much of a step.
         seconds = (time.perf_counter() - start) / share
@@ -211,24 +206,24 @@ class ByteDecoder(PromptDecoder):
         if isinstance(symbol, MemberError):
             return symbol
         ids = self._models[0].texts[self._running.index(text)].reader.ids
-        return text.generation(bytes(text.data), ids, "eos") if symbol == END else None
+        return text.generation(text.data, ids, "eos") if symbol == END else None
 
     def _cut(self, row: int, text: _RunningText) -> Generation | None:
         """The generation of a text that its last byte ends."""
         readers = [model.texts[row].reader for model in self._models]
         tokens = readers[0].ids
-        end = first_stop(bytes(text.data), len(text.data) - 1, self._stops)
+        end = first_stop(text.data, len(text.data) - 1, self._stops)
         if len(tokens) > self._settings.max_new_tokens:
             tokens = tokens[: self._settings.max_new_tokens]
             vocabulary = self._models[0].member.vocabulary
             room = sum(len(vocabulary.token_bytes(token) or b"") for token in tokens)
-            return text.generation(bytes(text.data[:room]), tokens, "length")
+            return text.generation(text.data[:room], tokens, "length")
         if end is not None:
-            return text.generation(bytes(text.data[:end]), tokens, "stop")
+            return text.generation(text.data[:end], tokens, "stop")
         limits = [model.member.most_tokens(prompt) for model, prompt in zip(self._models, text.prompts, strict=True)]
         lengths = [len(prompt) + len(reader.ids) for prompt, reader in zip(text.prompts, readers, strict=True)]
         if any(limit is not None and length >= limit for limit, length in zip(limits, lengths, strict=True)):
-            return text.generation(bytes(text.data), tokens, "length")
+            return text.generation(text.data, tokens, "length")
         return None
 
     def _drop(self, results: Sequence[Generation | MemberError | None]) -> list[tuple[int, Generation | MemberError]]:

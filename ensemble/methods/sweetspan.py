@@ -30,8 +30,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
-from ensemble.decode.sequences import Counts, FinishReason, Generation
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod, PromptText
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
@@ -148,19 +148,12 @@ class OpenSpan:
         return None
 
 
-class _RunningText:
-    """A text that is being written: its prompt in every member's ids, and the text so far as each member reads it."""
+class _RunningText(PromptText):
+    """A text with what each member reads of it."""
 
     def __init__(self, number: int, prompts: Sequence[list[int]], members: Sequence[Member]) -> None:
-        self.number = number
-        self.prompts = prompts
+        super().__init__(number, prompts)
         self.readers = [Continuation(member.vocabulary) for member in members]
-        self.data = b""
-        self.counts = Counts()
-
-    def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
-        # The limit of tokens can cut the bytes of a character.
-        return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 
 
 class SpanDecoder(PromptDecoder):
