@@ -46,6 +46,7 @@ ORDER = {
         "weights",
         "config",
         "profile",
+        "judge",
         "session",
         "compare",
         "choose",
