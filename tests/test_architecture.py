@@ -43,7 +43,6 @@ ORDER = {
         "servers",
         "pool",
         "logs",
-        "weights",
         "config",
         "profile",
         "judge",
@@ -61,6 +60,7 @@ ORDER = {
         "demo",
         "commands",
         "cli",
+        "api",
         "",
     ],
 }
