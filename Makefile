@@ -14,7 +14,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-vllm check format docs fuzz bench lock clean
+.PHONY: help venv demo test test-vllm check format docs package fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
@@ -42,6 +42,16 @@ format: venv  ## put the code into the form that `make check` wants
 
 docs: venv  ## build the site into build/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+package: venv  ## build the sdist and the wheel into dist, and run the demo in an environment that has only the wheel
+	rm -rf dist build/package
+	$(BIN)/python -m hatchling build
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/package dist/*.tar.gz
+	cmp dist/*.whl build/package/*.whl
+	$(PYTHON) -m venv build/package/env
+	build/package/env/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock dist/*.whl
+	cd build/package && env/bin/advisor select --pool demo --task word_problems --limit 50 --cache-dir cache --out run
+	test -s build/package/run/report.html
 
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
