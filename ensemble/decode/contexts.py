@@ -84,7 +84,8 @@ class Contexts:
             The member's logits [needed, V].
         """
         logits = self._catch_up(member, needed).to(self._device)
-        self._held[member] += [n for n in needed if n not in self._held[member]]
+        known = set(self._held[member])
+        self._held[member] += [n for n in needed if n not in known]
         self._ran[member] = [*needed], logits
         return logits
 
@@ -195,18 +196,21 @@ class Contexts:
     def _catch_up(self, member: int, needed: abc.Sequence[int]) -> Logits:
         """A member's logits [needed, V]; its runner has rows only for the sequences that needed it before."""
         held = self._held[member]
-        known = [row for row, n in enumerate(held) if n in needed]
+        # Sets and tables, because a batch may have thousands of rows.
+        wanted, holds = set(needed), set(held)
+        known = [row for row, n in enumerate(held) if n in wanted]
         parts, order = [], [held[row] for row in known]
         if known:
             # One of its rows needs all of them to be fed: they share a cache, and a forward pass has all rows of it.
             logits = self._feed(member, [self.sequences[n] for n in held])
             parts.append(logits if len(known) == len(held) else logits[known])
-        if fresh := [n for n in needed if n not in held]:
+        if fresh := [n for n in needed if n not in holds]:
             new = [self.sequences[n] for n in fresh]
             parts.append(self._runners[member].admit([each.start(member, each.ids(member)) for each in new]))
             order += fresh
         joined = parts[0] if len(parts) == 1 else concat(*parts)
-        return joined if order == [*needed] else joined[[order.index(n) for n in needed]]
+        places = {n: place for place, n in enumerate(order)}
+        return joined if order == [*needed] else joined[[places[n] for n in needed]]
 
     def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
         """A member's logits along the drafts, as far as its rows give them.

@@ -227,7 +227,9 @@ class Sampler:
             own = step.members[numbers, torch.arange(len(draws), device=step.mean.device)]
             pick = _Pick(step, own_draws, combined=True, trace=self._trace, source=replace(step, mean=own))
             return _read([pick], self._detokenizer)[0]
-        rows = {member: [n for n, (each, _) in enumerate(drawn) if each == member] for member, _ in drawn}
+        rows: dict[int, list[int]] = {}
+        for n, (member, _) in enumerate(drawn):
+            rows.setdefault(member, []).append(n)
         picks = [
             _Pick(mixture.alone[member](run(member, own)), [own_draws[n] for n in own], combined=True, trace=False)
             for member, own in rows.items()
