@@ -1,7 +1,7 @@
-"""ME, Mixture-model-like Ensemble: "Rethinking LLM Ensembling from the Perspective of Mixture Models" (Fu et al., 2026,
-arXiv:2605.00419).
+"""ME, a draw from the mean by running one member: "Rethinking LLM Ensembling from the Perspective of Mixture Models".
 
-At each step a member is drawn by its weight, and the token from this member alone:
+By Fu et al., 2026 (arXiv:2605.00419), who call it Mixture-model-like Ensemble. At each step a member is drawn by its
+weight, and the token from this member alone:
 
     m ~ (a_1, ..., a_M),  w ~ q_m(. | text)    so that    P(w | text) = sum_i a_i q_i(w | text)
 
@@ -31,7 +31,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ensemble.errors import InputError
