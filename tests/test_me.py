@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import chi2
-from tiny import tiny_model
+from tiny import save_member, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -257,10 +257,18 @@ def test_greedy_decoding_is_refused_unless_a_temperature_is_set(tables: Path) ->
     assert drawing.generate(PROMPTS, max_new_tokens=9, temperature=0.4) != drawing.generate(PROMPTS, max_new_tokens=9)
 
 
-@pytest.mark.parametrize("temperature", [0, -1.0, 1e400])
+@pytest.mark.parametrize("temperature", [-1.0, 1e400, True])
 def test_an_option_out_of_range_is_refused(temperature: float, tables: Path) -> None:
     with pytest.raises(InputError, match="temperature"):
         me(SETS["one tokenizer"](), tables, temperature=temperature)
+
+
+def test_a_saved_ensemble_keeps_its_temperature(tables: Path, tmp_path: Path) -> None:
+    folders = [save_member(tmp_path / own.name, own.local.model, own.tokenizer) for own in SETS["one tokenizer"]()]
+    ensemble = Ensemble.from_pretrained(folders, method="me", temperature=1.0, device="cpu", cache_dir=tables)
+    ensemble.save_pretrained(tmp_path / "saved")
+    again = Ensemble.from_pretrained(tmp_path / "saved", device="cpu", cache_dir=tables)
+    assert again.generate(PROMPTS, max_new_tokens=5) == ensemble.generate(PROMPTS, max_new_tokens=5)
 
 
 def test_members_behind_servers_are_refused() -> None:

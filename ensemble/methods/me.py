@@ -54,22 +54,22 @@ class Options:
     """Options of ME.
 
     Attributes:
-        temperature: Of texts whose settings ask for greedy decoding, as those of ``advisor evaluate`` do; above 0. None
-            refuses them.
+        temperature: Of texts whose settings ask for greedy decoding, as those of ``advisor evaluate`` do; 0 refuses
+            them.
     """
 
-    temperature: float | None = None
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise InputError(f"temperature {self.temperature}: give a number above 0; 1 for the members' probabilities")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"temperature {self.temperature}: give 0 or a number above; 1 for the members' own draws")
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
     """Make the rule."""
     ids = emitted_ids(setup.joint)
     alone = [_alone(tables, ids) for tables in setup.joint.members]
-    mixture = Mixture(setup.weights, alone, options.temperature or 0.0)
+    mixture = Mixture(setup.weights, alone, options.temperature)
     return TokenRule(over_all(setup.joint, setup.weights), mixture=mixture)
 
 
