@@ -17,7 +17,7 @@ from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, list_methods, plugins
+from ensemble.methods import DEFAULT, check_greedy, list_methods, plugins
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 from ensemble.servers.address import ServerAddress
 
@@ -127,6 +127,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
         check_method(self.method, self.k)
+        # Candidates are compared by greedy decoding, and so is their set.
+        check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         check_seed(self.seed)
         _check_levels(self.race, self.level)

@@ -68,6 +68,7 @@ def run(
     from advisor.production.plan import StrategyPlan
     from advisor.progress import Progress
     from ensemble.distributed.ray_cluster import cluster
+    from ensemble.methods import check_greedy
 
     progress = Progress()
     spec = plan_by_options({**context.params, "run": run}, progress.say)
@@ -84,6 +85,9 @@ def run(
 
         _answer(spec, text, Settings(**settings), group, progress, trace=trace)
         return
+    if not (temperature or spec.options.get("temperature")):
+        # Before the models are loaded, which takes long.
+        check_greedy(spec.method, "give --temperature above 0; with 1 the members draw from their own probabilities")
     # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(ray_address) if engine == "ray" else nullcontext():
         ensemble = chosen_set.load_chosen(spec, engine)
