@@ -38,6 +38,7 @@ ORDER = {
         "records",
         "statistics",
         "sandbox",
+        "tables",
         "tasks",
         "response_cache",
         "servers",
