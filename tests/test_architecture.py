@@ -40,6 +40,7 @@ ORDER = {
         "sandbox",
         "tables",
         "tasks",
+        "draft",
         "response_cache",
         "servers",
         "pool",

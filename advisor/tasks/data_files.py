@@ -56,10 +56,17 @@ class Record:
         return replace(self, values={**self.values, **fields})
 
 
+def is_field(name: str) -> bool:
+    """Whether templates can read a field by this name."""
+    return name.isidentifier() and name not in _RESERVED
+
+
 def field_name(column: str) -> str:
     """The name that a template has for a column: ``Expected_Answer`` for the column "Expected Answer"."""
+    if is_field(column):
+        return column
     name = re.sub(r"\W+", "_", column.strip()).strip("_")
-    return name if name.isidentifier() and name not in _RESERVED else f"column_{name}"
+    return name if is_field(name) else f"column_{name}"
 
 
 def make_record(values: Mapping[str, object], place: str, *, stem: str, part: str = "", index: int = 0) -> Record:
@@ -72,7 +79,7 @@ def make_record(values: Mapping[str, object], place: str, *, stem: str, part: st
         part: As in :class:`Record`.
         index: As in :class:`Record`.
     """
-    others = {field_name(name): value for name, value in values.items() if not name.isidentifier() or name in _RESERVED}
+    others = {field_name(name): value for name, value in values.items() if not is_field(name)}
     return Record({"_part": stem, **others, **values}, place, part, index)
 
 

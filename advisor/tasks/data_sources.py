@@ -85,9 +85,10 @@ class DataSource:
         one, other = self.split_of(first), self.split_of(second)
         if one == other:
             return True
-        # Conditions divide a file. We assume that the conditions of two splits exclude each other.
-        conditional = one in self._spec.where or other in self._spec.where
-        return not conditional and one in self._splits and self._splits[one] == self._splits.get(other)
+        # Conditions divide a file. We assume that two different conditions exclude each other.
+        if self._condition(one) != self._condition(other):
+            return False
+        return one in self._splits and self._splits[one] == self._splits.get(other)
 
     def records(self, split: str) -> list[Record]:
         """All records of a split that meet its condition, in the order of the data.
@@ -97,6 +98,9 @@ class DataSource:
         """
         records, condition = self._read(split), self._spec.where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
+
+    def _condition(self, split: str) -> str | None:
+        return None if split not in self._spec.where else self._spec.where[split].source
 
     def _read(self, split: str) -> list[Record]:
         raise NotImplementedError

@@ -115,6 +115,11 @@ class Template:
         self._field = expression.strip() if expression and expression.strip() in self._named else None
 
     @property
+    def source(self) -> str:
+        """The text with its ``{{ }}``."""
+        return self._source
+
+    @property
     def named(self) -> frozenset[str]:
         """The fields that the template names."""
         return self._named
