@@ -150,7 +150,7 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
-            f"{name} is no file here, and not a data set of the hub that can be loaded: {reason}; correct the name"
+            f"{name} is neither a file nor a data set of the hub that can be loaded: {reason}; correct the name"
         ) from error
     chosen, why = _choose({split: split for split in names})
     keys: dict[str, object] = {"hub": name, **({"config": chosen_config} if chosen_config else {}), **chosen}

@@ -47,7 +47,7 @@ class Guess:
         why: The reason by key; keys without one need none.
         question: The column of the question.
         reference: The column of the reference; None for programs.
-        options: The columns of the options, or one column with lists; empty if there are none.
+        options: The columns of the options, or one column with lists; empty for tasks without options.
     """
 
     keys: dict[str, object] = field(default_factory=dict)
@@ -102,16 +102,16 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
         _program(found, columns, tests)
     else:
         found.reference, why = _reference(columns, given, taken={found.question, *options})
-        expression = _choice_reference(columns, found.reference, options)
-        is_choice = expression is not None and given.metric in (None, "choice")
+        right = _choice_reference(columns, found.reference, options)
+        is_choice = right is not None and given.metric in (None, "choice")
         if options and not is_choice and (given.choices or given.metric == "choice"):
             raise InputError(
                 f"the values of {found.reference} are no option's text, letter or number of {', '.join(options)}; "
                 "give --reference with the right column, or --choices none"
             )
-        if is_choice and expression is not None:
+        if is_choice and right is not None:
             found.options = options
-            _choice(found, columns, expression, why, why_options)
+            _choice(found, columns, right, why, why_options)
         else:
             if options:
                 found.why["prompt"] += f"; {', '.join(options)} are no options of {found.reference}"
@@ -204,8 +204,8 @@ def _is_split_by(mark: str, texts: Sequence[Sequence[str]]) -> bool:
     return all(len(items) == 1 and len(items[0].split(mark)) > 1 and all(items[0].split(mark)) for items in texts)
 
 
-def _choice_reference(columns: Columns, reference: str, options: Sequence[str]) -> str | None:
-    """The template of the right option; None if the values of the reference are no options."""
+def _choice_reference(columns: Columns, reference: str, options: Sequence[str]) -> tuple[str, str] | None:
+    """The template of the right option, and what to score; None if the values of the reference are no options."""
     if not options:
         return None
     records = range(columns.count)
@@ -218,22 +218,19 @@ def _choice_reference(columns: Columns, reference: str, options: Sequence[str]) 
     # ARC on the hub: {"text": [...], "label": ["A", ...] or ["1", ...]}
     labels = f"{options[0].removesuffix('.text')}.label"
     if labels in columns.values:
-        return f"{{{{'{_LETTERS}'[{labels}.index({reference})]}}}}"
+        return f"{{{{'{_LETTERS}'[{labels}.index({reference})]}}}}", "letters"
     plain = f"{{{{{reference}}}}}"
-    forms: list[tuple[str, Callable[[str, list[str]], bool]]] = [
-        (plain, lambda text, choices: text in [choice.strip() for choice in choices]),
-        (plain, lambda text, choices: text.strip("().").upper() in list(_LETTERS[: len(choices)])),
-        (f"{{{{'{_LETTERS}'[{reference} | int]}}}}", lambda text, choices: text in map(str, range(len(choices)))),
+    forms: list[tuple[str, str, Callable[[str, list[str]], bool]]] = [
+        (plain, "normalised", lambda text, choices: text in [choice.strip() for choice in choices]),
+        (plain, "letters", lambda text, choices: text.strip("().").upper() in list(_LETTERS[: len(choices)])),
+        (f"{{{{'{_LETTERS}'[{reference} | int]}}}}", "letters", lambda text, choices: _is_index(text, 0, choices)),
         # Numbers from 1: a blank in front of A shifts the letters.
-        (
-            f"{{{{' {_LETTERS}'[{reference} | int]}}}}",
-            lambda text, choices: text in map(str, range(1, len(choices) + 1)),
-        ),
+        (f"{{{{' {_LETTERS}'[{reference} | int]}}}}", "letters", lambda text, choices: _is_index(text, 1, choices)),
     ]
-    shares = [(sum(fits(text, choices) for text, choices in pairs) / len(pairs), form) for form, fits in forms]
+    shares = [sum(fits(text, choices) for text, choices in pairs) / len(pairs) for _, _, fits in forms]
+    expression, scoring, _ = forms[shares.index(max(shares))]  # the first of equal ones
     # Not all: a wrong record gets an error with its row, and one of a thousand must not change the metric.
-    best = max(share for share, _ in shares)
-    return next(form for share, form in shares if share == best) if best >= 0.9 else None
+    return (expression, scoring) if max(shares) >= 0.9 else None
 
 
 def _is_index(text: str, first: int, choices: Sequence[str]) -> bool:
@@ -248,26 +245,21 @@ def _trimmed(cells: Sequence[object]) -> list[str]:
     return texts
 
 
-def _choice(found: Guess, columns: Columns, expression: str, why: str, why_options: str) -> None:
+def _choice(found: Guess, columns: Columns, right: tuple[str, str], why: str, why_options: str) -> None:
     """The keys of a task whose options are scored by their likelihood."""
-    reference = found.reference or ""
+    expression, scoring = right
     options = found.options
     is_list = len(options) == 1
     question = _with_context(found, columns)
-    letters = expression != f"{{{{{reference}}}}}" or _are_letters(columns, reference)
     found.add("prompt", f"{question}\n{{{{_options | join('\\n')}}}}\nAnswer:")
     found.add("choices", f"{{{{{options[0]}}}}}" if is_list else [f"{{{{{name}}}}}" for name in options], why_options)
-    found.add("reference", expression, f"{reference} is the reference, {why}")
+    found.add("reference", expression, f"{found.reference} is the reference, {why}")
     found.add("metric", "choice", "the likelihood of the options decides; nothing is generated")
-    if letters:
-        found.add("scoring", "letters", "the prompt lists the options and the reference names one: letters are scored")
-    else:
-        found.add("scoring", "normalised", "the reference is an option's text: texts are scored, by character")
-
-
-def _are_letters(columns: Columns, reference: str) -> bool:
-    texts = [texts[0].strip().strip("().") for texts in columns.texts(reference) if texts]
-    return sum(len(text) == 1 and text.isalpha() for text in texts) > 0.9 * len(texts)
+    reasons = {
+        "letters": "the prompt lists the options and the reference names one: letters are scored",
+        "normalised": "the reference is an option's text: texts are scored, by character",
+    }
+    found.add("scoring", scoring, reasons[scoring])
 
 
 def _tests(columns: Columns) -> tuple[str, ...]:

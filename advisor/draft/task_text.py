@@ -24,7 +24,8 @@ from ensemble.files import write_text
 from ensemble.limits import LimitedProcess
 from reports.text import shortened, visible
 
-_MOST_SCORED = 5_000
+_MOST_SCORED = 2_500
+"""References of a split that are scored: enough to find a wrong metric, in seconds."""
 _WIDTH = 118
 
 
@@ -101,7 +102,7 @@ def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution
                 load_task(draft, split, data_dir, allow_code_execution=allow_code_execution)
                 for split in ("dev", "held_out")
             )
-            pairs = _references(Path(draft), data_dir)
+            pairs = _references(Path(draft), data_dir, {"dev": dev, "held_out": held_out})
         except InputError as error:
             raise InputError(str(error).replace(draft, str(out)).replace(str(Path(draft).name), out.name)) from error
     finally:
@@ -139,14 +140,19 @@ def check_free(out: Path, *, force: bool) -> None:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
 
 
-def _references(path: Path, data_dir: Path | None) -> list[tuple[Example, str]]:
-    """The dev questions, and for each what a model should write: the reference, or the response of a demonstration."""
+def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) -> list[tuple[Example, str]]:
+    """Questions of the splits, and for each what a model should write: the response of a demonstration."""
+    pairs = []
     with LimitedProcess() as child:
         definition = read_definition(path, None, child)
         source = open_source(definition.data, path, data_dir)
         bank = QuestionBank(definition, source)
-        questions = bank.split(source.split_of("dev"))[:_MOST_SCORED]
-        return [(bank.example(question, ""), bank.shot(question).removeprefix(question.text)) for question in questions]
+        for split, task in tasks.items():
+            questions = {question.id: question for question in bank.split(source.split_of(split))}
+            for example in task.examples[:_MOST_SCORED]:
+                question = questions[example.id]
+                pairs.append((example, bank.shot(question).removeprefix(question.text)))
+    return pairs
 
 
 def _filled_only(where: object, keys: Mapping[str, object], reference: str) -> dict[str, str]:

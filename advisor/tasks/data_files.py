@@ -79,8 +79,12 @@ def make_record(values: Mapping[str, object], place: str, *, stem: str, part: st
         part: As in :class:`Record`.
         index: As in :class:`Record`.
     """
-    others = {field_name(name): value for name, value in values.items() if not is_field(name)}
-    return Record({"_part": stem, **others, **values}, place, part, index)
+    fields: dict[str, object] = {"_part": stem}
+    for name, value in values.items():
+        fields[name] = value
+        if field_name(name) not in values:
+            fields[field_name(name)] = value
+    return Record(fields, place, part, index)
 
 
 def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
