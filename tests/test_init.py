@@ -217,21 +217,55 @@ def test_what_the_user_gives_is_not_guessed(place: Place) -> None:
     assert (keys["prompt"], keys["reference"], keys["metric"]) == ("Question: {{a}}\nAnswer:", "{{b_c}}", "contains")
 
 
+def test_a_data_set_of_the_hub_is_read_by_its_splits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {split: [{"question": f"{split} {n}?", "answer": n} for n in range(1_100)] for split in ("train", "test")}
+    monkeypatch.setattr("ensemble.models.hub.reach_data", lambda *_: None)
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda _: ["main", "other"])
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_: ["train", "test"])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split, **__: rows[split])
+    assert "give --config with one of main, other" in place.refused("init", "some/sums", "--yes")
+    keys = written(place, "some/sums", "--config", "main")
+    assert keys["data"] == {"hub": "some/sums", "config": "main", "dev": "train", "held_out": "test"}
+    assert (keys["dev_size"], keys["metric"]) == (300, "number")
+
+
 # --- The dialogue ---
 
 
-def test_a_terminal_is_asked_and_wrong_answers_are_asked_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    place.write("questions.csv", SUMS)
-    answers = iter(["", "no such column", "Expected Answer", "", "contains"])
+def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Let a person at a terminal give these answers."""
+    left = iter(answers)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda _text="": next(answers), raising=False)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda _text="": next(left))
+
+
+def test_wrong_answers_are_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch, "", "no such column", "Expected Answer", "", "contains")
     ran = place.advisor("init", "questions.csv")
     assert ran.status == 0, ran.err
     assert "there is no column 'no such column'" in ran.out + ran.err
     assert "metric: contains\n" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
-    assert list(answers) == []
+
+
+def test_enter_takes_options_that_are_an_expression(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", table(["question", "options", "answer"], *([f"{n}?", "x, y", "x"] for n in range(6))))
+    answer(monkeypatch, "", "", "")
+    assert place.advisor("init", "questions.csv").status == 0
+    assert "options.split(', ')" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_at_a_question_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch)
+
+    def interrupt(_text: str = "") -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", interrupt)
+    assert place.advisor("init", "questions.csv").status == 130
+    assert place.files() == {"questions.csv"}
 
 
 # --- Refusals ---
@@ -251,6 +285,7 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
         (["nothing.csv"], "nothing.csv: no such file or folder"),
         (["questions.csv", "--question", "x"], "there is no column 'x'; choose among Question, Expected_Answer"),
         (["questions.csv", "--metric", "x"], "--metric x: choose among"),
+        (["questions.csv", "--metric", "choice"], "--metric choice needs options; give --choices"),
         (["three.csv", "--choices", "x,y"], "are no option's text, letter or number"),
         (["questions.csv", "--out", "task.txt"], "--out task.txt: give a file that ends in .yaml"),
         (["questions.csv", "--out", "no/task.yaml"], "in a folder that exists"),

@@ -102,18 +102,23 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
             raise typer.BadParameter(f"choose among {', '.join(metric_names())}")
         return text
 
+    options = ",".join(found.options) or "none"
+
     def known_options(text: str) -> str:
-        return ",".join(map(column, _names(text))) or "none"
+        # The guess may be an expression, which is no list of columns.
+        return text if text == options else ",".join(map(column, _names(text))) or "none"
 
     print(f"{columns.count:,} records with the columns {columns.listed()}. Press Enter to take a guess.")
     if given.question is None:
         given = replace(given, question=typer.prompt("Question", default=found.question, value_proc=column))
     if found.reference is not None and given.reference is None:
         given = replace(given, reference=typer.prompt("Reference", default=found.reference, value_proc=column))
+    chosen = options
     if given.choices is None and found.keys["metric"] != "pass_at_1":
-        options = ",".join(found.options) or "none"
-        given = replace(given, choices=_names(typer.prompt("Options", default=options, value_proc=known_options)))
-    if given.metric is None and not given.choices:
+        chosen = typer.prompt("Options", default=options, value_proc=known_options)
+        # An untouched guess is made again with the question and the reference that the user gave.
+        given = given if chosen == options else replace(given, choices=_names(chosen))
+    if given.metric is None and chosen == "none":
         metric = found.keys["metric"] if found.keys["metric"] != "choice" else "exact_match"
         given = replace(given, metric=typer.prompt("Metric", default=metric, value_proc=known_metric))
     return given

@@ -42,6 +42,11 @@ class Columns:
                 return name
         raise InputError(f"there is no column '{given}'; choose among {self.listed()}")
 
+    def add(self, expression: str, values: Sequence[object]) -> str:
+        """Add what an expression of a template gives for each record; the expression."""
+        self.values[expression] = list(values)
+        return expression
+
     def listed(self) -> str:
         """All names, for messages."""
         return ", ".join(shortened(visible(name), 40) for name in list(self.values)[:30])

@@ -18,14 +18,16 @@ from typing import TypeVar
 
 from advisor.tables.arrow import is_saved, saved_splits
 from advisor.tables.rows import stem_of
-from advisor.tasks.data_files import Record
+from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
 from ensemble.errors import InputError
 from ensemble.files import exists
 
 T = TypeVar("T")
-_DATA = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm")
-_COMPRESSED = (".gz", ".xz", ".bz2")
+# Not plain text, which is often a prompt or a licence beside the data.
+_DATA = (*TABLES, ".jsonl", ".ndjson", ".json")
+_ENOUGH = 300
+"""Dev questions that are enough to choose: the strategies are compared on the held-out ones."""
 # What names of splits mean, the best first. Dev prefers validation data, since models were trained on what is "train".
 _DEV = ("validation", "val", "valid", "dev", "train", "training")
 _HELD_OUT = ("test", "heldout", "eval", "evaluation")
@@ -119,17 +121,11 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
 
 def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
     """How many of the dev records are used, and the reason."""
-    enough = 300
-    if is_shared:
-        return (
-            (enough, f"; {enough} of its questions are dev, the rest is held out")
-            if count > 2 * enough
-            else (
-                None,
-                "; half of its questions are dev, the rest is held out",
-            )
-        )
-    return (enough, f"; {enough} dev questions are enough to choose") if count > 1_000 else (None, "")
+    if not is_shared:
+        return (_ENOUGH, f"; {_ENOUGH} dev questions are enough to choose") if count > 1_000 else (None, "")
+    if count > 2 * _ENOUGH:
+        return _ENOUGH, f"; {_ENOUGH} of its questions are dev, the rest is held out"
+    return None, "; half of its questions are dev, the rest is held out"
 
 
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
@@ -156,11 +152,12 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     keys: dict[str, object] = {"hub": name, **({"config": chosen_config} if chosen_config else {}), **chosen}
     spec = DataSpec(name, chosen_config, None, {}, chosen, {}, {}, {})
     source = HubSource(spec, out, name)
+    records = source.records(chosen["dev"])
     is_shared = chosen["dev"] == chosen["held_out"]
-    records = [
-        record for split in dict.fromkeys((chosen["dev"], chosen["held_out"])) for record in source.records(split)
-    ]
-    return DraftData(keys, why, records, None, is_shared, is_of_parts=False)
+    dev_size, more = _dev_size(len(records), is_shared=is_shared)
+    if not is_shared:
+        records = [*records, *source.records(chosen["held_out"])]
+    return DraftData(keys, why + more, records, None, dev_size, is_of_parts=False)
 
 
 def _splits_of_folder(folder: Path) -> dict[str, Path]:
@@ -185,15 +182,14 @@ def _splits_of_folder(folder: Path) -> dict[str, Path]:
 
 
 def _pattern(folder: Path, files: Sequence[Path]) -> Path:
-    endings = {"".join(suffix for suffix in path.suffixes if suffix in (*_DATA, *_COMPRESSED)) for path in files}
+    endings = {path.name.removeprefix(stem_of(path)) for path in files}
     if len(endings) > 1:
         raise InputError(f"{folder}: it has files of several kinds ({', '.join(sorted(endings))}); give the files")
     return files[0] if len(files) == 1 else folder / f"*{endings.pop()}"
 
 
 def _is_data(path: Path) -> bool:
-    plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
-    return plain.suffix.lower() in _DATA
+    return data_suffix(path) in _DATA
 
 
 def _role(name: str) -> str | None:

@@ -96,6 +96,8 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     found = Guess()
     tests = _tests(columns) if given.reference is None and given.metric in (None, "pass_at_1") else ()
     options, why_options = _options(columns, given)
+    if given.metric == "choice" and not options:
+        raise InputError(f"--metric choice needs options; give --choices with some of {columns.listed()}")
     found.question, why = _question(columns, given, taken={*options, *tests})
     found.why["prompt"] = why
     if tests:
@@ -170,19 +172,17 @@ def _reference(columns: Columns, given: Given, taken: set[str]) -> tuple[str, st
 def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
     """The columns of the options, or one column with lists of them, and why."""
     if given.choices is not None:
-        return tuple(columns.named(name) for name in given.choices), "the columns that were given"
+        chosen = tuple(columns.named(name) for name in given.choices)
+        if len(chosen) == 1:
+            chosen = (_as_list(columns, chosen[0]) or chosen[0],)
+        return chosen, "the columns that were given"
     if given.metric not in (None, "choice"):
         return (), ""
     for name in (*_OPTIONS, *(f"{root}.text" for root in _OPTIONS)):
         found = columns.usual((name,))
-        if found is not None and columns.is_list(found):
-            return (found,), f"{found} has the lists of options, by its name"
-        mark = next((mark for mark in _SEPARATORS if found and _is_split_by(mark, columns.texts(found))), None)
-        if mark is not None:
-            # A cell of a table has its list as one text; templates can split it.
-            parts = f"{found}.split({mark!r})"
-            columns.values[parts] = [texts[0].split(mark) for texts in columns.texts(found or "")]
-            return (parts,), f"{found} has the options, by its name, with {mark!r} between them"
+        parts = None if found is None else _as_list(columns, found)
+        if parts is not None:
+            return (parts,), f"{found} has the lists of options, by its name"
     series: dict[str, dict[str, str]] = {}
     for name in columns.values:
         match = _NUMBERED.fullmatch(name)
@@ -200,8 +200,17 @@ def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
     return (), ""
 
 
-def _is_split_by(mark: str, texts: Sequence[Sequence[str]]) -> bool:
-    return all(len(items) == 1 and len(items[0].split(mark)) > 1 and all(items[0].split(mark)) for items in texts)
+def _as_list(columns: Columns, name: str) -> str | None:
+    """The expression of a column's lists: the column, or its texts split at a separator; None if it has no lists."""
+    if columns.is_list(name):
+        return name
+    # A cell of a table has its list as one text, which templates can split.
+    texts = [items[0] if items else "" for items in columns.texts(name)]
+    for mark in _SEPARATORS:
+        lists = [text.split(mark) for text in texts]
+        if all(len(parts) > 1 and all(parts) for parts in lists):
+            return columns.add(f"{name}.split({mark!r})", lists)
+    return None
 
 
 def _choice_reference(columns: Columns, reference: str, options: Sequence[str]) -> tuple[str, str] | None:

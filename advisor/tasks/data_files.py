@@ -7,7 +7,7 @@ r"""Records from files: tables, JSON lines, a JSON array, or lines of plain text
     {source: eng.txt, target: ron.txt}       the lines of parallel text files, one field for each file
     dev.txt                                  lines, in the field `text`
 
-All but Excel files may be compressed: dev.csv.gz, dev.jsonl.xz.
+All but Excel and Parquet files may be compressed: dev.csv.gz, dev.jsonl.xz.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST = 2**28
 """Bytes of the files of a split. As Python objects they are several times larger."""
 _WAY_OUT = "give a data file"
 _COMPRESSED = (".gz", ".xz", ".bz2")
-_TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".xlsm")
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".xlsm")
 # Words that templates read as something else than a field.
 _RESERVED = {*keyword.kwlist, "true", "false", "none", "loop", "self", "caller"}
 _LARGEST_WHOLE = 2**53  # floats hold every whole number up to here
@@ -87,6 +87,11 @@ def make_record(values: Mapping[str, object], place: str, *, stem: str, part: st
     return Record(fields, place, part, index)
 
 
+def data_suffix(path: Path) -> str:
+    """The extension that tells the form of a data file, in lower case: ``.jsonl`` for ``dev.jsonl.gz``."""
+    return (path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path).suffix.lower()
+
+
 def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
     """Read one data file by its extension, or a folder that is a split of a saved data set.
 
@@ -99,11 +104,11 @@ def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
         InputError: The file or a line of it cannot be used.
     """
     readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".txt": _text_lines}
-    plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
-    reader = readers.get(plain.suffix.lower())
+    kind = data_suffix(path)
+    reader = readers.get(kind)
     if path.is_dir():
         rows: Iterable[tuple[Mapping[str, object], str]] = _saved_rows(path)
-    elif plain.suffix.lower() in _TABLES:
+    elif kind in TABLES:
         rows = _table_rows(path, notes)
     elif reader is not None:
         rows = reader(path, read_text(path, LARGEST, _WAY_OUT))
