@@ -30,6 +30,7 @@ from advisor.output.chosen_set import (
 )
 from advisor.output.result_json import is_text, read_result
 from advisor.pool.pool_file import PoolEntry
+from advisor.pool.weights import EQUAL
 from advisor.production.chosen_strategy import read_learned, sample_lines
 from advisor.production.drift import (
     Judgement,
@@ -52,7 +53,6 @@ from advisor.verify.methods import TEMPERATURE
 from advisor.verify.recommendation import describe_gain
 from advisor.verify.responses import can_vote
 from advisor.verify.strategies import ASKING, VOTES, Strategy
-from advisor.weights import EQUAL
 from ensemble.errors import InputError, MemberError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT

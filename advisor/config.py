@@ -11,10 +11,10 @@ from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
 from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
-from advisor.weights import EQUAL, check_weights
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods, plugins
@@ -101,7 +101,7 @@ class RunConfig:
         tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
-        weights: The weights of a set's members, as text; see :mod:`advisor.weights`.
+        weights: The weights of a set's members, as text; see :mod:`advisor.pool.weights`.
         verify_on: The questions on which sets decode together, one of VERIFY_ON.
         until_sure: Whether the held-out questions are asked in batches, until the test shows a difference.
     """

@@ -26,11 +26,11 @@ from advisor.output import provenance
 from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
+from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.session import open_session
 from advisor.verify.methods import Evaluator
-from advisor.weights import EQUAL, FROM_DEV
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, list_methods, make_options, plugins

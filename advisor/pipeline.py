@@ -1,25 +1,29 @@
-"""The whole job: profile the pool, choose a set by the rules, verify it on held-out questions, and give advice."""
+"""What ``advisor select`` does: profile the pool, choose a set by the rules, verify it, advise, write the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from advisor.choose.copies import find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import LogsConfig, RunConfig, rules_for_numbers
 from advisor.output import provenance
-from advisor.output.result_json import Outcome, task_info
+from advisor.output.result_json import Outcome, result_of, samples_of, task_info
+from advisor.output.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Decision, Rules, signed
 from advisor.response_cache import ResponseCache
+from advisor.session import open_session
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
     Advice,
@@ -42,6 +46,7 @@ from advisor.verify.sequential import (
     first_questions,
     look_until_sure,
     looks_in_words,
+    looks_or_note,
     planned_looks,
     questions_id,
     with_earlier,
@@ -54,8 +59,49 @@ from advisor.verify.strategies import (
     compare_strategies,
 )
 from advisor.verify.traces import trace_responses
-from advisor.weights import EQUAL
+from reports import write_report
 from reports.text import counted, p_value
+
+_NOT_SETTINGS = frozenset({"context", "out", "force", "cache_dir", "as_json", "quiet", "debug"})
+"""Options that change no figure of the result."""
+
+
+def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """Do the whole job, and write the run folder with its report.
+
+    Args:
+        options: The options of ``advisor select``, by parameter name.
+        command: The command line or the call, for the record.
+        progress: Shows how far the run is.
+
+    Returns:
+        The run folder, and the contents of its ``result.json``.
+
+    Raises:
+        InputError: An option is missing or out of range; or the pool, the task, a model or a log cannot be used; or the
+            run folder has a run with other settings.
+        UniteError: All candidates failed, or the folder cannot be written.
+    """
+    settings = _settings(options)
+    if (numbers := options.get("profiles")) is not None:
+        folder = _folder(options, numbers.stem, settings)
+        outcome = run_on_numbers(numbers, rules_for_numbers(options), command)
+    elif options.get("logs"):
+        outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
+        folder = _folder(options, outcome.task_info["name"], settings)
+    else:
+        config = RunConfig.from_options(options, command)
+        # The lines of a pool file may have changed since.
+        settings["models"] = [entry.name for entry in config.candidates]
+        # Before the hours of work, not after them.
+        folder = _folder(options, config.dev.name, settings)
+        with open_session(config, progress) as (cache, engine):
+            outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
+    result = result_of(outcome)
+    result["provenance"]["settings"] = settings
+    write_run(folder, result, samples_of(outcome))
+    write_report(folder)
+    return folder, result
 
 
 def run(
@@ -321,3 +367,25 @@ def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
         advice=advise(selection),
         provenance=provenance.of_numbers(command, path),
     )
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set and decide the result, by parameter name, as JSON holds them."""
+    plain = {name: _plain(value) for name, value in options.items() if name not in _NOT_SETTINGS}
+    # By identity: a seed of 0 is set, although 0 equals False.
+    return {name: each for name, each in plain.items() if each is not None and each is not False and each != []}
+
+
+def _folder(options: Mapping[str, Any], task: str, settings: Mapping[str, Any]) -> Path:
+    """The run folder, after a check that it can be written, and has no run with other settings."""
+    folder: Path = options.get("out") or Path("runs") / folder_name(task)
+    check_out(folder)
+    if not options.get("force"):
+        check_settings(folder, settings)
+    return folder
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,9 +1,11 @@
-"""Progress bars and notes on standard error."""
+"""Progress bars and notes on standard error, or in a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from time import perf_counter
 
 import rich.progress
 from rich.console import Console
@@ -32,6 +34,11 @@ class Progress:
         Yields:
             A function that takes the number of parts that are newly done.
         """
+        if self._console.is_jupyter and find_spec("ipywidgets") is None:
+            # Without widgets a notebook cannot change what it shows, and rich would warn instead of drawing a bar.
+            with self._one_line(description, total) as advance:
+                yield advance
+            return
         # Two displays of rich at the same time write over each other, so all stages share one.
         if self._bars is None:
             self._bars = rich.progress.Progress(
@@ -56,6 +63,18 @@ class Progress:
             if not self._stages:
                 bars.stop()
                 self._bars = None
+
+    @contextmanager
+    def _one_line(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A stage that becomes a line when it ends."""
+        done, start = [0], perf_counter()
+
+        def advance(more: int) -> None:
+            done[0] += more
+
+        yield advance
+        figures = f"{done[0]}/{total} in {perf_counter() - start:.0f} s"
+        self._console.print(Text(f"{visible(description)}: {figures}"), soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Show a note: what was left out, set aside or slow."""

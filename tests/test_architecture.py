@@ -45,7 +45,6 @@ ORDER = {
         "servers",
         "pool",
         "logs",
-        "weights",
         "config",
         "profile",
         "judge",
@@ -63,6 +62,7 @@ ORDER = {
         "demo",
         "commands",
         "cli",
+        "api",
         "",
     ],
 }

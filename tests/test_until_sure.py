@@ -108,7 +108,7 @@ def test_a_repeated_run_gives_the_same_result(job: Place) -> None:
 def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) -> None:
     select(job)
     first = result_in(job)
-    select(job, "--k", "5")
+    select(job, "--k", "5", "--force")
     second = result_in(job)
     assert [look["test"] for look in second["looks"]] == [1, 2]
     assert second["looks"][0] == first["looks"][0]

@@ -341,7 +341,8 @@ def _member(models: Path, template: str) -> LocalMember:
 def test_a_chat_template_is_limited(models: Path, monkeypatch: pytest.MonkeyPatch, template: str, says: str) -> None:
     member = _member(models, template)
     limited_process().call("ensemble.models.trial:render", "", [], {})  # it has started, and has read its modules
-    monkeypatch.setattr(LimitedProcess.call, "__kwdefaults__", {"seconds": 0.5})
+    if says.endswith(" s"):  # the others need their usual time on a busy machine
+        monkeypatch.setattr(LimitedProcess.call, "__kwdefaults__", {"seconds": 0.5})
     with pytest.raises(InputError, match=r"^alpha: its chat template does not take a conversation of user: ") as raised:
         member.encode_prompt([{"role": "user", "content": "Hi"}])
     assert says in str(raised.value)

@@ -14,8 +14,8 @@ import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
 from advisor import check
+from advisor.pool.weights import read_numbers
 from advisor.verify.strategies import Strategy
-from advisor.weights import read_numbers
 from ensemble import Ensemble, Generation
 from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder

@@ -64,43 +64,20 @@ def select(
     ] = None,
     cache_dir: opt.Cache = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run folder. Default: runs/TASK.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run with other settings in this folder.")] = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor.config import LogsConfig, RunConfig, rules_for_numbers
-    from advisor.output.result_json import result_of, samples_of
-    from advisor.output.run_folder import check_out, folder_name, write_run
     from advisor.output.terminal import print_conclusion, print_tables
-    from advisor.pipeline import run, run_on_logs, run_on_numbers
+    from advisor.pipeline import select_run
     from advisor.progress import Progress
-    from advisor.session import open_session
-    from advisor.verify.sequential import looks_or_note
-    from reports import write_report
 
-    command = opt.command_line()
-    if profiles is not None:
-        outcome = run_on_numbers(profiles, rules_for_numbers(context.params), command)
-        folder = out or Path("runs") / folder_name(profiles.stem)
-        check_out(folder)
-    elif logs:
-        outcome = run_on_logs(LogsConfig.from_options(context.params, command), Progress(quiet=quiet))
-        folder = out or Path("runs") / folder_name(outcome.task_info["name"])
-        check_out(folder)
-    else:
-        config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
-        folder = out or Path("runs") / folder_name(config.dev.name)
-        # Before the hours of work, not after them.
-        check_out(folder)
-        with open_session(config, progress) as (cache, run_engine):
-            outcome = run(config, cache, progress, run_engine, looks_or_note(folder, progress))
-    result = result_of(outcome)
-    write_run(folder, result, samples_of(outcome))
-    report = write_report(folder)
+    folder, result = select_run(context.params, opt.command_line(), Progress(quiet=quiet))
     if not quiet:
         print_tables(result)
     if as_json:
         opt.print_json(result)
     else:
-        print_conclusion(result, report)
+        print_conclusion(result, folder / "report.html")

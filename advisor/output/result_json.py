@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from advisor.compare.pairs import Pair
+from advisor.pool.weights import PERPLEXITY
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
 from advisor.statistics import Interval
@@ -23,7 +24,6 @@ from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
 from advisor.verify.sequential import Look
 from advisor.verify.strategies import Strategy, StrategyResult
-from advisor.weights import PERPLEXITY
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.methods import list_methods

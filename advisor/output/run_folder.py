@@ -11,6 +11,11 @@ from typing import Any
 
 from ensemble.errors import InputError, UniteError
 from ensemble.files import write_text
+from reports.read.fields import read_object
+from reports.text import shortened
+
+_MOST_SETTINGS = 3  # in a message
+_LONGEST_SETTING = 60  # characters
 
 
 def folder_name(name: str) -> str:
@@ -38,6 +43,29 @@ def check_out(out: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--out {out}: cannot write to {nearest} ({reason}); give another folder") from None
+
+
+def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
+    """Check that a run folder is new, or has a run with the same settings, whose result would be the same.
+
+    Args:
+        out: The run folder.
+        settings: The options of the new run by parameter name, and ``models``, as JSON holds them.
+
+    Raises:
+        InputError: It has a run with other settings, or a result that cannot be read.
+    """
+    path, way_out = out / "result.json", "give another --out, or --force to replace it"
+    if not path.exists():
+        return
+    earlier = read_object(path, way_out).part("provenance").values.get("settings")
+    if not isinstance(earlier, dict):
+        raise InputError(f"--out {out}: it has a run whose settings are not known; {way_out}")
+    names = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
+    if names:
+        other = "; ".join(_difference(name, earlier.get(name), settings.get(name)) for name in names[:_MOST_SETTINGS])
+        more = f"; and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
+        raise InputError(f"--out {out}: it has a run with other settings ({other}{more}); {way_out}")
 
 
 def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:
@@ -83,6 +111,18 @@ def replace(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _difference(name: str, earlier: Any, now: Any) -> str:
+    """A setting of an earlier run beside that of this one. The earlier file may be a stranger's."""
+    option = "models" if name == "models" else f"--{name.replace('_', '-')}"
+    return f"{option} was {_shown(earlier)}, and is {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value is True:
+        return "not given" if value is None else "given"
+    return shortened(", ".join(map(str, value)) if isinstance(value, list) else str(value), _LONGEST_SETTING)
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.pool_file import PoolEntry
+from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.profile.calibration import calibration_error
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.generate import answers
@@ -26,7 +27,6 @@ from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
-from advisor.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec

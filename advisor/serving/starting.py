@@ -10,10 +10,10 @@ from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 from advisor.pool.pool_file import PoolEntry
+from advisor.pool.weights import PERPLEXITY
 from advisor.production.plan import StrategyPlan
 from advisor.progress import Progress
 from advisor.servers.health import ServerHealth
-from advisor.weights import PERPLEXITY
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress

@@ -1,0 +1,188 @@
+"""``advisor select`` from Python: the same options by the same names, and the finished run as an object.
+
+    from advisor import select
+
+    run = select("demo", "word_problems", limit=300)
+    run.recommendation.text
+    run.leaderboard()
+    run.plot()
+
+The modules that do the work are imported by the calls, so that ``import advisor`` stays quick.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from reports.read.result import Result
+    from reports.read.strategies import Recommended
+
+_OF_THE_TERMINAL = ("context", "as_json", "debug")
+_PATHS = ("data", "profiles", "cache_dir", "out")
+
+
+def select(pool: str | None = None, task: str | None = None, **options: Any) -> SelectResult:
+    """Profile every candidate, choose a set by the rules, run it on held-out questions, and write a report.
+
+    Args:
+        pool: The pool file, or ``demo``.
+        task: A task file, or a name that ``advisor tasks`` lists.
+        options: Those of ``advisor select`` by their long names, with ``_`` for ``-``: ``limit=300``,
+            ``logs=["a.jsonl"]``, ``out="runs/mine"``, ``force=True``. ``quiet=True`` shows no progress.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InputError: An option does not exist, is missing or out of range, or the pool, the task or a model cannot be
+            used, or the run folder has a run with other settings.
+        UniteError: All candidates failed.
+    """
+    with warnings.catch_warnings():
+        # In a notebook without widgets this import warns, and huggingface_hub would make it later.
+        warnings.simplefilter("ignore")
+        import tqdm.auto  # noqa: F401
+
+    from advisor.pipeline import select_run
+    from advisor.progress import Progress
+
+    given = {"pool": pool, "task": task, **options}
+    defaults = _defaults()
+    for name in given:
+        if name not in defaults:
+            raise InputError(f"select: {name} is no option; use {', '.join(sorted(defaults))}")
+    named = {name: value for name, value in given.items() if value is not None}
+    command = f"select({', '.join(f'{name}={value!r}' for name, value in named.items())})"
+    for name in _PATHS:
+        if name in named:
+            named[name] = Path(named[name])
+    if isinstance(named.get("logs"), str):
+        named["logs"] = [named["logs"]]
+    folder, _ = select_run({**defaults, **named}, command, Progress(quiet=bool(named.get("quiet"))))
+    return SelectResult(folder)
+
+
+class SelectResult:
+    """A finished run, read from its folder.
+
+    Args:
+        folder: The run folder, also one that the command line has written.
+
+    Attributes:
+        folder: The run folder.
+        report: The path of ``report.html``.
+        json: The contents of ``result.json``.
+
+    Raises:
+        InputError: The folder has no result, or one that cannot be read.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        from reports.read import read_run
+
+        self.folder = Path(folder)
+        self.report = self.folder / "report.html"
+        self._result: Result = read_run(self.folder)
+        self.json: dict[str, Any] = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+
+    @property
+    def recommendation(self) -> Recommended | None:
+        """The strategy to run, with ``text``, ``gain``, ``gain_ci`` and ``shown``; None without held-out questions."""
+        return self._result.strategies.recommended
+
+    @property
+    def advice(self) -> str:
+        """The verdict on the set that the rules choose, in sentences."""
+        return self._result.advice
+
+    def leaderboard(self) -> pd.DataFrame:
+        """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
+        return _table(
+            {
+                "model": each.name,
+                "status": each.status,
+                **_accuracy(each.accuracy, each.accuracy_ci),
+                "mean_length": each.mean_length,
+                "truncated": each.truncated,
+                "reason": each.reason,
+            }
+            for each in self._result.candidates
+        )
+
+    def strategies(self) -> pd.DataFrame:
+        """What could run in production, on the held-out questions, best first; empty if none was compared."""
+        return _table(
+            {
+                "strategy": each.name,
+                "members": ", ".join(each.members),
+                **_accuracy(each.accuracy, each.accuracy_ci),
+                "expected_gain": each.expected,
+                "shown": each.shown,
+                "calls_per_question": each.calls,
+                "price_per_1000": each.price,
+            }
+            for each in self._result.strategies.rows
+        )
+
+    def plot(self) -> Axes:
+        """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
+        from matplotlib import pyplot
+
+        from reports.text import strategy
+
+        rows = self._result.strategies.rows
+        table, labels = self.strategies(), [strategy(each.name, each.members, each.draws) for each in rows]
+        if table.empty:
+            table = self.leaderboard().dropna(subset=["accuracy"])  # a candidate that failed has none
+            labels = list(table["model"])
+        _, axes = pyplot.subplots(figsize=(7.0, 0.8 + 0.35 * len(table)), layout="constrained")
+        # An interval that is not known has no width. The best is on top.
+        low, high = (table[end].fillna(table["accuracy"]) for end in ("accuracy_low", "accuracy_high"))
+        reach = [table["accuracy"] - low, high - table["accuracy"]]
+        axes.errorbar(table["accuracy"], range(len(table), 0, -1), xerr=reach, fmt="o", capsize=3)
+        axes.set_yticks(range(len(table), 0, -1), labels)
+        axes.set_xlabel("accuracy in points, with 95% intervals")
+        return axes
+
+    def __repr__(self) -> str:
+        told = self.recommendation.text if self.recommendation else self.advice
+        return f"<SelectResult {self.folder}: {told}>"
+
+    def _repr_html_(self) -> str:
+        """The result in a notebook."""
+        told = [f"<b>Recommended:</b> {escape(self.recommendation.text)}"] if self.recommendation else []
+        lines = "<br>".join([*told, escape(self.advice), f"Report: {escape(str(self.report))}"])
+        table = self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.1f}")
+        return f"<p>{lines}</p>{table}"
+
+
+def _defaults() -> dict[str, Any]:
+    """The options of ``advisor select`` with their default values."""
+    # The command's parameters are the one list of the options.
+    from advisor.commands.select import select as command
+
+    parameters = inspect.signature(command).parameters
+    return {name: each.default for name, each in parameters.items() if name not in _OF_THE_TERMINAL}
+
+
+def _accuracy(value: float | None, interval: Sequence[float] | None) -> dict[str, float | None]:
+    low, high = interval or (None, None)
+    return {"accuracy": value, "accuracy_low": low, "accuracy_high": high}
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))

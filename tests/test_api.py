@@ -1,0 +1,137 @@
+"""``select`` in Python, and the run folders that it keeps from being replaced by surprise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from advisor import SelectResult, select
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--quiet")
+
+
+def again(place: Place, **options: object) -> SelectResult:
+    """A run in Python on what `Place.job` wrote."""
+    return select("models.txt", "task.yaml", quiet=True, **options)
+
+
+@pytest.fixture(scope="module")
+def run(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SelectResult:
+    """A run of three models that all fit."""
+    from pools import Place
+
+    folder = tmp_path_factory.mktemp("api")
+    place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
+    place.job(models)
+    options = {"max_gap": 100.0, "max_length_ratio": 1e9, "cache_dir": folder / "cache", "quiet": True}
+    return select(str(folder / "models.txt"), str(folder / "task.yaml"), out=folder / "run", **options)
+
+
+def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, models: Path) -> None:
+    place.job(models)
+    assert place.advisor(*SELECT, "--k", "4", "--out", "a").status == 0
+    run = again(place, k=4, out="b")
+    printed = json.loads((place.folder / "a" / "result.json").read_text(encoding="utf-8"))
+    for result in (printed, run.json):
+        del result["provenance"]["command"]
+    assert run.json == printed
+
+
+def test_the_leaderboard_is_a_table_of_the_candidates(run: SelectResult) -> None:
+    table = run.leaderboard()
+    assert list(table["model"]) == [each["model"] for each in run.json["candidates"]]
+    assert list(table["accuracy"]) == [each["accuracy"] for each in run.json["candidates"]]
+
+
+def test_the_strategies_are_a_table(run: SelectResult) -> None:
+    assert list(run.strategies()["strategy"]) == [each["strategy"] for each in run.json["strategies"]]
+
+
+def test_the_recommendation_is_that_of_the_result(run: SelectResult) -> None:
+    assert run.recommendation is not None
+    assert run.recommendation.text == run.json["advice"]["recommendation"]["text"]
+
+
+def test_the_plot_has_a_point_for_each_strategy(run: SelectResult) -> None:
+    ((points, *_),) = run.plot().containers
+    assert sorted(points.get_xdata()) == sorted(each["accuracy"] for each in run.json["strategies"])
+
+
+def test_a_finished_run_can_be_read_again(run: SelectResult) -> None:
+    assert SelectResult(run.folder).json == run.json
+
+
+def test_a_notebook_shows_the_result_as_text_and_not_as_markup(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(f"{models / 'alpha'} name=<b>alpha</b>", str(models / "beta"))
+    shown = again(place)._repr_html_()
+    assert "&lt;b&gt;alpha&lt;/b&gt;" in shown and "<b>alpha" not in shown
+
+
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputError, match=r"select: limits is no option; use .*, limit, "):
+        select("demo", "word_problems", limits=3)
+
+
+# --- A run folder that is there already ---
+
+
+def test_the_same_run_may_be_written_again(place: Place, models: Path) -> None:
+    place.job(models)
+    for _ in range(2):
+        assert place.advisor(*SELECT, "--limit", "4").status == 0
+
+
+def test_a_run_with_other_settings_is_not_replaced(place: Place, models: Path) -> None:
+    place.job(models)
+    place.advisor(*SELECT)
+    before = (place.folder / "runs" / "sums" / "result.json").read_bytes()
+    refused = place.advisor(*SELECT, "--limit", "4", "--no-verify")
+    assert (refused.status, refused.line) == (
+        2,
+        "advisor: --out runs/sums: it has a run with other settings (--limit was not given, and is 4; --no-verify was "
+        "not given, and is given); give another --out, or --force to replace it",
+    )
+    assert (place.folder / "runs" / "sums" / "result.json").read_bytes() == before
+
+
+def test_another_pool_in_the_same_file_is_another_setting(place: Place, models: Path) -> None:
+    place.job(models)
+    place.advisor(*SELECT, "--no-verify")
+    place.pool(str(models / "alpha"), str(models / "beta"))
+    assert "models was alpha, beta, gamma, and is alpha, beta" in place.advisor(*SELECT, "--no-verify").line
+
+
+def test_force_replaces_a_run_with_other_settings(place: Place, models: Path) -> None:
+    place.job(models)
+    place.advisor(*SELECT)
+    assert place.advisor(*SELECT, "--limit", "4", "--force").status == 0
+    assert SelectResult(place.folder / "runs" / "sums").json["task"]["n"] == 4
+
+
+@pytest.mark.parametrize("content", ['{"provenance": {}}', '{"provenance": {"settings": 3}}', "[", "{}"])
+def test_a_result_of_unknown_settings_is_not_replaced(place: Place, models: Path, content: str) -> None:
+    place.job(models)
+    (place.folder / "run").mkdir()
+    place.write("run/result.json", content)
+    refused = place.advisor(*SELECT, "--out", "run")
+    assert refused.status == 2
+    assert refused.line.endswith("give another --out, or --force to replace it")
+
+
+def test_a_run_on_logs_is_not_replaced_by_one_on_other_logs(place: Place) -> None:
+    rows = [{"id": n, "a": str(n), "b": str(n % 3), "reference": str(n)} for n in range(40)]
+    for name in ("one", "two"):
+        place.write(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    columns = ("--model-columns", "a,b", "--metric", "exact_match", "--quiet", "--out", "run")
+    assert place.advisor("select", "--logs", "one.jsonl", *columns).status == 0
+    assert "--logs was one.jsonl, and is two.jsonl" in place.advisor("select", "--logs", "two.jsonl", *columns).line
