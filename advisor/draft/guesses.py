@@ -14,7 +14,7 @@ from advisor.draft.columns import Columns
 from advisor.tasks.metrics import get_metric, metric_names
 from ensemble.errors import InputError
 
-QUESTIONS = (
+_QUESTIONS = (
     *("question", "question_text", "query", "problem", "goal", "instruction", "input", "prompt"),
     *("text", "sentence", "turns", "frage", "pregunta"),
 )
@@ -126,7 +126,7 @@ def _question(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str
     if given.question is not None:
         return columns.named(given.question), "the question is the column that was given"
     taken = taken | ({columns.named(given.reference)} if given.reference else set())
-    name = columns.usual(QUESTIONS, taken)
+    name = columns.usual(_QUESTIONS, taken)
     if name is not None:
         return name, f"{name} is the question, by its name"
     texts = [other for other in columns.values if other not in taken and _can_be_question(columns, other)]
@@ -290,9 +290,8 @@ def _program(found: Guess, columns: Columns, tests: Sequence[str]) -> None:
         solution = f"{question}{{{{{solution}}}}}" if solution else None
     else:
         shown = f"{{{{{tests[-1]} | join('\\n')}}}}"
-        found.add(
-            "prompt", f"Write Python code for this task: {question}\nIt must pass these tests:\n{shown}\n[BEGIN]\n"
-        )
+        task = f"Write Python code for this task: {question}\nIt must pass these tests:\n{shown}"
+        found.add("prompt", f"{task}\n[BEGIN]\n")
         found.add("reference", [f"{{{{{name}}}}}" for name in tests], f"{tests[-1]} has tests in Python code")
         solution = f"{{{{{solution}}}}}" if solution else None
     if solution:
@@ -306,10 +305,8 @@ def _text(found: Guess, columns: Columns, metric: str | None, why: str) -> None:
     """The keys of a task whose models write a text."""
     reference = found.reference or ""
     name = found.question
-    if (
-        name == "prompt"
-        and sum(text[0].rstrip()[-1] == "?" for text in columns.texts(name) if text) < columns.count / 2
-    ):
+    asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
+    if name == "prompt" and asked < columns.count / 2:
         found.add("prompt", _with_context(found, columns))
         found.why["prompt"] += "; it is the whole prompt"
     else:
@@ -323,7 +320,7 @@ def _text(found: Guess, columns: Columns, metric: str | None, why: str) -> None:
     if guessed == "chrf" and _is_of_question(columns, name, reference):
         guessed, reason = "exact_match", "the references have only words of the question, in the right order"
     found.add("metric", metric or guessed, "the metric that was given" if metric else reason)
-    if expression != f"{{{{{reference}}}}}":
+    if ".split(" in expression:
         # A demonstration shows the whole solution.
         found.add("shot_response", f"{{{{{reference}}}}}")
     lengths = sorted(len(text[0]) for text in texts)
@@ -338,11 +335,8 @@ def _text(found: Guess, columns: Columns, metric: str | None, why: str) -> None:
         found.add("max_new_tokens", max(32, min(256, long // 2)))
     else:
         found.add("stop", ["\nQuestion:"])
-        found.add(
-            "max_new_tokens",
-            max(64, min(1024, long // 2)),
-            f"nineteen of twenty references have at most {long:,} characters",
-        )
+        why = f"nineteen of twenty references have at most {long:,} characters"
+        found.add("max_new_tokens", max(64, min(1024, long // 2)), why)
 
 
 def _with_context(found: Guess, columns: Columns, before: str = "") -> str:
