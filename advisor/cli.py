@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from advisor.commands.check import check
 from advisor.commands.compare import compare
 from advisor.commands.evaluate import evaluate
+from advisor.commands.init import init
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
@@ -52,7 +53,7 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, serve, evaluate, check, compare, export, tasks, methods):
+for command in (init, select, profile, report, run, serve, evaluate, check, compare, export, tasks, methods):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

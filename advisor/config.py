@@ -10,10 +10,10 @@ from typing import Any, Literal
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.logs.streams import Notes
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
+from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir

@@ -91,7 +91,7 @@ def load_task(
         shots=count,
         seed=seed,
         extract=definition.extract,
-        notes=tuple(bank.notes),
+        notes=(*source.notes, *bank.notes),
         fingerprint=fingerprint(definition.digest, split, examples),
         signature=Signature(
             task=definition.name,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -25,7 +26,7 @@ import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tasks.data_files import Record
+from advisor.tasks.data_files import Record, field_name
 from ensemble.errors import InputError
 from ensemble.limits import SECONDS, LimitedProcess, LimitExceededError
 
@@ -72,6 +73,7 @@ _READING = (nodes.Template, nodes.Output, nodes.TemplateData, *_PATH, nodes.Cons
 # Filters whose text is at most so many times longer than the field as their arguments have characters.
 _FILTERS = ("default", "int", "join", "length", "lower", "replace", "trim", "upper")
 _LONGEST_ARGUMENT = 16
+_LONGEST_SHOWN = 1000
 _MOST_NODES = 1000
 """Nodes of a template that is compiled in this process; 50,000 take seconds, and more memory than the texts."""
 
@@ -107,10 +109,15 @@ class Template:
             names = field_names(source) if reads else child.call(f"{__name__}:field_names", source, seconds=SECONDS)
             expression = _lone_expression(source)
         except (*_FAILURES, InputError) as error:
-            raise InputError(f"{self._where} is broken: {_first_line(error)}; correct it") from error
+            raise InputError(f"{self._where} is broken: {_first_line(error)}; {_way_out(source)}") from error
         self._named = frozenset(names)
         # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
         self._field = expression.strip() if expression and expression.strip() in self._named else None
+
+    @property
+    def source(self) -> str:
+        """The text with its ``{{ }}``."""
+        return self._source
 
     @property
     def named(self) -> frozenset[str]:
@@ -244,6 +251,14 @@ def render_timed(source: str, values: str, as_text: bool, longest: int) -> tuple
     start = time.process_time()
     value = render(source, json.loads(values), longest, as_text=as_text)
     return value, time.process_time() - start
+
+
+def _way_out(source: str) -> str:
+    # Columns of tables often have names such as "Expected Answer".
+    spaced = re.search(r"{{\s*([^\W\d]\w*(?: \w+)+\??)\s*}}", source[:_LONGEST_SHOWN])
+    if spaced is None:
+        return "correct it"
+    return f"the field of the column '{spaced[1]}' is {{{{{field_name(spaced[1])}}}}}"
 
 
 def _first_line(error: Exception) -> str:
