@@ -19,11 +19,12 @@ from advisor.config import (
     check_method,
     check_seed,
     check_task_is_given,
+    judged_by,
     load_split,
     split_names,
 )
 from advisor.output import provenance
-from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as
+from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.pool.weights import EQUAL, FROM_DEV
@@ -64,8 +65,9 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     with open_session(config, progress) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
+    judges = evaluator.judge.identities if evaluator.judge else {}
     return evaluation_of(
-        profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities, methods)
+        profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities, methods, judges)
     )
 
 
@@ -103,6 +105,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
+    judges = judges_beside(run, options, evaluated)
     dev = evaluated
     weights = options.get("weights") or EQUAL
     # Without a method that learns a missing dev split must not end the command.
@@ -114,8 +117,8 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(
         candidates=candidates,
-        dev=dev,
-        held_out=evaluated,
+        dev=judged_by(dev, judges),
+        held_out=judged_by(evaluated, judges),
         rules=Rules(),
         inference=inference,
         seed=seed,
@@ -123,6 +126,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         command=command,
         k=k,
         weights=weights,
+        judges=judges,
     )
 
 
