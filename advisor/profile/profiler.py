@@ -96,14 +96,9 @@ class Profiler:
         Returns:
             The profiles by name, without the candidates that failed.
         """
-        # Likelihoods of options need the whole vocabulary; a server computes them itself.
-        choice = task.metric == "choice"
 
         def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
-            jobs = (
-                self._job(name, [name], turn, _WHOLE_VOCABULARY if choice and not self.is_remote(name) else None)
-                for name, turn in turns.items()
-            )
+            jobs = (self._job(name, [name], turn, self._single(name, turn)) for name, turn in turns.items())
             for job in self._run(jobs):
                 if isinstance(job.result, MemberError):
                     self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
@@ -154,8 +149,19 @@ class Profiler:
         Raises:
             MemberError: The candidate failed.
         """
+
+        def job(turn: Task) -> Job:
+            return self._job(name, [name], turn, self._single(name, turn), stage=stage)
+
         # Another answer takes the place of one that failed, so failures are for the caller to report.
-        return self._run_one(task, lambda turn: self._job(name, [name], turn, None, stage=stage), says_errors=False)
+        return self._run_one(task, job, says_errors=False)
+
+    def graded(self, profile: Profile, task: Task) -> Profile:  # noqa: ARG002  # a judge needs the task
+        """A profile whose texts were not scored when they were written, with its scores.
+
+        Most tasks score each text at once. See :mod:`advisor.judge.judged_profiler` for those that do not.
+        """
+        return profile
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
@@ -263,6 +269,11 @@ class Profiler:
         """How a set decodes, without its members; see :meth:`together` for the arguments."""
         config = self._config
         return EnsembleSpec((), method or config.method, config.k, self.weights(names), options or {})
+
+    def _single(self, name: str, task: Task) -> EnsembleSpec | None:
+        """How a candidate decodes alone."""
+        # Likelihoods of options need the whole vocabulary; a server computes them itself.
+        return _WHOLE_VOCABULARY if task.metric == "choice" and not self.is_remote(name) else None
 
     def _job(
         self,

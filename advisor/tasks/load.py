@@ -116,6 +116,7 @@ def load_task(
         ),
         scoring=definition.scoring,
         allow_code_execution=allow_code_execution,
+        rubric=definition.rubric,
     )
 
 
