@@ -62,7 +62,7 @@ def profile_in_turns(
         By name, a model's answers in the order of the task, or why it failed. A turn after one that failed has failed.
     """
     parts: dict[str, list[Profile]] = {name: [] for name in names}
-    failed: dict[str, Profile | MemberError] = {}
+    failed: dict[str, MemberError] = {}
     waiting = {name: next_turns(task, {}) for name in names}
     while waiting:
         for name, result in run(waiting):
