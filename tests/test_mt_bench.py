@@ -120,6 +120,12 @@ def test_a_judge_that_compares_reads_both_conversations() -> None:
     assert "Reference" not in prompt
 
 
+def test_equal_last_answers_are_a_tie_only_in_equal_conversations() -> None:
+    first, second = load(limit=1).examples
+    same, other = (Shown(second, ("so", "so"), Shown(first, texts)) for texts in (("a", "a"), ("a", "b")))
+    assert (same.is_same, other.is_same, Shown(second, ("so", "no"), same).is_same) == (True, False, False)
+
+
 def test_vicuna_bench_has_the_questions_of_its_file() -> None:
     found = [
         (example.id, example.prompt, example.group, example.earlier)

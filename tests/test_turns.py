@@ -199,6 +199,19 @@ def test_a_second_run_loads_no_model(talk: Place, talkers: Path, monkeypatch: py
     assert profiles(talk, talkers, "chat")[0] == before
 
 
+def test_a_set_is_stored_when_all_turns_are(talk: Place, talkers: Path) -> None:
+    talk.pool(*(str(talkers / name) for name in ("chat", "plain")))
+    plan = plan_of_pool(talk, verify=False)
+    first_turns = dataclasses.replace(plan.dev, examples=plan.dev.examples[::2])
+    with ResponseCache(talk.cache) as store:
+        profiler = Profiler(plan, store, Progress(quiet=True))
+        found = [profiler.is_stored(["chat", "plain"], plan.dev, "unite", {})]
+        for task in (first_turns, plan.dev):
+            profiler.together(["chat", "plain"], task)
+            found.append(profiler.is_stored(["chat", "plain"], plan.dev, "unite", {}))
+    assert found == [False, False, True]
+
+
 def test_the_key_of_a_turn_has_the_conversation_and_that_of_one_turn_stays_as_it_was(talk: Place) -> None:
     task = load_task("task.yaml", limit=1)
     first, second = task.examples
