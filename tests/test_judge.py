@@ -449,6 +449,15 @@ def test_a_judge_that_cannot_be_used_is_refused(
     assert message in place.refused("select", "--pool", "models.txt", "--task", "task.yaml", *options)
 
 
+def test_logs_and_numbers_have_no_judge(place: Place) -> None:
+    place.write("log.jsonl", "{}\n")
+    for source in ("--logs", "--profiles"):
+        refused = place.refused("select", source, "log.jsonl", "--judge", "alpha")
+        assert f"--judge runs models, but {source} gives" in refused
+    place.task(metric="judge", judge=SINGLE)
+    assert "its metric judge asks a model" in place.refused("select", "--logs", "log.jsonl", "--task", "task.yaml")
+
+
 def test_a_judges_task_needs_no_reference_and_shows_one_that_is_there(place: Place, raw: Raw) -> None:
     serve(raw, judge=lambda _: "[[5]]")
     prompt = "{{question}}{% if reference %} ({{reference}}){% endif %} | {{response}} | {{turns[0].response}} | grade"
