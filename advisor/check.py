@@ -45,6 +45,7 @@ from advisor.production.drift import (
 )
 from advisor.production.plan import DevScores
 from advisor.production.strategy_json import find_strategy, read_strategy
+from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import LEVEL, Profile, Rules, signed
 from advisor.session import open_session
@@ -188,16 +189,22 @@ def _key(number: object, prompt: object) -> object:
 def _draw_fresh(
     examples: Sequence[Example], known: Collection[object], limit: int | None, seed: int, place: str
 ) -> tuple[list[int], int]:
-    """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has."""
-    fresh = [n for n, example in enumerate(examples) if _key(example.id, example.prompt) not in known]
+    """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has.
+
+    A conversation counts as one question, and comes with all its turns.
+    """
+    # A conversation is as fresh as its first turn.
+    firsts = [n for n, example in enumerate(examples) if example.earlier is None]
+    fresh = [n for n in firsts if _key(examples[n].id, examples[n].prompt) not in known]
     if not fresh:
         raise InputError(
-            f"{place}: the run has all of its {counted(len(examples), 'question')}, so none is fresh; give new "
+            f"{place}: the run has all of its {counted(len(firsts), 'question')}, so none is fresh; give new "
             "questions, for example another --split or --task"
         )
     # A key of each text alone: 20 questions are the start of 50.
     fresh.sort(key=lambda n: sha256(seed, examples[n].id, examples[n].prompt))
-    return fresh[:limit], len(examples) - len(fresh)
+    drawn = [turn for n in fresh[:limit] for turn in range(n, conversation_end(examples, n + 1))]
+    return drawn, len(firsts) - len(fresh)
 
 
 def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:

@@ -436,9 +436,10 @@ def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) 
     Raises:
         InputError: They share a question.
     """
-    # By prompt and not by id: two splits from one file often number their questions anew.
-    prompts = {example.prompt for example in other.examples}
-    if shared := sum(example.prompt in prompts for example in task.examples):
+    # By prompt and not by id: two splits from one file often number their questions anew. Later turns of different
+    # conversations may have the same words.
+    prompts = {example.prompt for example in other.examples if example.earlier is None}
+    if shared := sum(example.prompt in prompts for example in task.examples if example.earlier is None):
         raise InputError(
             f"--split {task.split}: {shared} of its {len(task.examples)} questions are among {other_questions}; "
             f"give another split, or {way_out}"

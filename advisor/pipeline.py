@@ -21,6 +21,7 @@ from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
+from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Decision, Rules, signed
 from advisor.response_cache import ResponseCache
@@ -181,7 +182,8 @@ def _verify(
     if whole is None:
         return config, choose(config, pool, profiler, progress), Compared(), ()
     questions = len(whole.examples)
-    plan = planned_looks(questions) if config.until_sure else (questions,)
+    looks_at = planned_looks(questions) if config.until_sure else (questions,)
+    plan = tuple(conversation_end(whole.examples, n) for n in looks_at)
     asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
 
     def ask(n: int) -> tuple[RunConfig, ChosenSet, Compared]:

@@ -132,11 +132,11 @@ class Judge:
         """
         split, shown = self._splits[task.split], dict[Key, Shown]()
         for name, profile in profiles.items():
-            for example, answer in zip(task.examples, profile.answers, strict=True):
+            for seen, answer in zip(_seen(task, profile), profile.answers, strict=True):
                 if answer.error is None:
-                    shown[example.id, name] = Shown(example, (answer.text or "",))
+                    shown[answer.id, name] = seen
                 else:
-                    split.settled[example.id, name] = 0.0
+                    split.settled[answer.id, name] = 0.0
         grades = self._ask(task, shown)
         by_question = defaultdict[str, list[float]](list)
         for (question, name), grade in split.judged[0].items():
@@ -177,11 +177,11 @@ class Judge:
             for rival, other in opponents.items():
                 if name == rival:
                     continue
-                for example, own, others in zip(task.examples, profile.answers, other.answers, strict=True):
-                    for names, (first, second) in (((name, rival), (own, others)), ((rival, name), (others, own))):
-                        key, known = (example.id, *names), _settle(first, second)
+                for names, (one, two) in (((name, rival), (profile, other)), ((rival, name), (other, profile))):
+                    for seen, first, second in zip(_seen(task, one, two), one.answers, two.answers, strict=True):
+                        key, known = (first.id, *names), _settle(first, second, seen)
                         if known is None:
-                            shown[key] = Shown(example, (first.text or "", second.text or ""))
+                            shown[key] = seen
                         else:
                             settled[key] = known
         verdicts = self._ask(task, shown)
@@ -247,8 +247,16 @@ def _scored(answer: Answer, score: float) -> Answer:
     return replace(answer, score=score, extracted=(answer.text or "").strip() or None)
 
 
-def _settle(first: Answer, second: Answer) -> float | None:
+def _seen(task: Task, *profiles: Profile) -> list[Shown]:
+    """What a judge sees of the responses to each question, with the turns before it."""
+    seen: dict[str | None, Shown] = {}
+    for example, *answers in zip(task.examples, *(profile.answers for profile in profiles), strict=True):
+        seen[example.id] = Shown(example, tuple(answer.text or "" for answer in answers), seen.get(example.earlier))
+    return list(seen.values())
+
+
+def _settle(first: Answer, second: Answer, seen: Shown) -> float | None:
     """What the first response scores if this needs no judge; else None."""
     if first.error is not None or second.error is not None:
         return (1 + (second.error is not None) - (first.error is not None)) / 2
-    return TIE if first.text == second.text else None
+    return TIE if seen.is_same else None

@@ -24,10 +24,22 @@ LONGEST_RESPONSE = 20_000
 
 
 class Shown(NamedTuple):
-    """What a judge sees: a question, and one response or two in this order."""
+    """What a judge sees: a question, and one response or two in this order.
+
+    Attributes:
+        example: The question.
+        responses: The responses.
+        earlier: The turn before it in the conversation; None for a first turn.
+    """
 
     example: Example
     responses: tuple[str, ...]
+    earlier: Shown | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both responses are the same text, and those of all turns before."""
+        return len(set(self.responses)) == 1 and (self.earlier is None or self.earlier.is_same)
 
 
 def judge_task(task: Task, rubric: Rubric, shown: Sequence[Shown]) -> Task:
@@ -88,12 +100,16 @@ def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
 
 def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
     """The fields of the template; the reference is null if the question has none."""
-    example = shown.example
     names = ("response",) if rubric.mode == "single" else ("response_a", "response_b")
-    texts = [text[:LONGEST_RESPONSE] for text in shown.responses]
-    reference = "\n".join(example.accepted) or None
-    turn = {"question": example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
-    return {**turn, "turns": [turn], "group": example.group}
+    turns: list[dict[str, Any]] = []
+    each: Shown | None = shown
+    while each is not None:
+        texts = [text[:LONGEST_RESPONSE] for text in each.responses]
+        reference = "\n".join(each.example.accepted) or None
+        turn = {"question": each.example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
+        turns.insert(0, turn)
+        each = each.earlier
+    return {**turns[-1], "turns": turns, "group": shown.example.group}
 
 
 def _read(rubric: Rubric, _prompt: Example, text: str) -> Score:

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
 from ensemble.errors import InputError
-from ensemble.models.spec import Sourced
+from ensemble.models.spec import Dialogue, Sourced
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000
@@ -88,8 +88,10 @@ class Example:
     """One question of a task.
 
     Attributes:
-        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file.
-        prompt: The whole text that a model continues: instructions, shots and the question.
+        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file. For a
+            turn of a conversation its number follows: ``81:1``.
+        prompt: The whole text that a model continues: instructions, shots and the question. Of a later turn only what
+            the user says in it.
         question: The rendered question alone, without instructions and shots.
         reference: The accepted text, or all accepted texts where the task gives a list; empty if a judge needs none.
         choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
@@ -97,6 +99,8 @@ class Example:
         source: The bare text that encoder-decoder models read; None if they read the prompt.
         cluster: What the question shares with others, for example its passage: tests take these questions together.
             None if the question is independent of all others.
+        earlier: For a later turn of a conversation, the id of the turn before it, which is right before it in the task.
+        exchanges: What the user and the model said before, oldest first; known only when the model has answered.
     """
 
     id: str
@@ -107,6 +111,8 @@ class Example:
     group: str | None = None
     source: str | None = None
     cluster: str | None = None
+    earlier: str | None = None
+    exchanges: tuple[tuple[str, str], ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -114,8 +120,10 @@ class Example:
         return self.prompt.removesuffix(self.question)
 
     @property
-    def model_input(self) -> str | Sourced:
+    def model_input(self) -> str | Sourced | Dialogue:
         """The input of all members: causal models read the prompt, encoder-decoder models the source."""
+        if self.exchanges:
+            return Dialogue(self.exchanges, self.prompt)
         return self.prompt if self.source is None else Sourced(self.prompt, self.source)
 
     @property

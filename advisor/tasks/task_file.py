@@ -41,7 +41,9 @@ from ensemble.limits import LimitedProcess
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
 _OPTIONAL = (
     "summary",
+    "id",
     "variant",
+    "follow_ups",
     "instructions",
     "choices",
     "scoring",
@@ -58,11 +60,12 @@ _OPTIONAL = (
     "forms",
     "judge",
 )
-_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract")
+_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract", "judge")
 """What a form of a task may change: how it is put, and not what is asked."""
 # The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
     "prompt",
+    "follow_ups",
     "source",
     "reference",
     "choices",
@@ -100,7 +103,9 @@ class TaskDefinition:
         summary: One line for lists.
         variant: The value of ``{{variant}}``; None if the file has no variants.
         data: Where the records come from.
+        id: Renders a question's id; None for the field ``id``.
         prompt: Renders a question.
+        follow_ups: Render what the user says after the responses to the question; empty for questions of one turn.
         reference: Render the accepted texts; a template whose value is a list gives several.
         choices: Render the options of a choice task; empty for others.
         metric: Name of the metric.
@@ -126,7 +131,9 @@ class TaskDefinition:
     summary: str
     variant: str | None
     data: DataSpec
+    id: Template | None
     prompt: Template
+    follow_ups: tuple[Template, ...]
     reference: tuple[Template, ...]
     choices: tuple[Template, ...]
     metric: str
@@ -317,6 +324,10 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     scoring = keys.text("scoring") or "texts"
     if scoring not in SCORINGS or ("scoring" in keys.values and metric != "choice"):
         raise keys.error("scoring", f"goes with `metric: choice` and is {', '.join(SCORINGS)}, not {_shown(scoring)}")
+    # An encoder reads one source, and options are no response that a second turn could be about.
+    for key in ("source", "choices"):
+        if "follow_ups" in keys.values and key in keys.values:
+            raise keys.error("follow_ups", f"cannot be used with `{key}`; leave out one of them")
     if ("judge" in keys.values) != (metric == JUDGE):
         raise keys.error("judge", "and `metric: judge` go together; give both or neither")
     if metric == JUDGE and "extract" in keys.values:
@@ -330,15 +341,17 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         summary=keys.text("summary") or "",
         variant=chosen,
         data=_data_spec(keys.mapping("data"), chosen or ""),
+        id=_field(keys, "id"),
         # `check` has made sure that the prompt is there, and `text` that it is not blank.
         prompt=keys.compiled("prompt", keys.text("prompt") or ""),
+        follow_ups=keys.templates("follow_ups"),
         reference=keys.templates("reference"),
         choices=keys.templates("choices"),
         metric=metric,
         scoring=cast(Scoring, scoring),
         instructions=keys.template("instructions"),
         group=keys.template("group"),
-        cluster=_cluster(keys),
+        cluster=_field(keys, "cluster"),
         source=keys.template("source"),
         extract=keys.pattern("extract"),
         stop=keys.texts("stop"),
@@ -409,12 +422,12 @@ def _rubric(keys: Keys) -> Rubric:
     )
 
 
-def _cluster(keys: Keys) -> Template | None:
-    source = keys.text("cluster")
-    # A text without a template is a field's name: the same cluster for all questions would say nothing.
+def _field(keys: Keys, key: str) -> Template | None:
+    source = keys.text(key)
+    # A text without a template is a field's name: the same cluster or id for all questions would say nothing.
     if source is not None and "{" not in source:
         source = f"{{{{{source}}}}}"
-    return None if source is None else keys.compiled("cluster", source)
+    return None if source is None else keys.compiled(key, source)
 
 
 def _data_spec(keys: Keys, variant: str) -> DataSpec:

@@ -42,6 +42,39 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A conversation, for members with a chat template and for those without one.
+
+    Attributes:
+        exchanges: What the user said and what the answer was, oldest first.
+        prompt: What the user says now.
+    """
+
+    exchanges: tuple[tuple[str, str], ...]
+    prompt: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What a chat template gets."""
+        said = [text for exchange in self.exchanges for text in exchange]
+        return [
+            {"role": "assistant" if number % 2 else "user", "content": text}
+            for number, text in enumerate((*said, self.prompt))
+        ]
+
+    @property
+    def text(self) -> str:
+        """One text to continue, where no chat template is used: each prompt, its answer, and a blank line."""
+        # As demonstrations are written: models that only continue texts know this form.
+        return "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
+
+
+def _followed(prompt: str, answer: str) -> str:
+    """A prompt and its answer, with white space between them."""
+    return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
+
+
+@dataclass(frozen=True, slots=True)
 class Sides:
     """The two sides of an encoder-decoder model.
 
