@@ -303,6 +303,12 @@ def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str],
     assert message in place.refused("init", *arguments, "--yes")
 
 
+def test_data_in_place_of_a_task_file_is_told_the_way(place: Place) -> None:
+    place.write("questions.csv", SUMS)
+    line = place.refused("select", "--pool", "demo", "--task", "questions.csv")
+    assert "is data and not a task file; write one with `advisor init questions.csv`" in line
+
+
 def test_ctrl_c_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("questions.csv", SUMS)
 

@@ -97,26 +97,18 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
     source = FileSource(
         DataSpec(None, None, None, {}, {}, files, {}, {}), out, files, base=base, hint="correct the path"
     )
-    records = {role: source.records(role) for role in ("dev", "held_out")}
-    where: dict[str, str] = {}
-    column = ""
-    if files["dev"] == files["held_out"]:
-        records["held_out"] = []
-        where, column = _where(records["dev"])
+    is_shared = files["dev"] == files["held_out"]
+    records = source.records("dev")
+    where, column = _where(records) if is_shared else ({}, "")
     if where:
         keys["where"] = where
         dev_size, why = None, f"the column {column} says which split a record belongs to"
     else:
-        dev_size, more = _dev_size(len(records["dev"]), is_shared=not records["held_out"])
+        dev_size, more = _dev_size(len(records), is_shared=is_shared)
         why += more
-    return DraftData(
-        keys=keys,
-        why=why,
-        records=[*records["dev"], *records["held_out"]],
-        data_dir=None if inside else base,
-        dev_size=dev_size,
-        is_of_parts="*" in files["dev"],
-    )
+    if not is_shared:
+        records = [*records, *source.records("held_out")]
+    return DraftData(keys, why, records, None if inside else base, dev_size, is_of_parts="*" in files["dev"])
 
 
 def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
