@@ -28,7 +28,7 @@ from advisor.output.evaluation_json import evaluation_of
 from advisor.output.result_json import read_result
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.session import open_session
+from advisor.session import open_session, with_devices
 from advisor.verify.methods import Evaluator
 from advisor.weights import EQUAL, FROM_DEV
 from ensemble.errors import InputError
@@ -53,7 +53,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
         MemberError: A member cannot be run.
     """
-    config = evaluation_config(run, options, command)
+    config = with_devices(evaluation_config(run, options, command), progress)
     methods = split_names(options["methods"])
     method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.get("settings") or (), methods).items():

@@ -131,6 +131,13 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
+Quantization = Annotated[
+    str | None,
+    typer.Option("--quantization", help="4bit or 8bit: round all models' weights while they are loaded; on a GPU."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show prompts, token counts, time, memory and price; run nothing.")
+]
 Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
 Deterministic = Annotated[
     bool,

@@ -23,6 +23,7 @@ def profile(
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
     batch_size: opt.Batch = "auto",
     deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
@@ -38,10 +39,10 @@ def profile(
     from advisor.config import RunConfig
     from advisor.profile.profiler import Profiler
     from advisor.progress import Progress
-    from advisor.session import open_session
+    from advisor.session import open_session, with_devices
 
     progress = Progress(quiet=quiet)
-    config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
+    config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
         profiled = profile_candidates(config, Profiler(config, cache, progress, engine=run_engine), progress)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]

@@ -49,6 +49,7 @@ def select(
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
     batch_size: opt.Batch = "auto",
     deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
@@ -75,7 +76,7 @@ def select(
     from advisor.output.terminal import print_conclusion, print_tables
     from advisor.pipeline import run, run_on_logs, run_on_numbers
     from advisor.progress import Progress
-    from advisor.session import open_session
+    from advisor.session import open_session, with_devices
     from advisor.verify.sequential import looks_or_note
     from reports import write_report
 
@@ -89,7 +90,8 @@ def select(
         folder = out or Path("runs") / folder_name(outcome.task_info["name"])
         check_out(folder)
     else:
-        config, progress = RunConfig.from_options(context.params, command), Progress(quiet=quiet)
+        progress = Progress(quiet=quiet)
+        config = with_devices(RunConfig.from_options(context.params, command), progress)
         folder = out or Path("runs") / folder_name(config.dev.name)
         # Before the hours of work, not after them.
         check_out(folder)
