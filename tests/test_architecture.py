@@ -48,6 +48,7 @@ ORDER = {
         "profile",
         "judge",
         "session",
+        "planning",
         "compare",
         "choose",
         "verify",

@@ -82,6 +82,4 @@ def check_quantization(name: str, quantization: str | None, device: str) -> None
         )
     for package in ("bitsandbytes", "accelerate"):
         if find_spec(package) is None:
-            raise InputError(
-                f"{said} needs {package}; install it (pip install 'unite-advisor[quantization]'), or leave it out"
-            )
+            raise InputError(f"{said} needs {package}; install it (pip install {package}), or leave it out")
