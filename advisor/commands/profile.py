@@ -30,6 +30,7 @@ def profile(
     engine: opt.Engine = "local",
     ray_address: opt.Address = None,
     cache_dir: opt.Cache = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -41,6 +42,9 @@ def profile(
     from advisor.progress import Progress
     from advisor.session import open_session, with_devices
 
+    if dry_run:
+        opt.print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
+        return
     progress = Progress(quiet=quiet)
     config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):

@@ -65,6 +65,7 @@ def select(
     ] = None,
     cache_dir: opt.Cache = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run folder. Default: runs/TASK.")] = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -78,9 +79,15 @@ def select(
     from advisor.progress import Progress
     from advisor.session import open_session, with_devices
     from advisor.verify.sequential import looks_or_note
+    from ensemble.errors import InputError
     from reports import write_report
 
     command = opt.command_line()
+    if dry_run:
+        if profiles is not None or logs:
+            raise InputError("--dry-run shows prompts and times of models, and --logs and --profiles run none")
+        opt.print_dry_run(context.params, as_json=as_json)
+        return
     if profiles is not None:
         outcome = run_on_numbers(profiles, rules_for_numbers(context.params), command)
         folder = out or Path("runs") / folder_name(profiles.stem)

@@ -88,7 +88,7 @@ def hub() -> dict[str, Any]:
     answered: list[bool] = []
 
     def reach() -> None:
-        from huggingface_hub.utils import get_session
+        from huggingface_hub import get_session
 
         try:
             get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)

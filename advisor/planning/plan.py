@@ -1,4 +1,4 @@
-"""The plan of each model: whether it is found, what it needs, whether that fits, and how long it is expected to take."""
+"""The plan of each model: whether it is found, what it needs, whether that fits, and how long it may take."""
 
 from __future__ import annotations
 

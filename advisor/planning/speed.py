@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,8 @@ def _tiny_step(place: torch.device, kind: torch.dtype) -> Callable[[], object]:
         max_position_embeddings=64,
     )
     with torch.random.fork_rng():  # the weights are random, and must not move the draws of the caller
-        model = LlamaForCausalLM(config).to(place, kind).eval()
+        model: Any = LlamaForCausalLM(config)
+    model = model.to(device=place, dtype=kind).eval()
     token = torch.zeros(1, 1, dtype=torch.long, device=place)
     return lambda: model(token, use_cache=True).logits
 

@@ -153,6 +153,13 @@ class Profiler:
         # Another answer takes the place of one that failed, so failures are for the caller to report.
         return self._run_one(self._job(name, [name], task, None, stage=stage), says_errors=False)
 
+    def stored_alone(self, name: str, task: Task) -> int:
+        """The number of questions of a task to which the cache has the candidate's response."""
+        choice = task.metric == "choice" and not self.is_remote(name)
+        key = self.key([name], _WHOLE_VOCABULARY if choice else None)
+        found = self._cache.get(question_key(key, each, task, self._config.inference) for each in task.examples)
+        return len(found)
+
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
         key = self.key(names, self.decoding(names, method, options))
