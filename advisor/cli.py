@@ -28,7 +28,6 @@ _CACHING = {"select", "profile", "evaluate", "check"}
 """The commands that cache each response as soon as it is complete."""
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -65,6 +64,9 @@ app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eva
 
 def main() -> None:
     """Run the command. An error that the user can correct is one line and an exit status."""
+    if "_ADVISOR_COMPLETE" in os.environ:
+        # A shell asks for the words that can follow; typer answers it and exits.
+        app(prog_name="advisor")
     debug = "--debug" in sys.argv
     _set_up(debug=debug)
     try:

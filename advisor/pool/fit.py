@@ -116,9 +116,8 @@ def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, d
     """
     from ensemble.models.memory import gigabytes, in_words
 
-    notes, fitting = [], dict[str, list[tuple[int, str, MemoryNeed]]]()
-    unknown = False
-    refusals = []
+    fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
+    refusals, unknown = [], False
     for entry in entries:
         place = entry.placed(device, "local") if isinstance(entry.checkpoint, Checkpoint) else ""
         need = need_of_entry(entry, dtype)
@@ -131,7 +130,7 @@ def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, d
             fitting.setdefault(place, []).append((need.weights, entry.name, need))
     if refusals and not fitting and not unknown:
         raise InputError(refusals[0])
-    notes += refusals
+    notes = list(refusals)
     for place, each in fitting.items():
         free = free_on(place)
         pair = sorted(each)[:2]

@@ -47,10 +47,11 @@ class MemoryNeed(NamedTuple):
             rows: Texts of the batch, at least 1.
             tokens: Tokens of the longest one, with its prompt.
         """
-        # The cache is copied when it grows, so two of it exist for a moment. A layer keeps about 16 vectors of the
-        # hidden width for a token that it reads (its attention and its feed-forward part), in at most 4 bytes each,
-        # and the logits of a row exist in float32, once as they are and once as probabilities.
-        return self.weights + rows * (tokens * (2 * self.per_token + 16 * 4 * self.width) + 2 * 4 * self.vocabulary)
+        # The cache is copied when it grows, so two of it exist for a moment. A layer keeps about 8 vectors of the
+        # hidden width for a token that it reads; tests hold the number against what a model takes. The logits of a
+        # row exist in float32, once as they are and once as probabilities.
+        size = getattr(torch, self.dtype).itemsize
+        return self.weights + rows * (tokens * (2 * self.per_token + 8 * size * self.width) + 2 * 4 * self.vocabulary)
 
 
 def need_of(
