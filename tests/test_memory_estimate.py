@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from tiny import byte_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from advisor.pool.fit import need_of_entry
-from advisor.pool.pool_file import PoolEntry
-from ensemble.models.memory import MemoryNeed
-from ensemble.models.spec import Checkpoint
+from advisor.pool.checks import check_models
+from advisor.pool.fingerprint import identify, model_of
+from advisor.pool.fit import check_candidates, check_together, need_of_entry
+from advisor.pool.placement import place as placed_of
+from advisor.pool.placement import place_entries
+from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.quantization import check_quantization, quantization_config, with_quantization
+from advisor.profile.generate import peak_memory, reset_peak_memory
+from advisor.response_cache import ResponseCache
+from ensemble import Ensemble
+from ensemble.errors import InputError
+from ensemble.models.load import quantization_of
+from ensemble.models.memory import MemoryNeed, need_of
+from ensemble.models.spec import QUANTIZATIONS, Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -83,7 +96,9 @@ def test_a_models_keys_and_values_are_those_of_its_cache(tmp_path: Path) -> None
 
 
 def test_quantised_weights_take_their_bits_and_the_embeddings_stay_in_half_precision() -> None:
-    config = LlamaConfig(vocab_size=1000, hidden_size=100, num_hidden_layers=1, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=100, num_attention_heads=4, num_hidden_layers=1, tie_word_embeddings=True
+    )
     eight, four = (need_of(1_100_000, 2_200_000, config, "bfloat16", kind).weights for kind in ("8bit", "4bit"))
     assert (eight, four) == (1_000_000 + 200_000, int(1_000_000 * 4.127 / 8) + 200_000)
 
@@ -127,12 +142,12 @@ def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, mo
 
 
 def test_the_largest_model_is_placed_first_where_most_is_free() -> None:
-    placed = place({"s": 10, "m": 20, "l": 30}, {"cuda:0": 40, "cuda:1": 41}, {})
+    placed = placed_of({"s": 10, "m": 20, "l": 30}, {"cuda:0": 40, "cuda:1": 41}, {})
     assert placed == {"l": "cuda:1", "m": "cuda:0", "s": "cuda:0"}
 
 
 def test_a_device_that_a_line_names_is_kept_and_takes_its_room() -> None:
-    placed = place({"mine": 30, "other": 20}, {"cuda:0": 40, "cuda:1": 39}, {"mine": "cuda:0"})
+    placed = placed_of({"mine": 30, "other": 20}, {"cuda:0": 40, "cuda:1": 39}, {"mine": "cuda:0"})
     assert placed == {"mine": "cuda:0", "other": "cuda:1"}
 
 

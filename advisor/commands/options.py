@@ -257,6 +257,8 @@ def print_dry_run(options: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         models = [{name: value for name, value in model.items() if name != "need"} for model in plan["models"]]
         print_json({**plan, "models": models})
-        return
-    for line in lines_of(plan):
-        print(line)
+    else:
+        for line in lines_of(plan):
+            print(line)
+    if any(model["problem"] is not None for model in plan["models"]):
+        raise typer.Exit(1)

@@ -67,7 +67,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         on_dev = config.verify_on != "held_out" or config.choose == "search"
         sets = tried * (asked + (len(config.dev.examples) if on_dev else 0))
     seconds = [model["seconds"] for model in models]
-    prices = [model["price"] for model in models]
+    prices = [model["price"] for model in models if model["price"] is not None]
     return {
         "task": config.dev.name,
         "dev": len(config.dev.examples),
@@ -79,7 +79,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             "alone": sum(model["alone"] for model in models),
             "together": sets,
             "seconds": None if None in seconds else sum(seconds),
-            "price": None if None in prices else sum(prices),
+            "price": sum(prices) if prices else None,
         },
     }
 
@@ -124,12 +124,11 @@ def _plan(entry: PoolEntry, config: RunConfig, stored: dict[str, int]) -> dict[s
     alone = len(held_out) - stored.get("held_out", 0)
     mean = sum(lengths) / len(lengths) if lengths else None
     seconds = None if mean is None else expected_seconds(plan, profiling + alone, mean, limit)
-    price = 0.0
+    price = None
     if entry.price is not None:
         # Without a tokenizer here a token counts as four characters.
         typical = mean or sum(len(each.prompt) for each in dev.examples) / len(dev.examples) / 4
-        each = (entry.price.price_in * typical + entry.price.price_out * limit) / 1e6
-        price = each * (profiling + alone)
+        price = (entry.price.price_in * typical + entry.price.price_out * limit) * (profiling + alone) / 1e6
     return {
         **plan,
         "prompts": shown,
@@ -139,7 +138,7 @@ def _plan(entry: PoolEntry, config: RunConfig, stored: dict[str, int]) -> dict[s
         "alone": alone,
         "questions": profiling + alone,
         "seconds": seconds,
-        "price": price if entry.price is not None or not isinstance(entry.checkpoint, ServerAddress) else None,
+        "price": price,
     }
 
 
@@ -214,5 +213,5 @@ def lines_of(plan: dict[str, Any]) -> Iterator[str]:
     yield f"profiling: {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
     if plan["held_out"] is not None:
         yield f"verifying: at most {total['alone']:,} of single models, and {total['together']:,} of sets"
-    price = "unknown" if total["price"] is None else f"${total['price']:.2f}"
-    yield f"single models at most: {words.duration(total['seconds'])}, {price}. Nothing was run or written."
+    price = "no prices in the pool file" if total["price"] is None else f"${total['price']:.2f}"
+    yield f"single models: at most about {words.duration(total['seconds'])}; {price}. Nothing was run or written."
