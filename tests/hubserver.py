@@ -24,7 +24,7 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
             found = path.exists() and revision in (None, "main", COMMIT)
             content = b""
             if found and path.is_dir():
-                files = [{"rfilename": each.name} for each in path.iterdir()]
+                files = [{"rfilename": each.name, "size": each.stat().st_size} for each in path.iterdir()]
                 content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()
             elif found:
                 content = path.read_bytes()

@@ -65,9 +65,9 @@ ORDER = {
         "",
     ],
 }
-LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs"}
-"""A method, a section of the report and a format of logs are one file each, so these folders may have 32 files; all
-others have 12."""
+LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs", "advisor/commands"}
+"""A method, a section of the report, a format of logs and a command are one file each, so these folders may have 32
+files; all others have 12."""
 PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/", "advisor/logs/")
 """Where a file is one method, metric, command, section or format of logs, however small."""
 

@@ -89,13 +89,11 @@ def test_a_server_is_in_the_plan_and_gets_no_request(place: Place) -> None:
 def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
     place: Place, small_hub: None, models: Path
 ) -> None:
-    place.pool("alpha")
+    place.pool("org/alpha")
     ran = place.advisor("doctor", "--pool", "models.txt", "--json")
     (plan,) = json.loads(ran.out)["models"]
     weights = (models / "alpha" / "model.safetensors").stat().st_size
-    # A hub that gives no sizes leaves the plan open; this one is checked where it gives them.
-    assert plan["download"] in (weights, None)
-    assert plan["problem"] is None
+    assert (plan["download"], plan["problem"]) == (weights, None)
 
 
 def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:

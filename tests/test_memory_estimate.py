@@ -97,7 +97,7 @@ def test_a_models_keys_and_values_are_those_of_its_cache(tmp_path: Path) -> None
 
 def test_quantised_weights_take_their_bits_and_the_embeddings_stay_in_half_precision() -> None:
     config = LlamaConfig(
-        vocab_size=1000, hidden_size=100, num_attention_heads=4, num_hidden_layers=1, tie_word_embeddings=True
+        vocab_size=1000, hidden_size=100, num_attention_heads=5, num_hidden_layers=1, tie_word_embeddings=True
     )
     eight, four = (need_of(1_100_000, 2_200_000, config, "bfloat16", kind).weights for kind in ("8bit", "4bit"))
     assert (eight, four) == (1_000_000 + 200_000, int(1_000_000 * 4.127 / 8) + 200_000)

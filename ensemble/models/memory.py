@@ -50,7 +50,7 @@ class MemoryNeed(NamedTuple):
         # The cache is copied when it grows, so two of it exist for a moment. A layer keeps about 8 vectors of the
         # hidden width for a token that it reads; tests hold the number against what a model takes. The logits of a
         # row exist in float32, once as they are and once as probabilities.
-        size = getattr(torch, self.dtype).itemsize
+        size: int = getattr(torch, self.dtype).itemsize
         return self.weights + rows * (tokens * (2 * self.per_token + 8 * size * self.width) + 2 * 4 * self.vocabulary)
 
 
