@@ -66,9 +66,7 @@ def _ratios(entry: PoolEntry, rounds: int, new: int, clock: str) -> Iterator[flo
 
 def _large(folder: Path, *, hidden: int) -> PoolEntry:
     """A model of random weights, with the tokenizer of a demo model."""
-    source = read_pool(str(DEMO))[0].checkpoint
-    assert isinstance(source, Checkpoint)
-    tokenizer = AutoTokenizer.from_pretrained(source.location)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO.parent / "models" / "terse-llama")
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=hidden,

@@ -18,7 +18,9 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            place = re.fullmatch(r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path)
+            place = re.fullmatch(
+                r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path.partition("?")[0]
+            )
             name, revision, file = place.groups() if place else ("gone", None, "")
             path = models / name / file
             found = path.exists() and revision in (None, "main", COMMIT)
