@@ -107,7 +107,10 @@ def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_device_reads_and_computes_something() -> None:
-    assert min(measure_speed("cpu", "float32")) > 0
+    speed = measure_speed("cpu", "float32")
+    assert min(speed.bandwidth, speed.operations) > 0
+    # Differences of two times: on a busy machine noise can be larger than they are.
+    assert min(speed.layer, speed.step, speed.row) >= 0
 
 
 def test_time_grows_with_questions_tokens_and_weights_and_falls_with_the_batch() -> None:

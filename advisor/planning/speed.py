@@ -1,8 +1,8 @@
 """The speed of a device, measured in about a second, and the time that a model is expected to take there.
 
-Measured are the bytes of weights per second that a product with 16 rows reads, the operations per second of a square
-matrix product, and with the decoder and a tiny model of random weights what does not depend on the size of a model: the calls of a layer,
-and the decoder's part of a step and of a row. From these follows the time:
+Measured are the bytes of weights per second that a product with 16 rows reads, and the operations per second of a
+square matrix product. With the decoder and a tiny model of random weights comes what does not depend on the size of a
+model: the calls of a layer, and the decoder's part of a step and of a row. From these follows the time:
 
 - Reading prompts: two operations for each weight and token.
 - A step of a batch: every weight is read once, and each row takes two operations per weight; the slower of the two
