@@ -11,6 +11,7 @@ from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
 from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.tables.streams import Notes
@@ -183,7 +184,7 @@ class RunConfig:
                 raise InputError(
                     "--until-sure asks held-out questions, but --no-verify asks none; leave out one of them"
                 )
-        candidates = read_pool(options["pool"])
+        candidates = with_quantization(read_pool(options["pool"]), options.get("quantization"))
         check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()

@@ -30,7 +30,7 @@ from advisor.output.result_json import read_result
 from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.session import open_session
+from advisor.session import open_session, with_devices
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -54,7 +54,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
         MemberError: A member cannot be run.
     """
-    config = evaluation_config(run, options, command)
+    config = with_devices(evaluation_config(run, options, command), progress)
     methods = split_names(options["methods"])
     method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.get("settings") or (), methods).items():

@@ -25,7 +25,7 @@ from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Decision, Rules, signed
 from advisor.response_cache import ResponseCache
-from advisor.session import open_session
+from advisor.session import open_session, with_devices
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
     Advice,
@@ -92,7 +92,7 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
         folder = _folder(options, outcome.task_info["name"], settings)
     else:
-        config = RunConfig.from_options(options, command)
+        config = with_devices(RunConfig.from_options(options, command), progress)
         # The lines of a pool file may have changed since.
         settings["models"] = [entry.name for entry in config.candidates]
         # Before the hours of work, not after them.

@@ -49,6 +49,7 @@ ORDER = {
         "profile",
         "judge",
         "session",
+        "planning",
         "compare",
         "choose",
         "verify",

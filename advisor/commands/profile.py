@@ -25,12 +25,14 @@ def profile(
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
     batch_size: opt.Batch = "auto",
     deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
     engine: opt.Engine = "local",
     ray_address: opt.Address = None,
     cache_dir: opt.Cache = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -40,10 +42,13 @@ def profile(
     from advisor.config import RunConfig
     from advisor.judge.judged_profiler import open_profiler
     from advisor.progress import Progress
-    from advisor.session import open_session
+    from advisor.session import open_session, with_devices
 
+    if dry_run:
+        opt.print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
+        return
     progress = Progress(quiet=quiet)
-    config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
+    config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
         profiler, _ = open_profiler(config, cache, progress, engine=run_engine)
         profiled = profile_candidates(config, profiler, progress)

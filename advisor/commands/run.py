@@ -43,6 +43,7 @@ def run(
     seed: opt.Seed = 0,
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
+    quantization: opt.Quantization = None,
     chat_template: opt.SetTemplate = None,
     deterministic: opt.Deterministic = False,
     engine: Annotated[str, typer.Option("--engine", help="local, or ray to run each model on its own node.")] = "local",

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config import InferenceConfig, check_method, read_judges
+from advisor.config import InferenceConfig, check_choice, check_method, read_judges
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_device, check_models
+from advisor.pool.placement import place_models
 from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.quantization import quantization_config
 from advisor.profile.loader import hush, load_ensemble
+from advisor.progress import Progress
 from advisor.tasks import Task
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
@@ -19,7 +22,7 @@ from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
+from ensemble.models.spec import QUANTIZATIONS, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 
@@ -77,7 +80,13 @@ def loaded_as(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[
     """
     loading = {name: options[name] for name in ("device", "dtype", "chat_template")}
     changed = EnsembleSpec(tuple(models)).with_loading(**loading).members
+    if (quantization := options.get("quantization")) is not None:
+        check_choice("--quantization", quantization, QUANTIZATIONS)
+        changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
     if is_here := options.get("engine") != "ray":
+        changed, said = place_models(changed)
+        if said is not None and not options.get("quiet"):
+            Progress().say(said)
         changed = tuple(replace(model, device=resolve_device(model.device)) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(changed, on_this_machine=is_here, of_run=loading["device"] is None)
@@ -193,7 +202,8 @@ def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
 def model_spec(entry: PoolEntry) -> ModelSpec:
     """A candidate as a model to load; values that it does not set have their defaults."""
     device, dtype, template = entry.device or "auto", entry.dtype or "auto", entry.chat_template or "auto"
-    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template)
+    rounded = None if entry.quantization is None else quantization_config(entry.quantization)
+    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template, rounded)
 
 
 def can_decode(entry: PoolEntry) -> bool:
@@ -309,7 +319,8 @@ def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
     checkpoint = Checkpoint(
         source["path_or_id"], source.get("revision"), sides=sides, gguf_file=source.get("gguf_file")
     )
-    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
+    quantization = source.get("quantization")
+    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template, quantization=quantization)
 
 
 def _check_path(model: str, place: str) -> None:

@@ -108,6 +108,8 @@ def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, inferenc
         options = checkpoint.sides.key()
         if checkpoint.gguf_file is not None:
             options["gguf_file"] = checkpoint.gguf_file
+        if entry.quantization is not None:
+            options["quantization"] = entry.quantization
     # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
     return {
         "path_or_id": checkpoint.path_or_id,

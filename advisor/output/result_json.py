@@ -27,7 +27,7 @@ from advisor.verify.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.methods import list_methods
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, READS
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
@@ -202,6 +202,7 @@ def _check_source(model: Fields) -> None:
         # Compared as a list, because an object or a list has no hash.
         is_required = name == "chat_template" or (name == "dtype" and is_local)
         model.check(name, f"one of {', '.join(known)}", list(known).__contains__, required=is_required)
+    model.check("quantization", f"one of {', '.join(QUANTIZATIONS)}", list(QUANTIZATIONS).__contains__)
     files = model.part("files")
     for name in files.values:
         files.check(name, "a hash", is_text)

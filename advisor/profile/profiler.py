@@ -163,6 +163,13 @@ class Profiler:
         """
         return profile
 
+    def stored_alone(self, name: str, task: Task) -> int:
+        """The number of questions of a task to which the cache has the candidate's response."""
+        choice = task.metric == "choice" and not self.is_remote(name)
+        key = self.key([name], _WHOLE_VOCABULARY if choice else None)
+        found = self._cache.get(question_key(key, each, task, self._config.inference) for each in task.examples)
+        return len(found)
+
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
         key = self.key(names, self.decoding(names, method, options))

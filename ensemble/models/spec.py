@@ -19,6 +19,8 @@ ChatTemplate = Literal["auto", "always", "never"]
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 """The numeric types of weights; ``auto`` is the type in which they are stored, or float32 where the device lacks it."""
+QUANTIZATIONS = ("4bit", "8bit")
+"""How weights can be rounded while they are loaded; see :mod:`advisor.pool.quantization`."""
 Reads = Literal["source", "prompt"]
 """What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
 READS = ("source", "prompt")
