@@ -70,8 +70,9 @@ def test_two_models_with_a_match_a_question_have_jeffreys_interval() -> None:
         Match(str(n), "a", "b", float(n < 30)) if n % 2 else Match(str(n), "b", "a", float(n >= 30)) for n in range(40)
     ]
     low, high = bradley_terry(matches, resamples=4000).strengths[0].win_rate_ci
-    expected = stats.beta(30.5, 10.5).ppf([0.025, 0.975])
-    assert (low, high) == pytest.approx(tuple(100 * expected), abs=2)
+    # A win rate counts the tie of a model with itself.
+    expected = 25 + 50 * stats.beta(30.5, 10.5).ppf([0.025, 0.975])
+    assert (low, high) == pytest.approx(tuple(expected), abs=1)
 
 
 def test_win_rates_are_the_mean_scores_if_all_meet_equally_often_and_the_order_has_no_effect() -> None:
@@ -79,7 +80,7 @@ def test_win_rates_are_the_mean_scores_if_all_meet_equally_often_and_the_order_h
     matches += [Match(each.question, each.second, each.first, 1 - each.score) for each in matches]
     found = bradley_terry(matches, resamples=10)
     assert [each.win_rate for each in found.strengths] == pytest.approx(
-        [each.score for each in found.strengths], abs=0.1
+        [(50 + 2 * each.score) / 3 for each in found.strengths], abs=0.1
     )
     assert np.mean([each.win_rate for each in found.strengths]) == pytest.approx(50)
 
@@ -151,10 +152,18 @@ def test_verdicts_that_cannot_be_read_are_left_out() -> None:
     assert bradley_terry([Match("1", "a", "b", None)]).strengths == ()
 
 
+def test_sets_do_not_change_the_win_rates_of_candidates() -> None:
+    matches = list(drawn({"a": 0.5, "b": -0.5, "set": 1.5}, 40, seed=2))
+    found = {each.model: each for each in bradley_terry(matches, ["a", "b"], resamples=10).strengths}
+    assert found["a"].win_rate == pytest.approx(25 + 50 * expit(found["a"].log_odds - found["b"].log_odds))
+    assert found["a"].win_rate + found["b"].win_rate == pytest.approx(100)
+    assert found["set"].win_rate > found["a"].win_rate
+
+
 def test_intervals_cover_the_truth() -> None:
     strengths = {"a": 3.0, "b": 0.5, "c": 0.0, "d": -1.0}
     values = np.array(list(strengths.values()))
-    rates = 100 * (expit(values[:, None] - values).sum(axis=1) - 0.5) / 3
+    rates = 100 * expit(values[:, None] - values).mean(axis=1)
     truth = dict(zip(strengths, rates, strict=True))
     covered = []
     for seed in range(40):

@@ -5,14 +5,15 @@ the log-odds that the response shown first wins are the strength of the first mo
 an effect of the first position that is the same in all matches. This is a logistic regression, fitted by maximum
 likelihood. A tie counts as half a win for each, so strengths describe expected scores.
 
-Only differences of strengths have a meaning. So they are told as win rates: the expected score of a model against the
-others, in points, without the effect of the order. The mean over the models is 50. If all models meet equally often and
-the order has no effect, these are the measured scores; otherwise they allow for the opponents and for the order.
+Only differences of strengths have a meaning. So they are told as win rates: the expected score of a model against all
+candidates, in points, without the effect of the order. As in the scores of :mod:`advisor.judge.judge`, a model ties
+with itself, so the mean over the candidates is 50. If all meet equally often and the order has no effect, win rates are
+these scores; otherwise they allow for the opponents and for the order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ class Strength(NamedTuple):
         score: Its mean score in them, in points.
         log_odds: Its strength. The average over the models is 0; a model wins against another one with the log-odds of
             their difference.
-        win_rate: Its expected score against the others, in points; see above.
+        win_rate: Its expected score against the candidates, in points; see above.
         win_rate_ci: The interval of the win rate.
     """
 
@@ -69,7 +70,11 @@ class Ranking(NamedTuple):
 
 
 def bradley_terry(
-    matches: Sequence[Match], level: float = LEVEL, seed: int = 0, resamples: int = _RESAMPLES
+    matches: Sequence[Match],
+    candidates: Collection[str] | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+    resamples: int = _RESAMPLES,
 ) -> Ranking:
     """Estimate strengths from matches.
 
@@ -84,6 +89,7 @@ def bradley_terry(
 
     Args:
         matches: The matches; those without a verdict are left out.
+        candidates: The models that win rates are against; None for all that have a match.
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
         resamples: How often the strengths are estimated for the intervals.
@@ -118,7 +124,8 @@ def bradley_terry(
     estimate = _fit(design, won.sum(axis=1)[:, None], np.full((2, 1, len(models) + 1), 0.5))
     drawn = _fit(design, weights @ won, np.maximum(imaginary, _LEAST))
 
-    rates, spread = _win_rates(estimate[:, :-1])[0], _win_rates(drawn[:, :-1])
+    against = [n for n, model in enumerate(models) if candidates is None or model in candidates]
+    rates, spread = _win_rates(estimate[:, :-1], against)[0], _win_rates(drawn[:, :-1], against)
     scores = np.bincount(ends.ravel(), np.column_stack((score, 1 - score)).ravel(), len(models)) / played
     log_odds = estimate[0, :-1] - estimate[0, :-1].mean()
     strengths = [
@@ -173,9 +180,7 @@ def _fit(design: Floats, won: Floats, imaginary: Floats) -> Floats:
     return log_odds
 
 
-def _win_rates(log_odds: Floats) -> Floats:
-    """The mean expected score of each model against the others, in points: resamples by models, as the strengths."""
-    rates = expit(log_odds[:, :, None] - log_odds[:, None, :])
-    # Against itself a model scores a half, which does not count.
-    mean: Floats = (rates.sum(axis=2) - 0.5) / (log_odds.shape[1] - 1)
-    return 100 * mean
+def _win_rates(log_odds: Floats, against: Sequence[int]) -> Floats:
+    """The mean expected scores against some of the models, in points: resamples by models, as the strengths."""
+    rates: Floats = expit(log_odds[:, :, None] - log_odds[:, None, against]).mean(axis=2)
+    return 100 * rates
