@@ -12,6 +12,7 @@ from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
+from advisor.judge.judged_profiler import open_profiler
 from advisor.output import provenance
 from advisor.output.result_json import Outcome, task_info
 from advisor.profile.calibration import chance_of
@@ -76,9 +77,9 @@ def run(
 
     Raises:
         InputError: A candidate cannot be used. No candidate has been run then.
-        UniteError: All candidates failed.
+        UniteError: All candidates failed, or a judge.
     """
-    profiler = Profiler(config, cache, progress, engine=engine)
+    profiler, judge = open_profiler(config, cache, progress, engine=engine)
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
@@ -117,7 +118,7 @@ def run(
         level=config.level,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
-        provenance=provenance.of_run(config, profiler.identities),
+        provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
     )
 
 

@@ -22,6 +22,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
             cannot be written.
     """
     inference = config.inference
+    # A candidate can be a judge, too.
+    models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
     hush(quiet=progress.quiet)
     with ExitStack() as stack:
         engine: Engine = LocalEngine()
@@ -32,10 +34,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(inference.ray_address))
             engine = ray = stack.enter_context(RayEngine(config.cache_dir, progress.say))
-            ray.prepare(config.candidates, inference.device)
-        check_pool(
-            config.candidates, inference.device, inference.chat_template, on_this_machine=inference.engine == "local"
-        )
+            ray.prepare(models, inference.device)
+        check_pool(models, inference.device, inference.chat_template, on_this_machine=inference.engine == "local")
         # Opened last, so that a run that is refused writes nothing.
         cache = stack.enter_context(ResponseCache(config.cache_dir, progress.say))
         # In evaluate, dev and held_out are often the same questions, with the same notes.

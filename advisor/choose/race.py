@@ -127,9 +127,11 @@ def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, pr
     Raises:
         UniteError: All candidates failed.
     """
-    # After a race, the others may have been dropped because of the failed one, so they are profiled again.
+    # After a race, the others may have been dropped because of the failed one; and if a judge compared the candidates,
+    # their scores are of comparisons with it. So they are profiled again.
     left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
-    return _pool(left, profiler) if left and not pool.dropped else profile_candidates(config, profiler, progress)
+    is_valid = left and not pool.dropped and not config.dev.is_relative
+    return _pool(left, profiler) if is_valid else profile_candidates(config, profiler, progress)
 
 
 def _without_copies(pool: ProfiledPool, profiler: Profiler) -> ProfiledPool:

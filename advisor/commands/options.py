@@ -28,6 +28,18 @@ Pool = Annotated[
     str | None, typer.Option("--pool", metavar="FILE", help="A file with one candidate per line, or demo.")
 ]
 Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="The name of a task, or a task file.")]
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="LINE",
+        help="For a task with metric judge: a candidate's name, or another model as a line of a pool file has it.",
+    ),
+]
+SecondJudge = Annotated[
+    str | None,
+    typer.Option("--second-judge", metavar="LINE", help="Another judge, to see how far the two agree."),
+]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the task's data, instead of the hub.")]
 Split = Annotated[str, typer.Option("--split", help="The split to profile on.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="The number of questions of each split.")]

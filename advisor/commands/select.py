@@ -19,6 +19,8 @@ def select(
     split: opt.Split = "dev",
     limit: opt.Limit = None,
     shots: opt.Shots = None,
+    judge: opt.Judge = None,
+    second_judge: opt.SecondJudge = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,

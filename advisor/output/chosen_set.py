@@ -10,7 +10,7 @@ from typing import Any
 from advisor.config import InferenceConfig, check_method
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_device, check_models
-from advisor.pool.pool_file import PoolEntry, read_pool, read_server
+from advisor.pool.pool_file import PoolEntry, read_line, read_pool
 from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
@@ -308,7 +308,7 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     members = []
     for model in models:
         if model.startswith(PREFIX):
-            entry = read_server(model, "--models")
+            entry = read_line(model, "--models")
             if not can_decode(entry):
                 raise InputError(why_not_decodable(entry.name))
             members.append(model_spec(entry))

@@ -125,16 +125,18 @@ def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
         yield entry
 
 
-def read_server(line: str, place: str) -> PoolEntry:
-    """Read a model behind a server as a pool file has it, for a command line: its folder is the current one.
+def read_line(line: str, place: str) -> PoolEntry:
+    """Read one line as a pool file has it, from a command line: paths are relative to the current folder.
 
     Raises:
-        InputError: The address or an option is wrong.
+        InputError: The line is empty, or the model or an option is wrong.
     """
     try:
         words = _words(line)
     except ValueError as error:
         raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+    if not words:
+        raise InputError(f"{place}: the line is empty; give a folder, a hub id or a server")
     return _entry(words, place, Path())
 
 

@@ -96,12 +96,7 @@ class Profiler:
             The profiles by name, without the candidates that failed.
         """
         results: dict[str, Profile | MemberError] = {}
-        # Likelihoods of options need the whole vocabulary; a server computes them itself.
-        choice = task.metric == "choice"
-        jobs = (
-            self._job(name, [name], task, _WHOLE_VOCABULARY if choice and not self.is_remote(name) else None)
-            for name in names
-        )
+        jobs = (self._job(name, [name], task, self._single(name, task)) for name in names)
         for job in self._run(jobs):
             results[job.name] = job.result
             if isinstance(job.result, MemberError):
@@ -151,7 +146,14 @@ class Profiler:
             MemberError: The candidate failed.
         """
         # Another answer takes the place of one that failed, so failures are for the caller to report.
-        return self._run_one(self._job(name, [name], task, None, stage=stage), says_errors=False)
+        return self._run_one(self._job(name, [name], task, self._single(name, task), stage=stage), says_errors=False)
+
+    def graded(self, profile: Profile, task: Task) -> Profile:  # noqa: ARG002  # a judge needs the task
+        """A profile whose texts were not scored when they were written, with its scores.
+
+        Most tasks score each text at once. See :mod:`advisor.judge.judged_profiler` for those that do not.
+        """
+        return profile
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
@@ -251,6 +253,11 @@ class Profiler:
         """How a set decodes, without its members; see :meth:`together` for the arguments."""
         config = self._config
         return EnsembleSpec((), method or config.method, config.k, self.weights(names), options or {})
+
+    def _single(self, name: str, task: Task) -> EnsembleSpec | None:
+        """How a candidate decodes alone."""
+        # Likelihoods of options need the whole vocabulary; a server computes them itself.
+        return _WHOLE_VOCABULARY if task.metric == "choice" and not self.is_remote(name) else None
 
     def _job(
         self,

@@ -115,6 +115,7 @@ def load_task(
         ),
         scoring=definition.scoring,
         allow_code_execution=allow_code_execution,
+        rubric=definition.rubric,
     )
 
 

@@ -103,6 +103,8 @@ class QuestionBank:
         """
         template = self._definition.shot_response
         reference = self._reference(question) if template is None else template.text(question.record)
+        if not reference:
+            raise InputError(f"{question.record.place}: a shot has no response; give `reference` or `shot_response`")
         response = reference if isinstance(reference, str) else reference[0]
         # A prompt that ends in white space, such as a line end, needs no further space before the response.
         return question.text + ("" if question.text[-1:].isspace() else " ") + response
@@ -170,7 +172,7 @@ class QuestionBank:
             accepted.extend([texts] if isinstance(texts, str) else texts)
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted:
+        if not accepted and self._definition.rubric is None:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
         return tuple(accepted)
 

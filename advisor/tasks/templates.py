@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -286,12 +287,13 @@ def compile_pattern(pattern: str) -> None:
     regex.compile(pattern)
 
 
-def find_answer(pattern: str, text: str) -> str | None:
+def find_answer(pattern: str, text: str, *, last: bool = False) -> str | None:
     """The first group that took part in the first match, or the whole match of a pattern without groups.
 
     Args:
         pattern: A pattern for which ``check_pattern`` gives None.
         text: Any text.
+        last: Whether the last match counts instead of the first.
 
     Returns:
         None if the pattern does not match, or does not end within its time.
@@ -299,8 +301,9 @@ def find_answer(pattern: str, text: str) -> str | None:
     try:
         # `regex` instead of `re`, since it has a time limit: a pattern such as `(a|aa)+$` in a shared task file can
         # keep a backtracking engine busy for years.
-        match = regex.search(pattern, text, timeout=PATTERN_SECONDS)
-    except (TimeoutError, RecursionError, MemoryError):
+        matches = regex.finditer(pattern, text, timeout=PATTERN_SECONDS)
+        match = deque(matches, maxlen=1).pop() if last else next(matches, None)
+    except (TimeoutError, RecursionError, MemoryError, IndexError):  # IndexError: no match
         return None
     if match is None:
         return None
