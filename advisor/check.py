@@ -17,8 +17,10 @@ from advisor.config import (
     RunConfig,
     check_seed,
     check_task_is_given,
+    judged_by,
     load_split,
 )
+from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
 from advisor.output.chosen_set import (
     can_decode,
@@ -26,6 +28,7 @@ from advisor.output.chosen_set import (
     check_servers,
     deterministic_as,
     entries_as,
+    judges_beside,
     limits_of_run,
 )
 from advisor.output.result_json import is_text, read_result
@@ -41,7 +44,6 @@ from advisor.production.drift import (
 )
 from advisor.production.plan import DevScores
 from advisor.production.strategy_json import find_strategy, read_strategy
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import LEVEL, Profile, Rules, signed
 from advisor.session import open_session
@@ -237,6 +239,12 @@ def _from_models(
             f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
+    if whole.is_relative:
+        raise InputError(
+            f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
+            "run `advisor select` on the fresh questions"
+        )
+    judges = judges_beside(run, options, whole)
     limit = options.get("limit") or LIMIT
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
@@ -248,7 +256,7 @@ def _from_models(
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
-        dev=task,
+        dev=judged_by(task, judges),
         held_out=None,
         rules=Rules(),
         inference=InferenceConfig.from_options({**options, **of_run}),
@@ -258,9 +266,10 @@ def _from_models(
         method=strategy.name if decodes else DEFAULT,
         k=measured.get("k") or 10,
         weights=_weights(measured, strategy, entries) if decodes else EQUAL,
+        judges=judges,
     )
     with open_session(config, progress) as (cache, _):
-        profiler = Profiler(config, cache, progress)
+        profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
         asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)

@@ -21,20 +21,17 @@ from advisor.config import (
     check_task_is_given,
     judged_by,
     load_split,
-    read_judges,
     split_names,
 )
 from advisor.judge.verdicts import name_of_set
 from advisor.output import provenance
-from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as
+from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.judged import judge_section
 from advisor.output.result_json import read_result
-from advisor.pool.pool_file import PoolEntry
 from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.session import open_session
-from advisor.tasks import Task
 from advisor.verify.methods import Evaluator
 from advisor.weights import EQUAL, FROM_DEV
 from ensemble.errors import InputError
@@ -108,11 +105,14 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
-    _check_consent(candidates, options)
+    # A run folder may come from other people: it must not decide where questions and keys are sent.
+    for entry in candidates:
+        if isinstance(entry.checkpoint, ServerAddress):
+            entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
     check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
-    judges = _read_judges(run, options, evaluated)
+    judges = judges_beside(run, options, evaluated)
     dev = evaluated
     weights = options.get("weights") or EQUAL
     # Without a method that learns a missing dev split must not end the command.
@@ -135,23 +135,6 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         weights=weights,
         judges=judges,
     )
-
-
-def _check_consent(entries: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
-    # A run folder may come from other people: it must not decide where questions and keys are sent.
-    for entry in entries:
-        if isinstance(entry.checkpoint, ServerAddress):
-            entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
-
-
-def _read_judges(run: Path, options: Mapping[str, Any], task: Task) -> tuple[PoolEntry, ...]:
-    """The judges that the options name: candidates of the run, or lines as in a pool file."""
-    models = (read_result(run).get("provenance") or {}).get("models") or {}
-    given = (options.get("judge"), options.get("second_judge"))
-    named = [name for name in models if name in given]
-    of_run = entries_as(candidates_of_run(run, named), options) if named else ()
-    _check_consent(of_run, options)
-    return read_judges(options, of_run, task)
 
 
 def learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,11 @@ from reports.text import counted, visible
 TIE = 0.5
 """The score of a tie, and of a comparison without a verdict that can be read."""
 
+_OWN = (
+    "the judge {} is a candidate, too; judges prefer their own responses (Zheng et al., 2023, section 3.3), so let a "
+    "model that is no candidate decide"
+)
+
 Key = tuple[str, ...]
 """A question's id and the names of the models whose responses a judge saw, in this order."""
 
@@ -63,6 +68,7 @@ class Judge:
         mode: ``single`` or ``pairwise``.
         names: The names of the judges; the scores are the first one's.
         identities: What determines the judges' verdicts, by name.
+        note: That a judge reads responses which it wrote itself; None if it does not.
 
     Raises:
         InputError: A judge cannot be used, or the task needs none.
@@ -74,6 +80,7 @@ class Judge:
         if config.dev.rubric is None or not config.judges:
             raise InputError(f"{config.dev.name}: a judge needs a task with `metric: judge`, and a model")
         self._rubric: Rubric = config.dev.rubric
+        self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
         # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
         inference = replace(config.inference, max_new_tokens=None, temperature=0.0)
@@ -83,6 +90,10 @@ class Judge:
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
+        own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
+        self.note = _OWN.format(", ".join(own)) if own else None
+        if self.note is not None:
+            progress.say(self.note)
 
     def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
         """What each judge said about the responses to a split: grades, or the matches of ordered pairs.
@@ -128,19 +139,17 @@ class Judge:
                     split.settled[example.id, name] = 0.0
         grades = self._ask(task, shown)
         by_question = defaultdict[str, list[float]](list)
-        for (question, _), grade in split.judged[0].items():
-            if grade is not None:
+        for (question, name), grade in split.judged[0].items():
+            # Of the candidates alone, so that a later set changes no earlier score.
+            if grade is not None and name in self._candidates:
                 by_question[question].append(grade)
 
         def graded(answer: Answer, name: str) -> Answer:
             if answer.error is not None:
                 return answer
-            grade = grades[answer.id, name]
-            if grade is None:
-                others = by_question[answer.id]
-                return replace(answer, score=sum(others) / len(others) if others else TIE)
-            low, high = self._rubric.scale
-            return replace(answer, score=grade, extracted=f"{low + grade * (high - low):.3g}")
+            grade, others = grades[answer.id, name], by_question[answer.id]
+            middle = sum(others) / len(others) if others else TIE
+            return _scored(answer, middle if grade is None else grade)
 
         return {
             name: replace(profile, answers=tuple(graded(answer, name) for answer in profile.answers))
@@ -192,11 +201,8 @@ class Judge:
         compared = {}
         for name, profile in profiles.items():
             shares = [share(answer.id, name) for answer in profile.answers]
-            answers = (
-                replace(answer, score=won, extracted=None if answer.error else f"{won:.3g}")
-                for answer, won in zip(profile.answers, shares, strict=True)
-            )
-            compared[name] = replace(profile, answers=tuple(answers))
+            answers = tuple(_scored(*pair) for pair in zip(profile.answers, shares, strict=True))
+            compared[name] = replace(profile, answers=answers)
         return compared
 
     def _ask(self, task: Task, shown: Mapping[Key, Shown]) -> dict[Key, float | None]:
@@ -234,6 +240,11 @@ class Judge:
         if self.mode == "single":
             return Grade(key[0], key[1], score)
         return Match(key[0], key[1], key[2], score)
+
+
+def _scored(answer: Answer, score: float) -> Answer:
+    # As with BLEU, the whole response is what is scored. Two responses of the same grade are not the same answer.
+    return replace(answer, score=score, extracted=(answer.text or "").strip() or None)
 
 
 def _settle(first: Answer, second: Answer) -> float | None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config import InferenceConfig, check_method
+from advisor.config import InferenceConfig, check_method, read_judges
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_device, check_models
 from advisor.pool.pool_file import PoolEntry, read_line, read_pool
 from advisor.profile.loader import hush, load_ensemble
+from advisor.tasks import Task
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
@@ -198,6 +199,25 @@ def model_spec(entry: PoolEntry) -> ModelSpec:
 def can_decode(entry: PoolEntry) -> bool:
     """Whether a candidate can be decoded token by token: its model or its tokenizer is loaded here."""
     return not isinstance(entry.checkpoint, ServerAddress) or entry.checkpoint.tokenizer is not None
+
+
+def judges_beside(run: Path, options: Mapping[str, Any], task: Task) -> tuple[PoolEntry, ...]:
+    """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
+
+    Args:
+        run: The run folder.
+        options: The options of the command, by parameter name.
+        task: The task that is judged.
+
+    Raises:
+        InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
+    """
+    models = (read_result(run).get("provenance") or {}).get("models") or {}
+    given = (options.get("judge"), options.get("second_judge"))
+    named = [name for name in models if name in given]
+    of_run = entries_as(candidates_of_run(run, named), options) if named else ()
+    check_servers(of_run, {**options, "run": run})
+    return read_judges(options, of_run, task)
 
 
 def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str, Any]) -> None:
