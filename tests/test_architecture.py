@@ -64,7 +64,7 @@ ORDER = {
         "",
     ],
 }
-LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs"}
+LARGE_FOLDERS = {"ensemble/methods", "reports/sections", "advisor/logs"}
 """A method, a section of the report and a format of logs are one file each, so these folders may have 32 files; all
 others have 12."""
 PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/", "advisor/logs/")

@@ -97,6 +97,7 @@ def bradley_terry(
     Returns:
         The strengths; none without a match.
     """
+    # A verdict that cannot be read says nothing. As a tie it would pull all strengths together.
     decided = [match for match in matches if match.score is not None]
     models = sorted({name for match in decided for name in (match.first, match.second)})
     if not models:
@@ -114,6 +115,8 @@ def bradley_terry(
     design = np.zeros((len(pairs), len(models) + 1))
     numbers = np.arange(len(pairs))
     design[numbers, pairs[:, 0]], design[numbers, pairs[:, 1]], design[:, -1] = 1, -1, 1
+    # The imaginary matches are of the size of a question, because a question is the unit that is drawn: with single
+    # ones the interval of a model that wins all of many matches on few questions would be far too short.
     played = np.bincount(ends.ravel(), minlength=len(models))
     takes_part = (np.abs(design[:, :-1]).T @ won.sum(axis=0).T > 0).sum(axis=1)
     per_question = np.append(played / takes_part, played.mean() / takes_part.mean())
@@ -127,6 +130,7 @@ def bradley_terry(
     against = [n for n, model in enumerate(models) if candidates is None or model in candidates]
     rates, spread = _win_rates(estimate[:, :-1], against)[0], _win_rates(drawn[:, :-1], against)
     scores = np.bincount(ends.ravel(), np.column_stack((score, 1 - score)).ravel(), len(models)) / played
+    # The imaginary ties leave the mean near 0, but not at 0.
     log_odds = estimate[0, :-1] - estimate[0, :-1].mean()
     strengths = [
         Strength(
@@ -141,6 +145,7 @@ def bradley_terry(
     ]
     count, group = connected_components(coo_array((np.ones(len(pairs)), pairs.T), shape=(len(models),) * 2))
     return Ranking(
+        # Rounded, so that equal models are in the order of their names and not of rounding errors.
         tuple(sorted(strengths, key=lambda each: (-round(each.win_rate, 9), each.model))),
         100 * float(expit(estimate[0, -1])),
         percentile_interval(100 * expit(drawn[:, -1]), level),

@@ -52,6 +52,7 @@ def summarize_matches(
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
     ranking = bradley_terry((*matches, *settled), candidates, level, seed)
+    # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
     swapped = [
         score + scores[question, second, first]
         for (question, first, second), score in scores.items()
@@ -68,6 +69,7 @@ def summarize_matches(
     return {
         "verdicts": len(matches),
         "unread": len(matches) - len(scores),
+        # Equal texts and failed responses have no place that a judge could prefer, so they are in the strengths only.
         "settled": len(settled),
         "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
         "groups": [list(group) for group in ranking.groups],

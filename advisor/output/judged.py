@@ -51,6 +51,7 @@ def judge_section(
             low, high = task.rubric.scale if task.rubric else (0, 1)
             figures = summarize_grades(cast("list[list[Grade]]", judged), lengths, 1 / (high - low), seed=seed)
         splits.append({"split": task.split, "calls": judge.calls(task.split), **figures})
+    # Strategies are compared on the held-out questions only; the dev questions choose their members.
     last = responses[-1][0]
     every = cast("list[Match]", [*judge.verdicts(last.split)[0], *judge.settled(last.split)])
     met = [_met(each, every) for each in strategies if each.strategy.name != "single"] if last.is_relative else []
@@ -97,6 +98,7 @@ def _met(result: StrategyResult, matches: Sequence[Match]) -> dict[str, Any] | N
     strategy = result.strategy
     if strategy.draws > 1:
         return None  # responses of one model, which verdicts do not tell apart
+    # A set that decodes together has responses of its members' making, so the judge compared them under its name.
     together = name_of_set(result.profile.model, strategy.members)
     names = [strategy.members[place] for place in result.takes] or [together] * len(result.profile.answers)
     taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
