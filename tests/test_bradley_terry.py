@@ -154,10 +154,18 @@ def test_verdicts_that_cannot_be_read_are_left_out() -> None:
 
 def test_sets_do_not_change_the_win_rates_of_candidates() -> None:
     matches = list(drawn({"a": 0.5, "b": -0.5, "set": 1.5}, 40, seed=2))
-    found = {each.model: each for each in bradley_terry(matches, ["a", "b"], resamples=10).strengths}
+    found = {each.model: each for each in bradley_terry(matches, candidates=["a", "b"], resamples=10).strengths}
     assert found["a"].win_rate == pytest.approx(25 + 50 * expit(found["a"].log_odds - found["b"].log_odds))
     assert found["a"].win_rate + found["b"].win_rate == pytest.approx(100)
     assert found["set"].win_rate > found["a"].win_rate
+
+
+def test_matches_that_needed_no_judge_say_nothing_about_the_order() -> None:
+    matches = [Match(str(n), *order, 1.0) for n in range(10) for order in (("a", "b"), ("b", "a"))]
+    equal = [Match(str(n), "a", "b", 0.5) for n in range(10, 100)]
+    alone, with_ties = (bradley_terry(matches, settled, resamples=10) for settled in ([], equal))
+    assert with_ties.first_wins == pytest.approx(alone.first_wins)
+    assert [each.matches for each in with_ties.strengths] == [110, 110]
 
 
 def test_intervals_cover_the_truth() -> None:

@@ -71,6 +71,7 @@ class Ranking(NamedTuple):
 
 def bradley_terry(
     matches: Sequence[Match],
+    settled: Sequence[Match] = (),
     candidates: Collection[str] | None = None,
     level: float = LEVEL,
     seed: int = 0,
@@ -89,6 +90,7 @@ def bradley_terry(
 
     Args:
         matches: The matches; those without a verdict are left out.
+        settled: Matches that needed no judge, so that the order has no effect on them.
         candidates: The models that win rates are against; None for all that have a match.
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
@@ -98,14 +100,16 @@ def bradley_terry(
         The strengths; none without a match.
     """
     # A verdict that cannot be read says nothing. As a tie it would pull all strengths together.
-    decided = [match for match in matches if match.score is not None]
+    judged = [match for match in matches if match.score is not None]
+    decided = [*judged, *settled]
     models = sorted({name for match in decided for name in (match.first, match.second)})
     if not models:
         return Ranking((), 50.0, (0.0, 100.0), ())
     place = {model: n for n, model in enumerate(models)}
     ends = np.array([(place[match.first], place[match.second]) for match in decided])
+    has_order = np.arange(len(decided)) < len(judged)
     score = np.array([match.score for match in decided], dtype=np.float64)
-    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
+    pairs, pair = np.unique(np.column_stack((ends, has_order)), axis=0, return_inverse=True)
     questions, question = np.unique([match.question for match in decided], return_inverse=True)
     # The scores of the first and of the second one in each question, by pair.
     won = np.zeros((2, len(questions), len(pairs)))
@@ -114,7 +118,7 @@ def bradley_terry(
 
     design = np.zeros((len(pairs), len(models) + 1))
     numbers = np.arange(len(pairs))
-    design[numbers, pairs[:, 0]], design[numbers, pairs[:, 1]], design[:, -1] = 1, -1, 1
+    design[numbers, pairs[:, 0]], design[numbers, pairs[:, 1]], design[:, -1] = 1, -1, pairs[:, 2]
     # The imaginary matches are of the size of a question, because a question is the unit that is drawn: with single
     # ones the interval of a model that wins all of many matches on few questions would be far too short.
     played = np.bincount(ends.ravel(), minlength=len(models))
@@ -127,7 +131,9 @@ def bradley_terry(
     estimate = _fit(design, won.sum(axis=1)[:, None], np.full((2, 1, len(models) + 1), 0.5))
     drawn = _fit(design, weights @ won, np.maximum(imaginary, _LEAST))
 
-    against = [n for n, model in enumerate(models) if candidates is None or model in candidates]
+    known = {*models}.intersection(models if candidates is None else candidates)
+    # Without a candidate that met another model, win rates are against all.
+    against = [n for n, model in enumerate(models) if model in (known or models)]
     rates, spread = _win_rates(estimate[:, :-1], against)[0], _win_rates(drawn[:, :-1], against)
     scores = np.bincount(ends.ravel(), np.column_stack((score, 1 - score)).ravel(), len(models)) / played
     # The imaginary ties leave the mean near 0, but not at 0.
@@ -143,7 +149,7 @@ def bradley_terry(
         )
         for n, model in enumerate(models)
     ]
-    count, group = connected_components(coo_array((np.ones(len(pairs)), pairs.T), shape=(len(models),) * 2))
+    count, group = connected_components(coo_array((np.ones(len(pairs)), pairs[:, :2].T), shape=(len(models),) * 2))
     return Ranking(
         # Rounded, so that equal models are in the order of their names and not of rounding errors.
         tuple(sorted(strengths, key=lambda each: (-round(each.win_rate, 9), each.model))),

@@ -51,7 +51,7 @@ def summarize_matches(
     """
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
-    ranking = bradley_terry((*matches, *settled), candidates, level, seed)
+    ranking = bradley_terry(matches, settled, candidates, level, seed)
     # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
     swapped = [
         score + scores[question, second, first]
