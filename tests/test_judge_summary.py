@@ -46,6 +46,15 @@ def test_position_bias_ties_and_unread_verdicts_are_counted() -> None:
     assert found["agreement"] is None
 
 
+def test_likelihoods_name_the_winner_that_is_more_probable() -> None:
+    """The scores of the mode `likelihood` are between 0 and 1; the figures are those of the winners."""
+    soft = {0.0: 0.2, 1.0: 0.7, 0.5: 0.5, None: None}
+    fractions = [each._replace(score=soft[each.score]) for each in MATCHES]
+    plain, found = (summarize_matches([each, MATCHES], [], LENGTHS) for each in (MATCHES, fractions))
+    for name in ("ties", "first_wins", "changed", "longer_wins", "agreement"):
+        assert found[name] == plain[name]
+
+
 def test_models_have_the_strengths_of_all_matches_with_a_result() -> None:
     found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], {})
     assert [each["matches"] for each in found["models"]] == [10, 10]

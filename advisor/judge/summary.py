@@ -53,19 +53,19 @@ def summarize_matches(
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
     ranking = bradley_terry(matches, settled, candidates, level, seed)
     # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
-    swapped = [
-        score + scores[question, second, first]
-        for (question, first, second), score in scores.items()
-        if first < second and (question, second, first) in scores
+    says = {key: _winner(score) for key, score in scores.items()}
+    changed = [
+        float(winner != -says[question, second, first])
+        for (question, first, second), winner in says.items()
+        if first < second and (question, second, first) in says
     ]
-    decided = {key: score for key, score in scores.items() if score != 0.5}
+    decided = {key: winner for key, winner in says.items() if winner}
     longer = [
-        score if lengths[question, first] > lengths[question, second] else 1 - score
-        for (question, first, second), score in decided.items()
+        float((winner > 0) == (lengths[question, first] > lengths[question, second]))
+        for (question, first, second), winner in decided.items()
         # A set may have a response of which only the score is known.
         if len({lengths.get((question, first)), lengths.get((question, second))} - {None}) == 2
     ]
-    ties = [float(score == 0.5) for score in scores.values()]
     return {
         "verdicts": len(matches),
         "unread": len(matches) - len(scores),
@@ -73,13 +73,13 @@ def summarize_matches(
         "settled": len(settled),
         "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
         "groups": [list(group) for group in ranking.groups],
-        "ties": _share(ties, level),
-        "first_wins": _share(list(decided.values()), level),
+        "ties": _share([float(not winner) for winner in says.values()], level),
+        "first_wins": _share([float(winner > 0) for winner in decided.values()], level),
         "equal_first_wins": ranking.first_wins,
         "equal_first_wins_ci": list(ranking.first_wins_ci),
-        "changed": _share([float(abs(total - 1) > TOLERANCE) for total in swapped], level),
+        "changed": _share(changed, level),
         "longer_wins": _share(longer, level),
-        "agreement": _winners(scores, judged[1]) if len(judged) > 1 else None,
+        "agreement": _same_winners(says, judged[1]) if len(judged) > 1 else None,
     }
 
 
@@ -196,22 +196,26 @@ def _share(values: Sequence[float], level: float) -> dict[str, Any]:
     return {"n": len(array), "share": 100 * float(array.mean()), "share_ci": list(wilson(array, level))}
 
 
-def _winners(scores: Mapping[tuple[str, str, str], float], others: Sequence[Match]) -> dict[str, Any]:
+def _winner(score: float) -> int:
+    """Who is better: 1 the first one, -1 the second one, 0 a tie. Likelihoods give scores between these."""
+    return 0 if abs(score - 0.5) <= TOLERANCE else 1 if score > 0.5 else -1
+
+
+def _same_winners(says: Mapping[tuple[str, str, str], int], others: Sequence[Match]) -> dict[str, Any]:
     """How often two judges name the same winner, or both a tie."""
     from sklearn.metrics import cohen_kappa_score
 
     both = [
-        (scores[key], each.score)
+        (says[key], _winner(each.score))
         for each in others
-        if each.score is not None and (key := (each.question, each.first, each.second)) in scores
+        if each.score is not None and (key := (each.question, each.first, each.second)) in says
     ]
-    # As labels: kappa is one of names and not of numbers.
-    a, b = ([f"{pair[place]:g}" for pair in both] for place in (0, 1))
+    ours, theirs = ([pair[place] for pair in both] for place in (0, 1))
     return {
         "n": len(both),
-        "equal": 100 * float(np.mean([x == y for x, y in both])) if both else None,
+        "equal": 100 * float(np.mean([a == b for a, b in both])) if both else None,
         # It is not defined if both judges always say the same one thing.
-        "kappa": float(cohen_kappa_score(a, b)) if len({*a, *b}) > 1 else None,
+        "kappa": float(cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) > 1 else None,
     }
 
 
