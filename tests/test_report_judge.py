@@ -57,7 +57,7 @@ def test_comparisons_have_figures_in_the_result_on_the_terminal_and_in_the_repor
     assert "the longer response wins 100.0%" in ran.err
     html = page(place)
     assert 'id="judge"' in html
-    assert "second says the same on 0.0% of 36 pairs" in html
+    assert "second says the same in 0.0% of 36 verdicts" in html
     assert ">Win rate</th>" in html
     assert ">Accuracy</th>" not in html
 

@@ -96,8 +96,8 @@ def _row(fields: Fields) -> JudgedRow:
 def _on_pairs(fields: Fields, second: str) -> Iterator[str]:
     verdicts, unread, settled = (fields.count(name) for name in ("verdicts", "unread", "settled"))
     yield (
-        f"The judge compared {text.counted(verdicts, 'pair')} of responses"
-        + (f"; {unread:,} of its verdicts cannot be read and count as ties" if unread else "")
+        f"The judge gave {text.counted(verdicts, 'verdict')} on two responses"
+        + (f"; {unread:,} of them cannot be read and count as ties" if unread else "")
         + (
             f"; {text.counted(settled, 'comparison')} needed no judge (equal texts, failed responses)"
             if settled
@@ -111,14 +111,14 @@ def _on_pairs(fields: Fields, second: str) -> Iterator[str]:
     if changed.count("n"):
         yield f"Order: if it changes, the verdict changes on {_share(changed)} pairs."
     if longer.count("n"):
-        yield f"Length: the longer response wins {_share(longer)} decided verdicts; it may also be the better one."
+        yield f"Length: the longer response wins {_share(longer)} decided verdicts on two lengths; it may be better."
     if ties.count("n"):
         yield f"Ties: {_share(ties)} verdicts."
     agreement = fields.part("agreement")
     if n := agreement.count("n"):
         kappa = agreement.number("kappa")
         yield (
-            f"Agreement: {second} says the same on {text.points(agreement.number('equal'))}% of {n:,} pairs"
+            f"Agreement: {second} says the same in {text.points(agreement.number('equal'))}% of {n:,} verdicts"
             + ("" if kappa is None else f", Cohen’s kappa {text.decimals(kappa)}")
             + "."
         )
