@@ -123,7 +123,9 @@ def bradley_terry(
     # ones the interval of a model that wins all of many matches on few questions would be far too short.
     played = np.bincount(ends.ravel(), minlength=len(models))
     takes_part = (np.abs(design[:, :-1]).T @ won.sum(axis=0).T > 0).sum(axis=1)
-    per_question = np.append(played / takes_part, played.mean() / takes_part.mean())
+    # Scores near a half, as likelihoods give them, vary less than wins and losses, so the imaginary ones count less.
+    decided_share = (((2 * score - 1) ** 2).sum() + 1) / (len(score) + 1)
+    per_question = decided_share * np.append(played / takes_part, played.mean() / takes_part.mean())
 
     generator = np.random.default_rng(seed)
     weights = generator.exponential(size=(resamples, len(questions)))

@@ -111,7 +111,7 @@ def _on_pairs(fields: Fields, second: str) -> Iterator[str]:
     if changed.count("n"):
         yield f"Order: if it changes, the verdict changes on {_share(changed)} pairs."
     if longer.count("n"):
-        yield f"Length: the longer response wins {_share(longer)} decided verdicts on two lengths; it may be better."
+        yield f"Length: the longer response wins {_share(longer)} decided verdicts; it may also be the better one."
     if ties.count("n"):
         yield f"Ties: {_share(ties)} verdicts."
     agreement = fields.part("agreement")
