@@ -472,7 +472,8 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on", "weights"):
+    names = ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on", "weights", "judge")
+    for name in (*names, "second_judge"):
         # --verify-on and --weights have defaults, which ask for nothing.
         if options.get(name) not in (None, False, "held_out", EQUAL):
             option = f"--{name.replace('_', '-')}"

@@ -370,22 +370,28 @@ def test_a_set_is_compared_with_the_same_opponents_as_its_members(place: Place, 
             assert each["responses"][name]["score"] == pytest.approx(shares(texts, texts[name]))
 
 
-def test_evaluate_judges_the_texts_of_methods(place: Place, raw: Raw, long_models: Path) -> None:
+def test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read(
+    place: Place, raw: Raw, long_models: Path
+) -> None:
     serve(raw, judge=lambda prompt: f"[[{1 + len(prompt.split(' | ')[1]) % 10}]]")
     arguments = prepare(place, raw, SINGLE)
     place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
     lenient = ("--max-length-ratio", "1e9", "--out", "run", "--quiet")
     assert place.advisor("select", *arguments, *lenient).status == 0
-    methods = ("--methods", "unite,mbr,voting,moa", "--members", "one,two,three")
+    raw.asked.clear()
+    methods = ("--methods", "mbr,voting,moa,self-moa", "--members", "one,two,three")
     ran = place.advisor("evaluate", "run", *arguments[2:6], *methods, "--json", "--quiet")
     assert ran.status == 0, ran.err
     found = json.loads(ran.out)
     by_name = {each["method"]: each for each in found["methods"]}
     assert by_name["voting"]["accuracy"] is None
-    graded = {each for _, _, body in raw.asked if body.get("model") == "judge" for each in [body["prompt"]]}
-    for name in ("unite", "mbr", "moa"):
-        assert 0 < by_name[name]["accuracy"] < 100, name
-    assert graded and list(found["provenance"]["judges"]) == ["judge"]
+    # The members' grades are stored, and mbr takes their texts; moa and self-moa write an answer to each question.
+    prompts = asked(raw)
+    assert len(prompts) == 2 * QUESTIONS
+    grades = [100 * (len(prompt.split(" | ")[1]) % 10) / 9 for prompt in prompts]
+    both = [by_name[name]["accuracy"] for name in ("moa", "self-moa")]
+    assert both == pytest.approx([sum(grades[:QUESTIONS]) / QUESTIONS, sum(grades[QUESTIONS:]) / QUESTIONS])
+    assert list(found["provenance"]["judges"]) == ["judge"]
 
 
 def test_check_grades_fresh_responses(place: Place, raw: Raw) -> None:
@@ -447,6 +453,15 @@ def test_a_judge_that_cannot_be_used_is_refused(
     place.task(**({"metric": "judge", "judge": judge} if judge else {}))
     place.pool(str(models / "alpha"), str(models / "beta"))
     assert message in place.refused("select", "--pool", "models.txt", "--task", "task.yaml", *options)
+
+
+def test_logs_and_numbers_have_no_judge(place: Place) -> None:
+    place.write("log.jsonl", "{}\n")
+    for source in ("--logs", "--profiles"):
+        refused = place.refused("select", source, "log.jsonl", "--judge", "alpha")
+        assert f"--judge runs models, but {source} gives" in refused
+    place.task(metric="judge", judge=SINGLE)
+    assert "its metric judge asks a model" in place.refused("select", "--logs", "log.jsonl", "--task", "task.yaml")
 
 
 def test_a_judges_task_needs_no_reference_and_shows_one_that_is_there(place: Place, raw: Raw) -> None:

@@ -19,6 +19,9 @@ from advisor.tasks.task import Task
 class JudgedProfiler(Profiler):
     """Profiles candidates and sets, and lets a judge score their responses.
 
+    Texts that other models read, of :meth:`drawn` and :meth:`reading`, are not scored, because most of them are no
+    answers yet. :meth:`graded` scores those that are.
+
     Args:
         config: The run; its task has a rubric.
         cache: The response cache.
@@ -67,15 +70,6 @@ class JudgedProfiler(Profiler):
         """
         profile = super().together(names, task, method, options)
         return self._scored(name_of_set(profile.model, names), profile, task)
-
-    def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
-        """See :meth:`Profiler.drawn`.
-
-        Raises:
-            JudgeError: A judge failed.
-        """
-        profile = super().drawn(name, task, temperature, seed)
-        return self._scored(f"{profile.model} with seed {seed}", profile, task)
 
     def graded(self, profile: Profile, task: Task) -> Profile:
         """See :meth:`Profiler.graded`.

@@ -34,8 +34,8 @@ class Match(NamedTuple):
         question: The question's id.
         first: The model or set whose response the judge read first.
         second: The one whose response it read second.
-        score: What the first one scores: 1 if it is better, 0.5 for a tie, 0 if it is worse; None if the judge gave no
-            verdict that can be read.
+        score: What the first one scores: 1 if it is better, 0.5 for a tie, 0 if it is worse; any value between for a
+            verdict by likelihood. None if the judge gave no verdict that can be read.
     """
 
     question: str
