@@ -23,9 +23,11 @@ from advisor.config import (
     load_split,
     split_names,
 )
+from advisor.judge.verdicts import name_of_set
 from advisor.output import provenance
 from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.output.evaluation_json import evaluation_of
+from advisor.output.judged import judge_section
 from advisor.output.result_json import read_result
 from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
@@ -65,10 +67,15 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     with open_session(config, progress) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
-    judges = evaluator.judge.identities if evaluator.judge else {}
-    return evaluation_of(
-        profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities, methods, judges)
-    )
+    judge, task = evaluator.judge, evaluator.task
+    recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
+    evaluation = evaluation_of(profiles, results, config, task, recorded)
+    if judge:
+        names = [profile.model for profile in profiles]
+        sets = {name_of_set(each.method, names): each.profile for each in results if each.profile is not None}
+        responses = {**dict(zip(names, profiles, strict=True)), **sets}
+        evaluation["judge"] = judge_section(judge, [(task, responses)], names, seed=config.seed)
+    return evaluation
 
 
 def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:

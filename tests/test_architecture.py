@@ -67,7 +67,7 @@ ORDER = {
         "",
     ],
 }
-LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs", "advisor/commands"}
+LARGE_FOLDERS = {"ensemble/methods", "reports/sections", "advisor/logs", "advisor/commands"}
 """A method, a section of the report, a format of logs and a command are one file each, so these folders may have 32
 files; all others have 12."""
 PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/", "advisor/logs/")

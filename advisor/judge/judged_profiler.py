@@ -7,10 +7,11 @@ from typing import Any
 
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
+from advisor.judge.verdicts import name_of_set
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Profile, join
+from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks.task import Task
 
@@ -68,8 +69,7 @@ class JudgedProfiler(Profiler):
             JudgeError: A judge failed.
         """
         profile = super().together(names, task, method, options)
-        # Several sets may decode with the same method, and verdicts name them.
-        return self._scored(f"{profile.model} of {join(names)}", profile, task)
+        return self._scored(name_of_set(profile.model, names), profile, task)
 
     def graded(self, profile: Profile, task: Task) -> Profile:
         """See :meth:`Profiler.graded`.

@@ -7,7 +7,10 @@ section 3.4).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from advisor.records import join
 
 
 class Grade(NamedTuple):
@@ -39,3 +42,8 @@ class Match(NamedTuple):
     first: str
     second: str
     score: float | None
+
+
+def name_of_set(method: str, models: Sequence[str]) -> str:
+    """The name of a set in grades and matches: several sets may decode with the same method."""
+    return f"{method} of {join(models)}"

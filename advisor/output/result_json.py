@@ -64,6 +64,7 @@ class Outcome:
         level: The probability that a true gain is beyond one end of its interval.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
+        judge: ``judge`` of ``result.json``; None for a task without a judge.
         provenance: What is needed to repeat the run.
     """
 
@@ -88,6 +89,7 @@ class Outcome:
     level: float = LEVEL
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
+    judge: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -134,6 +136,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
             "recommendation": _recommendation(outcome.advice.recommendation),
         },
         "looks": [asdict(look) for look in outcome.looks],
+        "judge": outcome.judge,
         "provenance": dict(outcome.provenance),
     }
 
