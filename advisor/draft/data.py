@@ -86,6 +86,7 @@ def look_at(data: Sequence[str], out: Path, config: str | None = None) -> DraftD
 def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
     folder = Path(os.path.normpath(out.absolute().parent))
     paths = {role: Path(os.path.normpath(path.absolute())) for role, path in chosen.items()}
+    # A task file names only what is below its folder; for other data, --data gives the folder.
     inside = all(path.is_relative_to(folder) for path in paths.values())
     base = folder if inside else Path(os.path.commonpath([path.parent for path in paths.values()]))
     files = {role: path.relative_to(base).as_posix() for role, path in paths.items()}
@@ -198,6 +199,7 @@ def _choose(splits: Mapping[str, T]) -> tuple[dict[str, T], str]:
     by_role: dict[str, list[str]] = {}
     for name in splits:
         by_role.setdefault(_role(name) or "", []).append(name)
+    # At most two of a role: with train and validation, the second one can become held out below.
     held = [name for role in _HELD_OUT for name in by_role.get(role, [])]
     dev = [name for role in _DEV for name in by_role.get(role, [])[:2]]
     if len(held) > 1 or (dev and len(by_role[_role(dev[0]) or ""]) > 1):

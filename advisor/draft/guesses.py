@@ -94,6 +94,7 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     if given.metric is not None and given.metric not in metric_names():
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")
     found = Guess()
+    # First, because columns of tests would pass for references.
     tests = _tests(columns) if given.reference is None and given.metric in (None, "pass_at_1") else ()
     options, why_options = _options(columns, given)
     if given.metric == "choice" and not options:
@@ -130,6 +131,7 @@ def _question(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str
     if name is not None:
         return name, f"{name} is the question, by its name"
     texts = [other for other in columns.values if other not in taken and _can_be_question(columns, other)]
+    # A sort keeps the order of equal ones, so the first of two columns is taken.
     texts.sort(key=columns.words, reverse=True)
     if not texts:
         raise InputError(f"no column looks like a question; give --question with one of {columns.listed()}")
@@ -137,6 +139,7 @@ def _question(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str
 
 
 def _can_be_question(columns: Columns, name: str) -> bool:
+    # Questions differ from record to record, and are more than a word.
     if name.lower() in (*_REFERENCES, *_GROUPS, *_CLUSTERS) or name.lower().endswith("id") or "url" in name.lower():
         return False
     return not columns.is_list(name) and columns.words(name) >= 2 and columns.distinct(name) > columns.count / 2
@@ -183,6 +186,7 @@ def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
         parts = None if found is None else _as_list(columns, found)
         if parts is not None:
             return (parts,), f"{found} has the lists of options, by its name"
+    # Columns such as A, B, C or option1, option2: their common beginning makes them a series.
     series: dict[str, dict[str, str]] = {}
     for name in columns.values:
         match = _NUMBERED.fullmatch(name)
@@ -195,6 +199,7 @@ def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
                 if mark not in members:
                     break
                 names.append(members[mark])
+            # All of them: a gap means that the letters are something else.
             if len(names) >= 2 and len(names) == len(members):
                 return tuple(names), f"{', '.join(names)} are the options, by their names"
     return (), ""
@@ -249,6 +254,7 @@ def _is_index(text: str, first: int, choices: Sequence[str]) -> bool:
 def _trimmed(cells: Sequence[object]) -> list[str]:
     items = cells[0] if len(cells) == 1 and isinstance(cells[0], (list, tuple)) else cells
     texts = ["" if item is None else str(item) for item in items]
+    # A question with three options can be in a file of four columns.
     while texts and not texts[-1].strip():
         texts.pop()
     return texts
@@ -284,6 +290,7 @@ def _tests(columns: Columns) -> tuple[str, ...]:
 def _program(found: Guess, columns: Columns, tests: Sequence[str]) -> None:
     question = f"{{{{{found.question}}}}}"
     solution = columns.usual(_SOLUTIONS, (found.question,))
+    # HumanEval's tests are a function that gets the program; those of MBPP are assertions.
     if "entry_point" in tests:
         found.add("prompt", f"Complete this Python function. Write the whole function.\n\n{question}\n[BEGIN]\n")
         found.add("reference", "{{test}}\ncheck({{entry_point}})", "the tests are Python code")
@@ -369,6 +376,7 @@ def _last_part(reference: str, texts: Sequence[Sequence[str]]) -> tuple[str, lis
 
 def _is_of_question(columns: Columns, question: str, reference: str) -> bool:
     pairs = zip(columns.texts(question), columns.texts(reference), strict=True)
+    # As in BBH's word sorting: the answer is long, and yet there is only one right one.
     taken = [set(right[0].split()) <= set(" ".join(asked).split()) for asked, right in pairs if right]
     return sum(taken) > 0.9 * len(taken)
 
@@ -378,6 +386,7 @@ def _metric(texts: Sequence[Sequence[str]]) -> tuple[str, str]:
     flat = [text for items in texts for text in items]
     if flat and all(not _LETTER.search(text) and number.problem((text,), ()) is None for text in flat):
         return "number", "all references are numbers: the last number of a response counts"
+    # Each label several times, or it is no classification.
     labels = {items[0] for items in texts}
     if 2 <= len(labels) <= _FEW_LABELS and len(texts) >= 5 * len(labels) and all(len(label) <= 40 for label in labels):
         return "exact_match", f"the references are {len(labels)} labels; `contains` accepts sentences that have one"

@@ -90,6 +90,7 @@ class Judge:
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
+        # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
         self.note = _OWN.format(", ".join(own)) if own else None
         if self.note is not None:
@@ -136,6 +137,7 @@ class Judge:
                 if answer.error is None:
                     shown[answer.id, name] = seen
                 else:
+                    # There is nothing to grade, and a model must not gain by failing.
                     split.settled[answer.id, name] = 0.0
         grades = self._ask(task, shown)
         by_question = defaultdict[str, list[float]](list)
@@ -177,6 +179,7 @@ class Judge:
             for rival, other in opponents.items():
                 if name == rival:
                     continue
+                # A pair comes up again in the rival's turn; its prompts are then the same, and are sent once.
                 for names, (one, two) in (((name, rival), (profile, other)), ((rival, name), (other, profile))):
                     for seen, first, second in zip(_seen(task, one, two), one.answers, two.answers, strict=True):
                         key, known = (first.id, *names), _settle(first, second, seen)
@@ -223,6 +226,7 @@ class Judge:
                     "command again: it continues from the stored responses and verdicts"
                 ) from error
             values = [verdict_of(self._rubric, answer) for answer in answers]
+            # Kept for the figures of the judge; a later call for the same split adds to them.
             judged.update({key: values[numbers[each]] for key, each in shown.items()})
             self._say_unread(name, task.split, answers, values)
         return {key: split.judged[0][key] for key in shown}

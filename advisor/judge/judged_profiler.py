@@ -57,6 +57,7 @@ class JudgedProfiler(Profiler):
         """
         if not task.is_relative:
             return self._judge.grade(super().alone(names, task), task)
+        # Also of candidates that were not named: a score is a share of wins over all of them.
         opponents = self._all_alone(task)
         return self._judge.compare({name: opponents[name] for name in names if name in opponents}, opponents, task)
 
@@ -86,9 +87,11 @@ class JudgedProfiler(Profiler):
 
     def _all_alone(self, task: Task) -> dict[str, Profile]:
         """The responses of all candidates that have not failed."""
+        # By the questions, because --until-sure judges longer and longer parts of a split.
         key = (task.split, *(example.id for example in task.examples))
         known = self._opponents.get(key, {})
         names = [name for name in self._names if name not in self.failures]
+        # A candidate that fails on one split is no opponent on any.
         if any(name not in known for name in names):
             known = self._opponents[key] = super().alone(names, task)
         return {name: profile for name, profile in known.items() if name not in self.failures}

@@ -93,6 +93,7 @@ def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
     most = max(known.values(), default=-math.inf)
     if most == -math.inf:
         return None
+    # Less the largest one: the probabilities of long options may all be 0 in floating point.
     weights = {option: math.exp(logprob - most) for option, logprob in known.items()}
     expected = sum(weight * (rubric.value(option) or 0.0) for option, weight in weights.items())
     return min(1.0, expected / sum(weights.values()))
@@ -107,6 +108,7 @@ def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
         texts = [text[:LONGEST_RESPONSE] for text in each.responses]
         reference = "\n".join(each.example.accepted) or None
         turn = {"question": each.example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
+        # From the last turn back to the first, as each knows only the one before it.
         turns.insert(0, turn)
         each = each.earlier
     return {**turns[-1], "turns": turns, "group": shown.example.group}

@@ -49,6 +49,7 @@ def summarize_matches(
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
     """
+    # The first judge decides the scores; the second one is there for the agreement.
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
     ranking = bradley_terry(matches, settled, candidates, level, seed)
@@ -133,6 +134,7 @@ def head_to_head(
     Returns:
         The win rate with its interval over questions; None if the two never met.
     """
+    # By question, in both orders.
     met = defaultdict[str, list[float]](list)
     for match in matches:
         if match.score is not None and rival in (match.first, match.second):

@@ -44,8 +44,10 @@ def plan_model(entry: PoolEntry, device: str, dtype: str, *, prompt: int = 512, 
         "problem": None,
         "need": None,
     }
+    # A server's memory is not ours to count.
     if isinstance(entry.checkpoint, ServerAddress):
         return {**plan, "device": entry.checkpoint.url}
+    # One by one: a model that cannot be used must not hide what the others need.
     try:
         check_pool([entry], device, "auto", on_this_machine=True)
     except UniteError as error:
@@ -55,6 +57,7 @@ def plan_model(entry: PoolEntry, device: str, dtype: str, *, prompt: int = 512, 
     need = need_of_entry(entry, dtype)
     if need is None:
         return plan
+    # The weights decide whether it fits, because a batch becomes smaller where memory is short.
     rows = rows_of(need, plan["free"], prompt + new)
     fits = None if plan["free"] is None else need.weights <= plan["free"]
     return {
@@ -86,6 +89,7 @@ def download_size(checkpoint: Checkpoint) -> int | None:
         return 0
     folder = cached_folder(checkpoint)
     try:
+        # A download that was stopped has its small files, and no weights.
         if folder is not None and stored_weights(checkpoint.name, Checkpoint(str(folder))) is not None:
             return 0
     except InputError:
@@ -130,6 +134,7 @@ def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] 
             by_device.setdefault(plan["device"], []).append(plan)
     found = []
     for device, each in by_device.items():
+        # Which models will be chosen is not known yet, so the largest ones count.
         largest = sorted(each, key=lambda plan: -plan["weights"])[:most]
         memory, free = sum(plan["weights"] for plan in largest), largest[0]["free"]
         names = [plan["model"] for plan in largest]

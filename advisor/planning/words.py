@@ -10,6 +10,7 @@ def duration(seconds: float | None) -> str:
     """Seconds as people read them: "20 s", "12 min", "3.5 h"."""
     if seconds is None:
         return "unknown"
+    # Fewer digits than are known: the estimate is good to a factor of about two.
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -26,6 +27,7 @@ def model_line(plan: Mapping[str, Any]) -> str:
     """A model of a plan, in one line."""
     if plan["problem"] is not None:
         return f"{plan['model']}: cannot run: {plan['problem']}"
+    # A model behind a server, or one whose files do not tell.
     if plan["need"] is None:
         where = plan["device"]
         return f"{plan['model']}: {where}; its size is not known here"
@@ -36,6 +38,7 @@ def model_line(plan: Mapping[str, Any]) -> str:
         f"weights {memory(plan['weights'])}, {memory(plan['memory'])} with {plan['rows']} texts at a time",
         f"{fits} on {plan['device']} ({memory(plan['free'])} free)",
     ]
+    # 0 where the files are here already.
     if plan["download"]:
         parts.append(f"download {memory(plan['download'])}")
     if plan.get("seconds") is not None:

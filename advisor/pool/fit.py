@@ -95,6 +95,7 @@ def check_together(models: Mapping[str, Placed]) -> None:
             by_device.setdefault(resolve_device(device), {})[name] = need
     for device, needs in by_device.items():
         free = free_on(device)
+        # The weights alone: with a small batch the rest is small, and a run that would work must not be refused.
         if free is not None and sum(need.weights for need in needs.values()) > free:
             raise InputError(too_large(needs, device, free))
 
@@ -128,6 +129,7 @@ def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, d
             refusals.append(f"{entry.place}: {too_large({entry.name: need}, place, free)}")
         else:
             fitting.setdefault(place, []).append((need.weights, entry.name, need))
+    # A model whose need is not known may fit, so the run goes on.
     if refusals and not fitting and not unknown:
         raise InputError(refusals[0])
     notes = list(refusals)

@@ -22,6 +22,7 @@ def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str,
     Returns:
         The device of each model of ``needs``. Models that fit nowhere go where most is left, too.
     """
+    # Those with a device come first in the loop, because they leave the others no choice.
     left = dict(free)
     placed = dict(fixed)
     for name in sorted(needs, key=lambda name: (name not in fixed, -needs[name], name)):
@@ -43,6 +44,7 @@ def place_entries(entries: Sequence[PoolEntry], device: str, dtype: str) -> tupl
     Returns:
         The candidates, and what was placed where, in one line; None if nothing was placed.
     """
+    # A server has placed its model already.
     here = [entry for entry in entries if not isinstance(entry.checkpoint, ServerAddress)]
     wanted = {entry.name: entry.device or device for entry in here}
     if "auto" not in wanted.values() or not (free := _gpus()):

@@ -75,6 +75,7 @@ def check_quantization(name: str, quantization: str | None, device: str) -> None
     """
     if quantization is None:
         return
+    # Here and not while it is loaded, where the library's error would come after the download.
     said = f"{name}: quantization={quantization}"
     if device.partition(":")[0] != "cuda":
         raise InputError(

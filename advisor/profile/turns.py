@@ -22,6 +22,7 @@ def continued(task: Task, said: Mapping[str, str | None]) -> Task:
         said: The responses by the ids of their questions; None for one that failed. A turn after a response that is not
             there stays as it is, without exchanges.
     """
+    # The same object, so that tasks of one turn keep all that is computed for them.
     if all(example.earlier is None for example in task.examples):
         return task
     exchanges: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -29,6 +30,7 @@ def continued(task: Task, said: Mapping[str, str | None]) -> Task:
     for example in task.examples:
         before = () if example.earlier is None else exchanges.get(example.earlier, ())
         response = said.get(example.id)
+        # A conversation ends with a response that failed: what comes after it has no exchanges.
         if response is not None and (before or example.earlier is None):
             exchanges[example.id] = (*before, (example.prompt, response))
         examples.append(replace(example, exchanges=before))
@@ -71,6 +73,7 @@ def profile_in_turns(
             else:
                 failed[name] = result
         left = {name: next_turns(task, responses(*own)) for name, own in parts.items() if name not in failed}
+        # Models whose responses have all come drop out; each round answers one more turn, so this ends.
         waiting = {name: turns for name, turns in left.items() if turns.examples}
     return {name: failed.get(name) or _joined(task, own) for name, own in parts.items()}
 
@@ -89,6 +92,7 @@ def conversation_end(examples: Sequence[Example], n: int) -> int:
 
 
 def _joined(task: Task, parts: Sequence[Profile]) -> Profile:
+    # One turn: nothing to put together, and its cost stays as it was measured.
     if len(parts) == 1 and len(parts[0].answers) == len(task.examples):
         return parts[0]
     answers = {answer.id: answer for part in parts for answer in part.answers}

@@ -88,6 +88,7 @@ def _alone(tables: MemberTables, emitted: Tensor) -> Callable[[Logits], Distribu
     def combine(logits: Logits) -> Distribution:
         (z,) = whole([logits])
         probabilities = candidate_logits(z, tables).softmax(dim=1).mul_(present)
+        # One member's probabilities stand for all: the sampler has drawn it by its weight.
         rows = len(z)
         return Distribution(
             entries.expand(rows, -1), present.expand(rows, -1), ids.expand(rows, -1), probabilities[None], probabilities

@@ -65,6 +65,7 @@ def read_judged(root: Fields) -> Judged | None:
     judges = fields.texts("judges")[:2]
     # The second judge is named in the sentences on agreement.
     second = judges[1] if len(judges) > 1 else "the second judge"
+    # The file may be a stranger's: an unknown mode is read as the one with more fields.
     mode = fields.word("mode", MEASURES, "pairwise")
     return Judged(
         mode=mode,
@@ -82,6 +83,7 @@ def read_judged(root: Fields) -> Judged | None:
 
 
 def _row(fields: Fields) -> JudgedRow:
+    # Grades have a mean and no win rate.
     is_match = fields.number("win_rate") is not None
     return JudgedRow(
         name=fields.line("model"),
@@ -116,6 +118,7 @@ def _on_pairs(fields: Fields, second: str) -> Iterator[str]:
         yield f"Ties: {_share(ties)} verdicts."
     agreement = fields.part("agreement")
     if n := agreement.count("n"):
+        # Not defined if both always say the same one thing.
         kappa = agreement.number("kappa")
         yield (
             f"Agreement: {second} says the same in {text.points(agreement.number('equal'))}% of {n:,} verdicts"
