@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reports.read.result import Result
     from reports.read.strategies import Recommended
 
-_OF_THE_TERMINAL = ("context", "as_json", "debug")
+_OF_THE_TERMINAL = ("context", "as_json", "debug", "dry_run")
 _PATHS = ("data", "profiles", "cache_dir", "out")
 
 
@@ -68,8 +68,8 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
     for name in _PATHS:
         if name in named:
             named[name] = Path(named[name])
-    if isinstance(named.get("logs"), str):
-        named["logs"] = [named["logs"]]
+    if (logs := named.get("logs")) is not None:
+        named["logs"] = [str(path) for path in ([logs] if isinstance(logs, (str, Path)) else logs)]
     folder, _ = select_run({**defaults, **named}, command, Progress(quiet=bool(named.get("quiet"))))
     return SelectResult(folder)
 

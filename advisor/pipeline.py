@@ -66,8 +66,14 @@ from advisor.verify.traces import trace_responses
 from reports import write_report
 from reports.text import counted, p_value
 
-_NOT_SETTINGS = frozenset({"context", "out", "force", "cache_dir", "as_json", "quiet", "debug"})
-"""Options that change no figure of the result."""
+_NOT_SETTINGS = frozenset(
+    {
+        *("context", "out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug"),
+        *("engine", "ray_address", "batch_size"),
+        *("allow_key_env", "allow_code_execution", "allow_weak_sandbox"),
+    }
+)
+"""Options that change no figure of the result: where it goes, where and how fast models run, and what is allowed."""
 
 
 def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:

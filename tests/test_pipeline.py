@@ -242,6 +242,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "strategies",
             "advice",
             "looks",
+            "judge",
             "provenance",
         )
     ]

@@ -83,6 +83,9 @@ def calls_of(page: Path, folder: Path) -> list[list[str]]:
 def parsed(call: list[str]) -> dict[str, object]:
     """The options of a call by parameter name; an unknown one is an error."""
     group = typer.main.get_command(app)
+    if call[0].startswith("--"):  # of the command without a subcommand; parsing it would do what it says
+        assert any(call[0] in option.opts for option in group.params)
+        return {}
     name, command, rest = group.resolve_command(click.Context(group), call)  # type: ignore[attr-defined]  # a group
     return {**command.make_context(name, rest).params, "command": name}
 
