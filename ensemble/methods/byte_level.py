@@ -40,6 +40,7 @@ METHOD = Method(
     level="byte",
     summary="the mean of the members' probabilities of the next byte (Phan et al., 2024; Hayase et al., 2025)",
     when="members whose vocabularies differ much, and proxy-tuning across tokenizers; a pass of each member per byte",
+    version=2,
 )
 
 

@@ -73,6 +73,28 @@ class SortedVocabulary:
             return self._first[first:last]
         return self._data[self._starts[first:last] + depth].astype(np.int64)
 
+    @property
+    def has_eos(self) -> bool:
+        """Whether the member can end a text."""
+        return len(self.eos_ids) > 0
+
+    def data(self, place: int) -> bytes:
+        """The bytes of the token at a place in this order."""
+        return self._data[self._starts[place] : self._starts[place] + self._lengths[place]].tobytes()
+
+    def agreeing(self, text: bytes, *, longer: bool) -> NDArray[np.int64]:
+        """The places of the tokens that a text begins with; also of those that begin with the text, if ``longer``."""
+        first, last, ranges = 0, len(self.ids), []
+        for depth, byte in enumerate(text):
+            places = self.bytes_at(first, last, depth)
+            low, high = (int(n) for n in np.searchsorted(places, [byte, byte + 1]))
+            complete, last = first + low, first + high
+            first = self.end_of_complete(complete, last, depth + 1)
+            ranges.append(np.arange(complete, first))
+        if longer:
+            ranges.append(np.arange(first, last))
+        return np.concatenate(ranges) if ranges else np.arange(0)
+
     def end_of_complete(self, first: int, last: int, depth: int) -> int:
         """Where, in a range of tokens that agree in ``depth`` bytes, the tokens with more bytes begin."""
         # Tokens with exactly these bytes come first. They are few: ids with equal bytes.
