@@ -136,7 +136,10 @@ class Agreement:
         self.hypothesis, self._vocabularies, self._shares = hypothesis, vocabularies, shares
         self._factors = [w / (len(ids) + 1) for w, ids in zip(weights, hypothesis.tokens, strict=True)]
         self.start: Lead = (max(hypothesis.texts, key=len), any(hypothesis.ended))
-        best = [self.choices(n, self.start)[0][:1] for n in range(len(shares))]
+        opening = [self.choices(n, self.start) for n in range(len(shares))]
+        # The first member's choices are the first to be taken.
+        self.opening = opening[0]
+        best = [values[:1] for values, _ in opening]
         # Of each member's best choice and those of the members after it.
         self.rest = [sum(float(b[0]) if len(b) else -math.inf for b in best[n:]) for n in range(len(best) + 1)]
 
@@ -196,7 +199,7 @@ def best_first(agreements: Sequence[Agreement]) -> Iterator[tuple[int, list[int]
                 heapq.heappush(heap, (-bound, next(numbers), n, chosen, score, lead, choices, rank))
 
     for n, agreement in enumerate(agreements):
-        push(n, [], 0.0, agreement.start, agreement.choices(0, agreement.start), 0)
+        push(n, [], 0.0, agreement.start, agreement.opening, 0)
     while heap:
         _, _, n, chosen, score, lead, choices, rank = heapq.heappop(heap)
         push(n, chosen, score, lead, choices, rank + 1)
@@ -215,8 +218,8 @@ class _RunningText(PromptText):
 
     def __init__(self, number: int, prompts: Sequence[list[int]]) -> None:
         super().__init__(number, prompts)
-        none = len(prompts)
-        self.beams = [Hypothesis(((),) * none, (b"",) * none, (0.0,) * none, (False,) * none, 0)]
+        members = len(prompts)
+        self.beams = [Hypothesis(((),) * members, (b"",) * members, (0.0,) * members, (False,) * members, 0)]
         # For each complete hypothesis its score, its text, the primary's tokens, and what ended it.
         self.complete: list[tuple[float, bytes, tuple[int, ...], FinishReason]] = []
 
