@@ -17,8 +17,10 @@ from advisor.config import (
     RunConfig,
     check_seed,
     check_task_is_given,
+    judged_by,
     load_split,
 )
+from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
 from advisor.output.chosen_set import (
     can_decode,
@@ -26,6 +28,7 @@ from advisor.output.chosen_set import (
     check_servers,
     deterministic_as,
     entries_as,
+    judges_beside,
     limits_of_run,
 )
 from advisor.output.result_json import is_text, read_result
@@ -42,7 +45,7 @@ from advisor.production.drift import (
 )
 from advisor.production.plan import DevScores
 from advisor.production.strategy_json import find_strategy, read_strategy
-from advisor.profile.profiler import Profiler
+from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import LEVEL, Profile, Rules, signed
 from advisor.session import open_session
@@ -186,16 +189,22 @@ def _key(number: object, prompt: object) -> object:
 def _draw_fresh(
     examples: Sequence[Example], known: Collection[object], limit: int | None, seed: int, place: str
 ) -> tuple[list[int], int]:
-    """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has."""
-    fresh = [n for n, example in enumerate(examples) if _key(example.id, example.prompt) not in known]
+    """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has.
+
+    A conversation counts as one question, and comes with all its turns.
+    """
+    # A conversation is as fresh as its first turn.
+    firsts = [n for n, example in enumerate(examples) if example.earlier is None]
+    fresh = [n for n in firsts if _key(examples[n].id, examples[n].prompt) not in known]
     if not fresh:
         raise InputError(
-            f"{place}: the run has all of its {counted(len(examples), 'question')}, so none is fresh; give new "
+            f"{place}: the run has all of its {counted(len(firsts), 'question')}, so none is fresh; give new "
             "questions, for example another --split or --task"
         )
     # A key of each text alone: 20 questions are the start of 50.
     fresh.sort(key=lambda n: sha256(seed, examples[n].id, examples[n].prompt))
-    return fresh[:limit], len(examples) - len(fresh)
+    drawn = [turn for n in fresh[:limit] for turn in range(n, conversation_end(examples, n + 1))]
+    return drawn, len(firsts) - len(fresh)
 
 
 def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
@@ -237,6 +246,12 @@ def _from_models(
             f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
+    if whole.is_relative:
+        raise InputError(
+            f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
+            "run `advisor select` on the fresh questions"
+        )
+    judges = judges_beside(run, options, whole)
     limit = options.get("limit") or LIMIT
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
@@ -248,7 +263,7 @@ def _from_models(
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
-        dev=task,
+        dev=judged_by(task, judges),
         held_out=None,
         rules=Rules(),
         inference=InferenceConfig.from_options({**options, **of_run}),
@@ -258,9 +273,10 @@ def _from_models(
         method=strategy.name if decodes else DEFAULT,
         k=measured.get("k") or 10,
         weights=_weights(measured, strategy, entries) if decodes else EQUAL,
+        judges=judges,
     )
     with open_session(config, progress) as (cache, _):
-        profiler = Profiler(config, cache, progress)
+        profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
         asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)

@@ -13,7 +13,9 @@ from typer.exceptions import TyperException
 
 from advisor.commands.check import check
 from advisor.commands.compare import compare
+from advisor.commands.doctor import doctor
 from advisor.commands.evaluate import evaluate
+from advisor.commands.init import init
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
@@ -27,7 +29,6 @@ _CACHING = {"select", "profile", "evaluate", "check"}
 """The commands that cache each response as soon as it is complete."""
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -36,10 +37,15 @@ app = typer.Typer(
 def _show_version(is_given: bool) -> None:
     if is_given:
         # Imported here, because it takes a third of the time of `advisor --help`.
-        from importlib import metadata
+        from advisor.planning.machine import versions
 
-        print(f"unite-advisor {metadata.version('unite-advisor')}")
+        # The first line is what scripts read; the others are what a bug report needs.
+        print("\n".join(f"{name} {number}" for name, number in sorted(versions().items(), key=_own_first)))
         raise typer.Exit
+
+
+def _own_first(item: tuple[str, str]) -> bool:
+    return item[0] != "unite-advisor"
 
 
 @app.callback()
@@ -52,13 +58,19 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (select, profile, report, run, serve, evaluate, check, compare, export, tasks, methods):
+for command in (
+    *(init, doctor, select, profile, report, run, serve),
+    *(evaluate, check, compare, export, tasks, methods),
+):
     app.command()(command)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 
 
 def main() -> None:
     """Run the command. An error that the user can correct is one line and an exit status."""
+    if "_ADVISOR_COMPLETE" in os.environ:
+        # A shell asks for the words that can follow; typer answers it and exits.
+        app(prog_name="advisor")
     debug = "--debug" in sys.argv
     _set_up(debug=debug)
     try:

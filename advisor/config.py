@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.logs.streams import Notes
-from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
+from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
-from ensemble.methods import DEFAULT, list_methods, plugins
+from ensemble.methods import DEFAULT, check_greedy, list_methods, plugins
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 from ensemble.servers.address import ServerAddress
 
@@ -104,6 +105,7 @@ class RunConfig:
         weights: The weights of a set's members, as text; see :mod:`advisor.pool.weights`.
         verify_on: The questions on which sets decode together, one of VERIFY_ON.
         until_sure: Whether the held-out questions are asked in batches, until the test shows a difference.
+        judges: The judge of a task with a rubric, and the second one if there are two; empty for other tasks.
     """
 
     candidates: tuple[PoolEntry, ...]
@@ -123,15 +125,19 @@ class RunConfig:
     weights: str = EQUAL
     verify_on: VerifyOn = "held_out"
     until_sure: bool = False
+    judges: tuple[PoolEntry, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
         check_method(self.method, self.k)
+        # Candidates are compared by greedy decoding, and so is their set.
+        check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         check_seed(self.seed)
         _check_levels(self.race, self.level)
         check_choice("--choose", self.choose, CHOOSE)
         _check_tries(self.tries)
+        _check_judges(self)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -178,10 +184,11 @@ class RunConfig:
                 raise InputError(
                     "--until-sure asks held-out questions, but --no-verify asks none; leave out one of them"
                 )
-        candidates = read_pool(options["pool"])
+        candidates = with_quantization(read_pool(options["pool"]), options.get("quantization"))
         check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()
+        judges = read_judges(options, candidates, dev)
         held_out = None
         if not options.get("no_verify"):
             # With a limit they come in the order of the seed, so that the first ones are a sample of all.
@@ -192,8 +199,8 @@ class RunConfig:
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         return cls(
             candidates=candidates,
-            dev=dev,
-            held_out=held_out,
+            dev=judged_by(dev, judges),
+            held_out=None if held_out is None else judged_by(held_out, judges),
             rules=rules,
             inference=inference,
             seed=seed,
@@ -208,6 +215,7 @@ class RunConfig:
             weights=options.get("weights") or EQUAL,
             verify_on=verify_on,
             until_sure=most is not None,
+            judges=judges,
         )
 
 
@@ -348,6 +356,69 @@ def check_keys(candidates: Sequence[PoolEntry], options: Mapping[str, Any]) -> N
             entry.checkpoint.check_key_name(options.get("allow_key_env") or (), f"{entry.place}: {entry.name}")
 
 
+def read_judges(options: Mapping[str, Any], candidates: Sequence[PoolEntry], task: Task) -> tuple[PoolEntry, ...]:
+    """The judges that the options name: none, one, or the one that scores and a second one.
+
+    Args:
+        options: The options of a command, by parameter name.
+        candidates: The models that can be named by their names; a line of a pool file names any other.
+        task: The task.
+
+    Raises:
+        InputError: A judge is missing, cannot be used, or has no effect.
+    """
+    given = {option: options.get(option.replace("-", "_")) for option in ("judge", "second-judge")}
+    if task.rubric is None:
+        for option, line in given.items():
+            if line is not None:
+                raise InputError(f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge")
+        return ()
+    if given["judge"] is None:
+        raise InputError(
+            f"{task.name} has metric judge; add --judge with the name of a candidate, or a line as in a pool file"
+        )
+    judges = tuple(_read_judge(f"--{option}", line, candidates) for option, line in given.items() if line is not None)
+    check_keys(judges, options)
+    if len({judge.name for judge in judges}) < len(judges):
+        raise InputError(
+            f"--second-judge {judges[1].name}: the first judge has this name, too; give another model, or add "
+            "name=ANOTHER to its line"
+        )
+    return judges
+
+
+def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> PoolEntry:
+    for candidate in candidates:
+        if candidate.name == line.strip():
+            return candidate
+    # A word is a misspelt candidate rather than a folder or a hub id, unless there is a folder.
+    if line.strip() and not any(mark in line for mark in "/:\\ ") and not Path(line.strip()).exists():
+        raise InputError(
+            f"{option} {line}: no candidate and no folder has this name; give one of them, a hub id, or a server as in "
+            "a pool file"
+        )
+    return read_line(line, option)
+
+
+def judged_by(task: Task, judges: Sequence[PoolEntry]) -> Task:
+    """A task whose signature names the judge: scores of two judges are not comparable."""
+    if not judges:
+        return task
+    versions = (*task.signature.versions, ("judge", judges[0].name))
+    return replace(task, signature=replace(task.signature, versions=versions))
+
+
+def _check_judges(config: RunConfig) -> None:
+    """Raise InputError if a task lacks its judge, or the run cannot be judged."""
+    if config.dev.rubric is not None and not config.judges:
+        raise InputError(f"{config.dev.name} has metric judge, and this run has no judge; give one")
+    if config.dev.is_relative and config.race is not None:
+        raise InputError(
+            "--race asks some candidates only some questions, but `mode: pairwise` compares the responses of all; "
+            "leave out --race, or judge with `mode: single`"
+        )
+
+
 def check_task_is_given(options: Mapping[str, Any]) -> None:
     """Raise InputError if the options name no task."""
     if options.get("task") is None:
@@ -366,9 +437,10 @@ def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) 
     Raises:
         InputError: They share a question.
     """
-    # By prompt and not by id: two splits from one file often number their questions anew.
-    prompts = {example.prompt for example in other.examples}
-    if shared := sum(example.prompt in prompts for example in task.examples):
+    # By prompt and not by id: two splits from one file often number their questions anew. Later turns of different
+    # conversations may have the same words.
+    prompts = {example.prompt for example in other.examples if example.earlier is None}
+    if shared := sum(example.prompt in prompts for example in task.examples if example.earlier is None):
         raise InputError(
             f"--split {task.split}: {shared} of its {len(task.examples)} questions are among {other_questions}; "
             f"give another split, or {way_out}"
@@ -404,7 +476,8 @@ def check_choice(option: str, value: str, allowed: Collection[str]) -> None:
 
 def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None:
     """Raise InputError if an option needs models, for a run that has none."""
-    for name in ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on", "weights"):
+    names = ("pool", "race", "choose", "tries", "until_sure", "max_questions", "verify_on", "weights", "judge")
+    for name in (*names, "second_judge"):
         # --verify-on and --weights have defaults, which ask for nothing.
         if options.get(name) not in (None, False, "held_out", EQUAL):
             option = f"--{name.replace('_', '-')}"

@@ -19,17 +19,20 @@ from advisor.config import (
     check_method,
     check_seed,
     check_task_is_given,
+    judged_by,
     load_split,
     split_names,
 )
+from advisor.judge.verdicts import name_of_set
 from advisor.output import provenance
-from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as
+from advisor.output.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.output.evaluation_json import evaluation_of
+from advisor.output.judged import judge_section
 from advisor.output.result_json import read_result
 from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Rules
-from advisor.session import open_session
+from advisor.session import open_session, with_devices
 from advisor.verify.methods import Evaluator
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
@@ -53,7 +56,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
         MemberError: A member cannot be run.
     """
-    config = evaluation_config(run, options, command)
+    config = with_devices(evaluation_config(run, options, command), progress)
     methods = split_names(options["methods"])
     method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.get("settings") or (), methods).items():
@@ -64,9 +67,15 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     with open_session(config, progress) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
-    return evaluation_of(
-        profiles, results, config, evaluator.task, provenance.of_run(config, evaluator.identities, methods)
-    )
+    judge, task = evaluator.judge, evaluator.task
+    recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
+    evaluation = evaluation_of(profiles, results, config, task, recorded)
+    if judge:
+        names = [profile.model for profile in profiles]
+        sets = {name_of_set(each.method, names): each.profile for each in results if each.profile is not None}
+        responses = {**dict(zip(names, profiles, strict=True)), **sets}
+        evaluation["judge"] = judge_section(judge, [(task, responses)], names, seed=config.seed)
+    return evaluation
 
 
 def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:
@@ -103,6 +112,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")
     evaluated.check_allowed()
+    judges = judges_beside(run, options, evaluated)
     dev = evaluated
     weights = options.get("weights") or EQUAL
     # Without a method that learns a missing dev split must not end the command.
@@ -114,8 +124,8 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(
         candidates=candidates,
-        dev=dev,
-        held_out=evaluated,
+        dev=judged_by(dev, judges),
+        held_out=judged_by(evaluated, judges),
         rules=Rules(),
         inference=inference,
         seed=seed,
@@ -123,6 +133,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         command=command,
         k=k,
         weights=weights,
+        judges=judges,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,21 @@ from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig, rules_for_numbers
+from advisor.judge.judge import Judge
+from advisor.judge.judged_profiler import open_profiler
 from advisor.output import provenance
+from advisor.output.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.output.result_json import Outcome, result_of, samples_of, task_info
 from advisor.output.run_folder import check_out, check_settings, folder_name, write_run
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
+from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Rules, signed
+from advisor.records import Decision, Profile, Rules, signed
 from advisor.response_cache import ResponseCache
-from advisor.session import open_session
+from advisor.session import open_session, with_devices
 from advisor.statistics import accuracy_interval
 from advisor.verify.advice import (
     Advice,
@@ -90,7 +94,7 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
         folder = _folder(options, outcome.task_info["name"], settings)
     else:
-        config = RunConfig.from_options(options, command)
+        config = with_devices(RunConfig.from_options(options, command), progress)
         # The lines of a pool file may have changed since.
         settings["models"] = [entry.name for entry in config.candidates]
         # Before the hours of work, not after them.
@@ -122,9 +126,9 @@ def run(
 
     Raises:
         InputError: A candidate cannot be used. No candidate has been run then.
-        UniteError: All candidates failed.
+        UniteError: All candidates failed, or a judge.
     """
-    profiler = Profiler(config, cache, progress, engine=engine)
+    profiler, judge = open_profiler(config, cache, progress, engine=engine)
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
@@ -140,7 +144,8 @@ def run(
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
-    doubts = misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev))
+    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    doubts = (*misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev)), *warnings_on_judge(judged))
     return Outcome(
         task_info=task_info(config.dev, config.inference.limit(config.dev)),
         rules=rules,
@@ -148,7 +153,8 @@ def run(
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
-        advice=_advise(config, chosen, compared, looks, doubts),
+        advice=_advise(config, chosen, compared, looks, doubts, judged),
+        judge=judged,
         task=config.dev,
         profiles=tuple(profiles),
         dropped=tuple(pool.dropped.values()),
@@ -163,7 +169,7 @@ def run(
         level=config.level,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
-        provenance=provenance.of_run(config, profiler.identities),
+        provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
     )
 
 
@@ -180,7 +186,8 @@ def _verify(
     if whole is None:
         return config, choose(config, pool, profiler, progress), Compared(), ()
     questions = len(whole.examples)
-    plan = planned_looks(questions) if config.until_sure else (questions,)
+    looks_at = planned_looks(questions) if config.until_sure else (questions,)
+    plan = tuple(conversation_end(whole.examples, n) for n in looks_at)
     asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
 
     def ask(n: int) -> tuple[RunConfig, ChosenSet, Compared]:
@@ -245,8 +252,28 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
     )
 
 
+def _judged(
+    judge: Judge,
+    config: RunConfig,
+    profiles: Mapping[str, Profile],
+    chosen: ChosenSet,
+    compared: Compared,
+    failed: Collection[str],
+) -> dict[str, Any]:
+    """The figures of the judge's verdicts on the dev and the held-out questions."""
+    responses = [(config.dev, profiles)]
+    if config.held_out is not None and chosen.alone:
+        responses.append((config.held_out, {**chosen.alone, **names_of_sets(chosen.verified)}))
+    return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
+
+
 def _advise(
-    config: RunConfig, chosen: ChosenSet, compared: Compared, looks: Sequence[Look], doubts: Sequence[str]
+    config: RunConfig,
+    chosen: ChosenSet,
+    compared: Compared,
+    looks: Sequence[Look],
+    doubts: Sequence[str],
+    judged: Mapping[str, Any] | None,
 ) -> Advice:
     """The verdict on the chosen set, with the result of a search, and the recommendation."""
     remote = chosen.pool.remote
@@ -271,14 +298,20 @@ def _advise(
     parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
     notes = (looks[-1].note if looks else None, *doubts)
-    return _with_recommendation(replace(advice, text=text), compared, notes, config)
+    return _with_recommendation(replace(advice, text=text), compared, notes, config, judged)
 
 
 def _with_recommendation(
-    advice: Advice, compared: Compared, notes: Sequence[str | None], config: RunConfig | LogsConfig
+    advice: Advice,
+    compared: Compared,
+    notes: Sequence[str | None],
+    config: RunConfig | LogsConfig,
+    judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
     recommendation = recommend(compared.results, config.level, config.rules.min_gain)
+    if recommendation is not None:
+        recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
     groups = [text for each in told for text in group_warnings(each.groups, config.level)]
     warnings = (*notes, moved_warning(compared.moved), *groups)

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from advisor.config import RunConfig
 from advisor.pool.checks import check_pool
+from advisor.pool.fit import check_candidates
+from advisor.pool.placement import place_entries
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
+
+
+def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
+    """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`."""
+    inference = config.inference
+    if inference.engine != "local":
+        return config
+    candidates, said = place_entries(config.candidates, inference.device, inference.dtype)
+    if said is not None:
+        progress.say(said)
+    return replace(config, candidates=candidates)
 
 
 @contextmanager
@@ -22,6 +36,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
             cannot be written.
     """
     inference = config.inference
+    # A candidate can be a judge, too.
+    models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
     hush(quiet=progress.quiet)
     with ExitStack() as stack:
         engine: Engine = LocalEngine()
@@ -32,10 +48,14 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(inference.ray_address))
             engine = ray = stack.enter_context(RayEngine(config.cache_dir, progress.say))
-            ray.prepare(config.candidates, inference.device)
-        check_pool(
-            config.candidates, inference.device, inference.chat_template, on_this_machine=inference.engine == "local"
-        )
+            ray.prepare(models, inference.device)
+        check_pool(models, inference.device, inference.chat_template, on_this_machine=inference.engine == "local")
+        if inference.engine == "local":
+            together = config.held_out is not None
+            for note in check_candidates(
+                config.candidates, inference.device, inference.dtype, decode_together=together
+            ):
+                progress.say(note)
         # Opened last, so that a run that is refused writes nothing.
         cache = stack.enter_context(ResponseCache(config.cache_dir, progress.say))
         # In evaluate, dev and held_out are often the same questions, with the same notes.

@@ -20,7 +20,7 @@ from advisor.statistics import Floats, cluster_sign_flip, holm, mean_interval, s
 from advisor.verify.methods import CONTROL, TEMPERATURE
 from advisor.verify.responses import chosen
 from benchmarks._measure import Figure
-from ensemble.methods import get_module, make_options
+from ensemble.methods import get_method, get_module, make_options
 
 WAITING = ("gac-threshold",)
 """Methods whose other members run only at the steps that are ensembled."""
@@ -66,9 +66,9 @@ def tokens_of(table: Mapping[str, Any]) -> dict[str, float]:
         elif level == "control":
             tokens[name] = _written(entry)
         else:
-            # Members write a span of about the same length each, of which one is taken.
-            others = (len(alone) - 1) * (entry["share_ensembled"] if name in WAITING else 1)
-            tokens[name] = _written(entry) * (1 + others)
+            # Members write a span of about the same length each, of which one is taken. A drawn member runs alone.
+            share = 0 if get_method(name).drawn else entry["share_ensembled"] if name in WAITING else 1
+            tokens[name] = _written(entry) * (1 + (len(alone) - 1) * share)
     return tokens
 
 

@@ -111,7 +111,9 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
     progress(f"benchmarks.methods: {len(list_methods())} methods on {pool or 'the demo'}")
     methods = list(list_methods())
     with open_session(config, bars) as (store, _):
-        evaluator = Evaluator(config, methods, learned_options(out, methods, config), store, bars)
+        # ME only draws. The control draws at another temperature, but with 1 its texts have GaC's distribution.
+        given = {**learned_options(out, methods, config), "me": {"temperature": 1.0}}
+        evaluator = Evaluator(config, methods, given, store, bars)
         profiles, results = evaluator.run()
         table = evaluation_of(profiles, results, config, evaluator.task, {})
         tokens = tokens_of(table)

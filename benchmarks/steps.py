@@ -7,7 +7,8 @@ once, and put over UNITE's of every round. Methods that refuse the pair are not 
 needs accuracies and has deepen's step.
 
 A step of byte-level ensembling is a byte, and has no meaning without a model: it is timed with the members' passes,
-over a whole step of UNITE, one text at a time and without drafts.
+over a whole step of UNITE, one text at a time and without drafts. ME runs one member a step, so its texts are timed
+over drawn texts of the primary alone, which are drawn from its whole vocabulary, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -53,6 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
     figures = _measure(members, [DEFAULT, *(options.only or methods[1:])], options, note)
     if not options.only:
         figures.append(_byte_level(members, options, note))
+        figures.append(_me(members, options, note))
     figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, with two small models"))
     tell("steps", figures, options)
     return 0
@@ -110,16 +112,32 @@ def _measure(members: Sequence[Member], methods: Sequence[str], options: argpars
 
 def _byte_level(members: Sequence[Member], options: argparse.Namespace, note: str) -> Figure:
     """A byte of byte-level ensembling over a token of UNITE, with the members' passes."""
+    settings = Settings(4 if options.quick else 16)
+    ensembles = {name: Ensemble(members, method=name) for name in (DEFAULT, "byte-level")}
+    times = _decoded(ensembles, settings, options)
+    return ratio("byte_level_over_unite", times["byte-level"], times[DEFAULT], limit="at most 3", note=note)
+
+
+def _me(members: Sequence[Member], options: argparse.Namespace, note: str) -> Figure:
+    """A drawn token of ME over one of the primary alone, with the members' passes."""
+    settings = Settings(4 if options.quick else 128, temperature=1.0)
+    ensembles = {"me": Ensemble(members, method="me"), "alone": Ensemble(members[:1], method="average")}
+    times = _decoded(ensembles, settings, options)
+    return ratio("me_over_primary", times["me"], times["alone"], limit="at most 1.2", note=note)
+
+
+def _decoded(
+    ensembles: Mapping[str, Ensemble], settings: Settings, options: argparse.Namespace
+) -> dict[str, list[float]]:
+    """The seconds of a step of decoding one text, without drafts, for each ensemble."""
     timer = Timer(options.rounds or (1 if options.quick else 5), options.clock)
-    settings, batch = Settings(4 if options.quick else 16), Batch(1, draft=0)
 
     def part(ensemble: Ensemble) -> int:
         prompt = ensemble.encode("Question: How many cats are there?")
-        return sum(made.counts.steps for _, made in ensemble.generate_each([prompt], settings, batch))
+        made = ensemble.generate_each([prompt], settings, Batch(1, draft=0))
+        return sum(generation.counts.steps for _, generation in made)
 
-    ensembles = {name: Ensemble(members, method=name) for name in (DEFAULT, "byte-level")}
-    times = timer({name: partial(part, ensemble) for name, ensemble in ensembles.items()})
-    return ratio("byte_level_over_unite", times["byte-level"], times[DEFAULT], limit="at most 3", note=note)
+    return timer({name: partial(part, ensemble) for name, ensemble in ensembles.items()})
 
 
 def _once(part: Callable[[], int], timer: Timer) -> float:

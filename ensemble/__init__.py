@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
     from ensemble.methods import Method, get_method, get_module, list_methods, make_options
     from ensemble.models.load import load_member
-    from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, Sourced
+    from ensemble.models.spec import Checkpoint, Dialogue, EnsembleSpec, ModelSpec, Sides, Sourced
     from ensemble.step.distribution import Distribution
     from ensemble.step.token_method import Setup, TokenRule
     from ensemble.step.trace import Candidate, Step
@@ -32,6 +32,7 @@ __all__ = [
     "Candidate",
     "Checkpoint",
     "Counts",
+    "Dialogue",
     "Distribution",
     "Ensemble",
     "EnsembleSpec",
@@ -60,6 +61,7 @@ _MODULES = {
     "Batch": "ensemble.decode.settings",
     "Candidate": "ensemble.step.trace",
     "Checkpoint": "ensemble.models.spec",
+    "Dialogue": "ensemble.models.spec",
     "Counts": "ensemble.decode.sequences",
     "Distribution": "ensemble.step.distribution",
     "Ensemble": "ensemble.api",

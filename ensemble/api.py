@@ -27,6 +27,7 @@ from ensemble.models.spec import (
     CHAT_TEMPLATES,
     ChatTemplate,
     Checkpoint,
+    Dialogue,
     EnsembleSpec,
     ModelSpec,
     Sourced,
@@ -335,7 +336,7 @@ class Ensemble:
         except MemberError as error:
             return [error]
 
-    def encode_options(self, prompt: Prompt, options: Sequence[str]) -> Question:
+    def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> Question:
         """The question of a prompt and options that may follow it, as the members read them.
 
         Raises:
@@ -387,7 +388,7 @@ class Ensemble:
             counts.append(rows_that_fit(size, tokens, member.free_memory()))
         return min((rows for rows in counts if rows is not None), default=None)
 
-    def encode(self, prompt: Prompt) -> list[list[int]]:
+    def encode(self, prompt: Prompt | Dialogue) -> list[list[int]]:
         """A prompt's ids in every member.
 
         Raises:
@@ -395,6 +396,8 @@ class Ensemble:
         """
         if isinstance(prompt, Sourced):
             texts = [prompt.prompt, prompt.source]
+        elif isinstance(prompt, Dialogue):
+            texts = [prompt.text]
         else:
             texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
         # Here and not in the tokenizers, whose errors at such a text differ and do not name it.

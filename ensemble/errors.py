@@ -26,6 +26,10 @@ class MemberError(UniteError):
     """One model failed while it was loaded or run. A pool goes on without it; an ensemble cannot."""
 
 
+class JudgeError(UniteError):
+    """A judge failed, so that responses have no scores. Unlike a candidate, a run cannot go on without it."""
+
+
 def first_line(error: BaseException) -> str:
     """The message of an error as one line."""
     lines = str(error).strip().splitlines()

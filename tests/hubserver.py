@@ -18,13 +18,15 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            place = re.fullmatch(r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path)
+            place = re.fullmatch(
+                r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path.partition("?")[0]
+            )
             name, revision, file = place.groups() if place else ("gone", None, "")
             path = models / name / file
             found = path.exists() and revision in (None, "main", COMMIT)
             content = b""
             if found and path.is_dir():
-                files = [{"rfilename": each.name} for each in path.iterdir()]
+                files = [{"rfilename": each.name, "size": each.stat().st_size} for each in path.iterdir()]
                 content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()
             elif found:
                 content = path.read_bytes()

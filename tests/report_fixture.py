@@ -6,8 +6,12 @@ import json
 import math
 import random
 import re
+from itertools import permutations
 from pathlib import Path
 from typing import Any
+
+from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
+from advisor.judge.verdicts import Grade, Match
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
@@ -524,3 +528,22 @@ def _provenance() -> dict[str, Any]:
         "dtype": "float32",
         "times": {"profiling": 25.4, "ensemble": 11.3},
     }
+
+
+def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
+    """``judge`` of a file: of a judge that compares responses, and of one that grades them; each has a second one."""
+    chance = random.Random(0)
+    questions, models = [str(n) for n in range(5)], [*CANDIDATES][:3]
+    pairs = [Match(q, *names, chance.choice((0.0, 0.5, 1.0))) for q in questions for names in permutations(models, 2)]
+    others = [each._replace(score=chance.choice((0.0, 1.0, None))) for each in pairs]
+    grades = [[Grade(q, model, chance.random()) for q in questions for model in models] for _ in range(2)]
+    lengths = {(q, model): chance.randrange(100) for q in questions for model in models}
+    found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
+    met = {"strategy": "router", "members": models, "rival": models[0], **found}
+    compared = {"split": "held_out", "calls": 30, **summarize_matches([pairs, others], pairs[:1], lengths)}
+    graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
+    names = ["judge", "second judge"]
+    return (
+        {"mode": "pairwise", "judges": names, "splits": [compared | {"split": "dev"}, compared], "head_to_head": [met]},
+        {"mode": "single", "judges": names, "splits": [graded], "head_to_head": []},
+    )

@@ -38,7 +38,9 @@ ORDER = {
         "records",
         "statistics",
         "sandbox",
+        "tables",
         "tasks",
+        "draft",
         "response_cache",
         "servers",
         "pool",
@@ -47,6 +49,7 @@ ORDER = {
         "profile",
         "judge",
         "session",
+        "planning",
         "compare",
         "choose",
         "verify",
@@ -64,9 +67,9 @@ ORDER = {
         "",
     ],
 }
-LARGE_FOLDERS = {"ensemble/methods", "reports", "advisor/logs"}
-"""A method, a section of the report and a format of logs are one file each, so these folders may have 32 files; all
-others have 12."""
+LARGE_FOLDERS = {"ensemble/methods", "reports/sections", "advisor/logs", "advisor/commands"}
+"""A method, a section of the report, a format of logs and a command are one file each, so these folders may have 32
+files; all others have 12."""
 PLUG_INS = ("ensemble/methods/", "advisor/tasks/metrics/", "advisor/commands/", "reports/sections/", "advisor/logs/")
 """Where a file is one method, metric, command, section or format of logs, however small."""
 

@@ -398,7 +398,9 @@ def test_a_terminal_obeys_no_command_of_a_model(
 
 def test_the_version_is_said(place: Place) -> None:
     ran = place.advisor("--version")
-    assert (ran.status, ran.out) == (0, f"unite-advisor {metadata.version('unite-advisor')}\n")
+    lines = ran.out.splitlines()
+    assert (ran.status, lines[0]) == (0, f"unite-advisor {metadata.version('unite-advisor')}")
+    assert [line.split()[0] for line in lines[1:4]] == ["python", "torch", "transformers"]
 
 
 def test_what_a_library_makes_of_ctrl_c_is_a_stop_and_no_fault(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,23 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
     assert found["left_out"] is None
 
 
+def test_a_method_that_only_draws_is_evaluated_with_a_temperature_and_refused_without_it(run: Place) -> None:
+    found = evaluate(run, "--methods", "me", "--set", "me.temperature=1")["methods"][0]
+    assert (found["left_out"], found["share_ensembled"]) == (None, 1)
+    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "me", "--quiet")
+    assert (ran.status, ran.out) == (2, "")
+    assert "method me: it draws every token, so it has no greedy decoding; add --set me.temperature=1" in ran.line
+
+
+def test_a_set_that_only_draws_is_not_compared_greedily_and_is_run_with_a_temperature(run: Place) -> None:
+    assert "use --method gac, which has the same mean" in run.advisor(*SELECT, "--method", "me").line
+    asked = ("run", "run", "--method", "me", "--max-new-tokens", "5", "2 + 2")
+    # After a note that the set was not compared with this method.
+    assert "give --temperature above 0" in run.advisor(*asked).err.splitlines()[-1]
+    first, again = (run.advisor(*asked, "--temperature", "1", *more) for more in ((), ("--stream",)))
+    assert (first.status, first.out) == (0, again.out)
+
+
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
     plan = evaluation_config(run.folder / "run", options, "")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from advisor.logs import inspect as reader
-from advisor.logs import streams
 from advisor.logs.record import LogOptions
+from advisor.tables import streams
 from ensemble.errors import InputError
 from tests.logs import REAL, needs_logs, read, recognise, scores
 
@@ -351,5 +351,5 @@ def test_a_large_log_of_lists_in_lists_is_refused(tmp_path: Path, monkeypatch: p
 def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, end: str) -> None:
     path = write(tmp_path, sample())
     path.write_text(path.read_text(encoding="utf-8").removesuffix("]}") + end, encoding="utf-8")
-    with pytest.raises(InputError, match="write the log again"):
+    with pytest.raises(InputError, match="write it again"):
         read("inspect", path)

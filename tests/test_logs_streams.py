@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.logs import streams
+from advisor.tables import streams
 from ensemble.errors import InputError
 
 LINES = b'{"a": 1}\n{"a": 2}\n'

@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import Workbook
 
-from advisor.logs import rows, table
+from advisor.logs import table
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
+from advisor.tables import rows
 from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 
@@ -326,11 +327,11 @@ def test_rows_of_another_width_are_counted(tmp_path: Path) -> None:
     assert notes[-1].startswith(f"{path}: 2 records are left out: the row has more or fewer cells than the header")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_other_encodings_get_one_line(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize(("encoding", "line"), [("utf-16", 1), ("latin-1", 2)])
+def test_other_encodings_get_one_line(tmp_path: Path, encoding: str, line: int) -> None:
     path = write_csv(tmp_path / "a.csv", [{**ROWS[0], "question": "é?"}], encoding=encoding)
     assert table.recognise([LogFile(path, given=True)], [])
-    with pytest.raises(InputError, match="not UTF-8 text after line 0; save the table as UTF-8"):
+    with pytest.raises(InputError, match=rf"a\.csv:{line}: not UTF-8 text; save the table as UTF-8"):
         records(path)
 
 
@@ -340,7 +341,7 @@ def test_cells_may_be_longer_than_the_default_of_the_csv_module(tmp_path: Path) 
 
 
 def test_a_cell_without_an_end_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.logs.streams.LARGEST_ITEM", 2**18)
+    monkeypatch.setattr("advisor.tables.streams.LARGEST_ITEM", 2**18)
     path = tmp_path / "a.csv"
     path.write_text('id,score\n1,"' + "x\n" * 2**18, encoding="utf-8")
     with pytest.raises(InputError, match="one element is larger than"):

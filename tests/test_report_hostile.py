@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
+from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
 
 from ensemble.errors import InputError
 from reports import write_report
@@ -30,7 +30,8 @@ from reports.text import visible
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)
 EVALUATION = make_evaluation(RESULT)
-FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown"}
+RESULT["judge"], EVALUATION["judge"] = make_judges()
+FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [

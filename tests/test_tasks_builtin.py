@@ -99,7 +99,7 @@ PAPERS = ["arc_challenge", "bbh", "flores", "flores_bleu", "gsm8k", "mmlu", "nq_
 
 
 def test_the_papers_tasks_are_all_there() -> None:
-    assert {task.name for task in list_tasks()} == {*PAPERS, "mbpp", "word_problems"}
+    assert {task.name for task in list_tasks()} == {*PAPERS, "mbpp", "mt_bench", "vicuna_bench", "word_problems"}
 
 
 @needs_data

@@ -127,7 +127,7 @@ def test_a_variant_fills_paths_and_prompts(tmp_path: Path) -> None:
         ("d.json", b'[{"question": "a"},\n', "d.json:2: not valid JSON"),
         ("d.json", b'{"a": 1}', "d.json holds no list of records"),
         ("d.json", b'[{"question": "a"}, 3]', "d.json (record 2): a record must be"),
-        ("d.csv", b"question,answer\n", "d.csv is not a .jsonl, .json or .txt file"),
+        ("d.csv", b"question,answer\n", "the split 'dev' has no records"),
     ],
 )
 def test_a_broken_data_file_is_refused_with_its_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:

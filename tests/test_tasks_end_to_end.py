@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor import sandbox
@@ -45,6 +46,13 @@ def can_run_programs() -> bool:
     return True
 
 
+def load_keys(name: str) -> dict[str, Any]:
+    """The task file of a built-in task."""
+    file = next(task.file for task in list_tasks() if task.name == name)
+    keys: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return keys
+
+
 @pytest.mark.parametrize("task", [task.name for task in list_tasks()])
 def test_a_built_in_task_runs_from_its_files_to_the_advice(task: str, place: Place, pair: list[Path]) -> None:
     if task != "word_problems" and not DATA.is_dir():
@@ -56,13 +64,15 @@ def test_a_built_in_task_runs_from_its_files_to_the_advice(task: str, place: Pla
     # A set of both, whatever random models score: the limits are wide.
     wide = ("--max-gap", "100", "--max-length-ratio", "1e9")
     few = ("--limit", "2", "--shots", "0", "--max-new-tokens", "4")
+    judge = ("--judge", pair[0]) if load_keys(task)["metric"] == "judge" else ()
+    turns = 2 if "follow_ups" in load_keys(task) else 1
     ran = place.advisor(
-        *("select", "--pool", pool, "--task", task, *data, *few, *wide, "--out", "run"),
+        *("select", "--pool", pool, "--task", task, *data, *few, *wide, *judge, "--out", "run"),
         *("--allow-code-execution", "--allow-weak-sandbox"),
     )
     assert ran.status == 0, ran.err
     result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    assert [(one["n"], one["errors"]) for one in result["candidates"]] == [(2, 0)] * 2
+    assert [(one["n"], one["errors"]) for one in result["candidates"]] == [(2 * turns, 0)] * 2
     assert len(result["selected"]) == 2
-    assert (result["ensemble"]["n"], result["ensemble"]["errors"]) == (2, 0)
+    assert (result["ensemble"]["n"], result["ensemble"]["errors"]) == (2 * turns, 0)
     assert result["advice"]["verdict"] in ("ensemble", "single", "cannot_tell")

@@ -18,7 +18,8 @@ from advisor.tasks.task import Example, Signature, Task
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
 ACCEPTED = {"number": ("3",), "choice": ("B",)}
-READING = [name for name in metric_names() if not runs_code(name)]  # those that run code have tests of their own
+# Those that run code, and the judge, have tests of their own.
+READING = [name for name in metric_names() if not runs_code(name) and name != "judge"]
 
 
 def read(metric: str, text: str, *, choices: tuple[str, ...] = ()) -> str | None:

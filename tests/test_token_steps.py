@@ -322,7 +322,7 @@ def test_a_step_is_the_formula_in_1000_random_cases(
         is_safe = [chance.random() < 0.8 for _ in range(ROWS)]
         texts = Detokenizer([m.vocabulary for m in setup.members], setup.joint)
         sampler = Sampler(rule, len(judges), texts, trace=False)
-        waiting = {"run_others": lambda rows, logits=logits: [z[[*rows]] for z in logits]} if rule.needs_others else {}
+        waiting = {"run": lambda member, rows, logits=logits: logits[member][[*rows]]} if rule.needs_others else {}
         sampled = sampler([z.clone() for z in logits], [Draw()] * ROWS, lambda row, _, s=is_safe: s[row], **waiting)  # type: ignore[misc]
         for step, row in step_of(rule, logits, is_safe):
             case = Case(judges, [own[row] for own in rows], weights, is_safe[row])

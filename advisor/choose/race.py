@@ -31,6 +31,7 @@ from advisor.choose.rules import select
 from advisor.config import RunConfig
 from advisor.pool.fingerprint import Fingerprint
 from advisor.profile.profiler import Profiler
+from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import LEVEL, TOLERANCE, Decision, Profile, Rules, Selection
 from advisor.statistics import Floats
@@ -127,9 +128,11 @@ def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler, pr
     Raises:
         UniteError: All candidates failed.
     """
-    # After a race, the others may have been dropped because of the failed one, so they are profiled again.
+    # After a race, the others may have been dropped because of the failed one; and if a judge compared the candidates,
+    # their scores are of comparisons with it. So they are profiled again.
     left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
-    return _pool(left, profiler) if left and not pool.dropped else profile_candidates(config, profiler, progress)
+    is_valid = left and not pool.dropped and not config.dev.is_relative
+    return _pool(left, profiler) if is_valid else profile_candidates(config, profiler, progress)
 
 
 def _without_copies(pool: ProfiledPool, profiler: Profiler) -> ProfiledPool:
@@ -146,13 +149,16 @@ def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:
 
 
 def race_order(task: Task) -> list[int]:
-    """The places of the questions in the order of a race: random by seed and prompts, the same for each pool."""
+    """The places of the questions in the order of a race: random by seed and prompts, the same for each pool.
 
+    The turns of a conversation stay together.
+    """
+    draws: list[bytes] = []
     # A hash and not a shuffle: the order must not depend on Python's version or on the task's order.
-    def draw(place: int) -> bytes:
-        return hashlib.sha256(f"{task.seed}\n{task.examples[place].prompt}".encode()).digest()
-
-    return sorted(range(len(task.examples)), key=draw)
+    for example in task.examples:
+        draw = hashlib.sha256(f"{task.seed}\n{example.prompt}".encode()).digest()
+        draws.append(draw if example.earlier is None else draws[-1])
+    return sorted(range(len(task.examples)), key=draws.__getitem__)
 
 
 def _run_race(
@@ -160,17 +166,19 @@ def _run_race(
 ) -> ProfiledPool | None:
     """Profile candidates in rounds; None if one of them fails."""
     order, total = race_order(config.dev), len(config.dev.examples)
+    ordered = tuple(config.dev.examples[place] for place in order)
     race = Race(len(names), total, config.rules.max_gap, level)
     profiles: dict[str, Profile] = {}
     reasons: dict[str, str] = {}
     while places := race.next_round:
-        examples = tuple(config.dev.examples[place] for place in order[: places.stop])
+        examples = ordered[: conversation_end(ordered, places.stop)]
         running = [names[model] for model in race.running]
         profiles |= (latest := profiler.alone(running, replace(config.dev, examples=examples)))
         if len(latest) < len(running):
             return None
         new = {
-            model: [answer.score for answer in latest[names[model]].answers[places.start :]] for model in race.running
+            model: [answer.score for answer in latest[names[model]].answers[places.start : places.stop]]
+            for model in race.running
         }
         for drop in race.record(new):
             reasons = {names[drop.model]: _reason(drop, total, config.rules, level), **reasons}

@@ -22,6 +22,7 @@ def check(
         typer.Option("--limit", help="The number of fresh questions.", show_default="100; all of a log"),
     ] = None,
     shots: opt.Shots = None,
+    judge: opt.Judge = None,
     seed: Annotated[int, typer.Option("--seed", help="Another seed draws other fresh questions.")] = 0,
     strategy: opt.StrategyName = None,
     min_gain: Annotated[

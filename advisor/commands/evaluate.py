@@ -31,6 +31,8 @@ def evaluate(
     split: Annotated[str, typer.Option("--split", help="The split to evaluate on.")] = "held_out",
     limit: opt.Limit = None,
     shots: opt.Shots = None,
+    judge: opt.Judge = None,
+    second_judge: opt.SecondJudge = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_server: opt.Servers = None,

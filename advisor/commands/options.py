@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,18 @@ Pool = Annotated[
     str | None, typer.Option("--pool", metavar="FILE", help="A file with one candidate per line, or demo.")
 ]
 Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="The name of a task, or a task file.")]
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="LINE",
+        help="For a task with metric judge: a candidate's name, or another model as a line of a pool file has it.",
+    ),
+]
+SecondJudge = Annotated[
+    str | None,
+    typer.Option("--second-judge", metavar="LINE", help="Another judge, to see how far the two agree."),
+]
 Data = Annotated[Path | None, typer.Option("--data", help="A folder with the task's data, instead of the hub.")]
 Split = Annotated[str, typer.Option("--split", help="The split to profile on.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="The number of questions of each split.")]
@@ -131,6 +144,13 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, ...")]
+Quantization = Annotated[
+    str | None,
+    typer.Option("--quantization", help="4bit or 8bit: round all models' weights while they are loaded; on a GPU."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show prompts, token counts, time, memory and price; run nothing.")
+]
 Batch = Annotated[str, typer.Option("--batch-size", help="The number of prompts in a batch, or auto.")]
 Deterministic = Annotated[
     bool,
@@ -234,3 +254,23 @@ def print_json(value: Any) -> None:
     """Print a result as JSON."""
     # ASCII, because the reader's encoding is unknown, and so that no escape of a model's text reaches a terminal.
     print(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def print_dry_run(options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a run with these options would do."""
+    from advisor.config import RunConfig
+    from advisor.planning.dry_run import dry_run, lines_of
+    from advisor.profile.loader import hush
+    from advisor.progress import Progress
+    from advisor.session import with_devices
+
+    hush(quiet=True)
+    plan = dry_run(with_devices(RunConfig.from_options(options, command_line()), Progress(quiet=as_json)))
+    if as_json:
+        models = [{name: value for name, value in model.items() if name != "need"} for model in plan["models"]]
+        print_json({**plan, "models": models})
+    else:
+        for line in lines_of(plan):
+            print(line)
+    if any(model["problem"] is not None for model in plan["models"]):
+        raise typer.Exit(1)

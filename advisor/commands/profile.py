@@ -16,6 +16,8 @@ def profile(
     split: opt.Split = "dev",
     limit: opt.Limit = None,
     shots: opt.Shots = None,
+    judge: opt.Judge = None,
+    second_judge: opt.SecondJudge = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,
@@ -23,12 +25,14 @@ def profile(
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
     batch_size: opt.Batch = "auto",
     deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
     engine: opt.Engine = "local",
     ray_address: opt.Address = None,
     cache_dir: opt.Cache = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -36,14 +40,18 @@ def profile(
     """Only profile: fill the cache and print the leaderboard. --json has the form that --profiles reads."""
     from advisor.choose.race import profile_candidates
     from advisor.config import RunConfig
-    from advisor.profile.profiler import Profiler
+    from advisor.judge.judged_profiler import open_profiler
     from advisor.progress import Progress
-    from advisor.session import open_session
+    from advisor.session import open_session, with_devices
 
+    if dry_run:
+        opt.print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
+        return
     progress = Progress(quiet=quiet)
-    config = RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line())
+    config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
-        profiled = profile_candidates(config, Profiler(config, cache, progress, engine=run_engine), progress)
+        profiler, _ = open_profiler(config, cache, progress, engine=run_engine)
+        profiled = profile_candidates(config, profiler, progress)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if as_json:
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]

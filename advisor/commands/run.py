@@ -43,6 +43,7 @@ def run(
     seed: opt.Seed = 0,
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
+    quantization: opt.Quantization = None,
     chat_template: opt.SetTemplate = None,
     deterministic: opt.Deterministic = False,
     engine: Annotated[str, typer.Option("--engine", help="local, or ray to run each model on its own node.")] = "local",
@@ -68,6 +69,7 @@ def run(
     from advisor.production.plan import StrategyPlan
     from advisor.progress import Progress
     from ensemble.distributed.ray_cluster import cluster
+    from ensemble.methods import check_greedy
 
     progress = Progress()
     spec = plan_by_options({**context.params, "run": run}, progress.say)
@@ -84,6 +86,9 @@ def run(
 
         _answer(spec, text, Settings(**settings), group, progress, trace=trace)
         return
+    if not (temperature or spec.options.get("temperature")):
+        # Before the models are loaded, which takes long.
+        check_greedy(spec.method, "give --temperature above 0; with 1 the members draw from their own probabilities")
     # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(ray_address) if engine == "ray" else nullcontext():
         ensemble = chosen_set.load_chosen(spec, engine)

@@ -19,6 +19,8 @@ def select(
     split: opt.Split = "dev",
     limit: opt.Limit = None,
     shots: opt.Shots = None,
+    judge: opt.Judge = None,
+    second_judge: opt.SecondJudge = None,
     seed: opt.Seed = 0,
     allow_code_execution: opt.Code = False,
     allow_key_env: opt.KeyNames = None,
@@ -49,6 +51,7 @@ def select(
     max_new_tokens: opt.Tokens = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
     batch_size: opt.Batch = "auto",
     deterministic: opt.Deterministic = False,
     chat_template: opt.Template = "auto",
@@ -65,6 +68,7 @@ def select(
     cache_dir: opt.Cache = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run folder. Default: runs/TASK.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run with other settings in this folder.")] = False,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -73,7 +77,13 @@ def select(
     from advisor.output.terminal import print_conclusion, print_tables
     from advisor.pipeline import select_run
     from advisor.progress import Progress
+    from ensemble.errors import InputError
 
+    if dry_run:
+        if profiles is not None or logs:
+            raise InputError("--dry-run shows prompts and times of models, and --logs and --profiles run none")
+        opt.print_dry_run(context.params, as_json=as_json)
+        return
     folder, result = select_run(context.params, opt.command_line(), Progress(quiet=quiet))
     if not quiet:
         print_tables(result)

@@ -34,6 +34,7 @@ def serve(
     ] = None,
     device: opt.SetDevice = None,
     dtype: opt.SetDtype = None,
+    quantization: opt.Quantization = None,
     chat_template: opt.SetTemplate = None,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; only this machine reaches 127.0.0.1.")

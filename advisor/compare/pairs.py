@@ -18,7 +18,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,14 @@ from advisor.compare.tokenizer_overlap import (
 from advisor.config import RunConfig
 from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
+from advisor.profile.turns import continued, responses
 from advisor.progress import Progress
 from advisor.records import Profile, Standing, gap, length_ratio
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError, first_line
 from ensemble.models.check import check
-from ensemble.models.spec import Checkpoint, Sourced
+from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from ensemble.vocabulary.token_bytes import Vocabulary
@@ -320,8 +321,10 @@ class ModelMeasurer:
     def _texts(self, profile: Profile, numbers: Sequence[int]) -> dict[int, WrittenText]:
         """A candidate's responses to some questions, by number, without the empty ones."""
         answers = {n: profile.answers[n] for n in numbers}
+        # A later turn is read after the writer's own responses.
+        examples = continued(self._config.dev, responses(profile)).examples
         return {
-            n: WrittenText(self._config.dev.examples[n].model_input, answer.text, cut=answer.finish_reason != "eos")
+            n: WrittenText(examples[n].model_input, answer.text, cut=answer.finish_reason != "eos")
             for n, answer in answers.items()
             if answer.text
         }
@@ -343,7 +346,7 @@ class ModelMeasurer:
         return read
 
     def _text_key(self, reader: str, text: WrittenText) -> str:
-        prompt = [text.prompt.prompt, text.prompt.source] if isinstance(text.prompt, Sourced) else text.prompt
+        prompt = text.prompt if isinstance(text.prompt, str) else astuple(text.prompt)
         members = [self._profiler.identities[reader].key()]
         return key_of({"members": members, "reading": _FORM, "prompt": prompt, "text": text.text, "cut": text.cut})
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ensemble.models.member import Member
-    from ensemble.models.spec import Sourced
+    from ensemble.models.spec import Dialogue, Sourced
     from ensemble.runtime.local_runner import LocalRunner
     from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -38,7 +38,7 @@ class WrittenText:
         cut: Whether a stop string or the limit cut it off, so that its last token may be longer than the text.
     """
 
-    prompt: str | Sourced
+    prompt: str | Sourced | Dialogue
     text: str
     cut: bool
 
@@ -98,7 +98,7 @@ def read_texts(member: Member, texts: Sequence[WrittenText]) -> Iterator[TokenAg
 
     vocabulary = member.vocabulary
     runner = member.local.runner() if member.is_here else None
-    prompts: dict[str | Sourced, list[int]] = {}
+    prompts: dict[str | Sourced | Dialogue, list[int]] = {}
     held: list[int] = []
     for text in texts:
         # Each prompt comes once for each writer, and a chat template takes longer than its tokens.

@@ -7,7 +7,10 @@ section 3.4).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from advisor.records import join
 
 
 class Grade(NamedTuple):
@@ -31,11 +34,16 @@ class Match(NamedTuple):
         question: The question's id.
         first: The model or set whose response the judge read first.
         second: The one whose response it read second.
-        score: What the first one scores: 1 if it is better, 0.5 for a tie, 0 if it is worse; None if the judge gave no
-            verdict that can be read.
+        score: What the first one scores: 1 if it is better, 0.5 for a tie, 0 if it is worse; any value between for a
+            verdict by likelihood. None if the judge gave no verdict that can be read.
     """
 
     question: str
     first: str
     second: str
     score: float | None
+
+
+def name_of_set(method: str, models: Sequence[str]) -> str:
+    """The name of a set in grades and matches: several sets may decode with the same method."""
+    return f"{method} of {join(models)}"

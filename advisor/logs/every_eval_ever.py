@@ -17,9 +17,7 @@ from typing import Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, json_lines, json_object
 from advisor.logs.values import (
-    LeftOut,
     check_name,
     count_of,
     line_of,
@@ -30,6 +28,8 @@ from advisor.logs.values import (
     texts_of,
     usable,
 )
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes, json_lines, json_object
 from ensemble.errors import InputError
 
 SUMMARY = "Every Eval Ever: ID_samples.jsonl, and the aggregate ID.json beside it"

@@ -23,8 +23,9 @@ from typing import Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, json_items, json_object
-from advisor.logs.values import LeftOut, check_name, count_of, line_of, object_at, score_of, seconds_of, text_of, usable
+from advisor.logs.values import check_name, count_of, line_of, object_at, score_of, seconds_of, text_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes, json_items, json_object
 from ensemble.errors import InputError
 
 SUMMARY = "HELM: a run's folder with scenario_state.json, per_instance_stats.json and run_spec.json"

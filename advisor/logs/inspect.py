@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
 from advisor.logs.values import (
-    LeftOut,
     check_name,
     count_of,
     line_of,
@@ -37,6 +35,8 @@ from advisor.logs.values import (
     texts_of,
     usable,
 )
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from typing import Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, json_lines, json_object
-from advisor.logs.values import LeftOut, check_name, count_of, object_at, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, object_at, score_of, text_of, texts_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes, json_lines, json_object
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"

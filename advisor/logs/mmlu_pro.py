@@ -17,8 +17,9 @@ from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import HEAD, ZIP, Notes, json_items, open_log, zip_members
-from advisor.logs.values import LeftOut, check_name, text_of, texts_of, usable
+from advisor.logs.values import check_name, text_of, texts_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import HEAD, ZIP, Notes, json_items, open_stream, zip_members
 from ensemble.errors import InputError
 
 SUMMARY = "MMLU-Pro: a JSON list for each model, model_outputs_MODEL_5shots.zip or .json"
@@ -64,7 +65,7 @@ def _members(path: Path) -> Iterator[str]:
     try:
         names = [name for name in zip_members(path) if name.endswith(".json") and not name.startswith("__MACOSX/")]
         for name in names if len(names) <= _MOST_MEMBERS else ():
-            with open_log(path, name) as stream:
+            with open_stream(path, name) as stream:
                 if _is_mmlu_pro(stream.read(HEAD)):
                     yield name
     except InputError:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, json_lines
-from advisor.logs.values import LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes, json_lines
 
 SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import LARGEST_ITEM, Notes, json_lines
-from advisor.logs.values import LONGEST_NAME, LeftOut, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import LONGEST_NAME, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import LARGEST_ITEM, Notes, json_lines
 from ensemble.errors import InputError
 from reports.read.fields import Fields, read_object
 from reports.text import shortened, visible

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from advisor.logs.streams import Notes
 from advisor.logs.values import line_of
+from advisor.tables.streams import Notes
 from ensemble.errors import InputError
 
 _MOST = 12

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.metrics import metric_names, plugins, runs_code
+from advisor.tasks.task import JUDGE
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
@@ -27,9 +28,9 @@ class Scoring:
 
     def __post_init__(self) -> None:
         plugins().check(self.metric)
-        if self.metric not in metric_names() or runs_code(self.metric):
+        if self.metric not in metric_names() or _needs_more(self.metric):
             # A plug-in is named without being loaded: only the one that is used may fail.
-            names = [name for name in metric_names() if name in plugins() or not runs_code(name)]
+            names = [name for name in metric_names() if name in plugins() or not _needs_more(name)]
             raise InputError(f"--metric {self.metric}: not one of {', '.join(map(plugins().label, names))}")
         if self.extract is not None and (problem := check_pattern(self.extract, limited_process())) is not None:
             raise InputError(f"--extract {self.extract}: {problem}")
@@ -44,8 +45,14 @@ class Scoring:
         path, variant = find_task(name_or_path)
         with LimitedProcess() as child:
             definition = read_definition(path, variant, child)
-        if runs_code(definition.metric):
+        if _needs_more(definition.metric):
+            what = "asks a model" if definition.metric == JUDGE else "runs code"
             raise InputError(
-                f"{path}: its metric {definition.metric} runs code, and does not score logs; give another task"
+                f"{path}: its metric {definition.metric} {what}, and does not score logs; give another task"
             )
         return cls(definition.metric, definition.extract)
+
+
+def _needs_more(metric: str) -> bool:
+    """Whether a metric needs more than texts: a sandbox, or a judge."""
+    return metric == JUDGE or runs_code(metric)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.streams import Notes, head_of, json_lines, outline
+from advisor.tables.streams import Notes, head_of, json_lines, outline
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.plugins import Plugins
@@ -42,7 +42,7 @@ class LogFile:
 
     @cached_property
     def outline(self) -> frozenset[str]:
-        """The keys of the first JSON value in the head; see :func:`advisor.logs.streams.outline`."""
+        """The keys of the first JSON value in the head; see :func:`advisor.tables.streams.outline`."""
         return outline(self.head)
 
     @cached_property

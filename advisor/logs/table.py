@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.rows import Row, columns_of, kind_of, rows_of
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes
-from advisor.logs.values import LeftOut, check_name, count_of, fits, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, fits, score_of, text_of, texts_of, usable
+from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
+from advisor.tables.streams import Notes
 from ensemble.errors import InputError
 from reports.text import shortened, visible
 
@@ -58,7 +58,6 @@ _TRUTH = {
     "incorrect": 0.0,
     "wrong": 0.0,
 }
-_EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
 
 
 def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
@@ -86,7 +85,7 @@ def _is_table(file: LogFile) -> bool:
         return True
     try:
         # Only files that may be tables: a folder may have thousands of others.
-        found = _guessed(columns_of(file.path)) if file.path.suffix.lower() in _EXTENSIONS else {}
+        found = _guessed(columns_of(file.path)) if file.path.suffix.lower() in EXTENSIONS else {}
     except InputError:
         return False
     answers = (
@@ -163,7 +162,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 def _long(
     path: Path, columns: Mapping[str, str], _models: Sequence[str], notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
-    stem, known, ids = _stem(path), set[str](), set[str]()
+    stem, known, ids = stem_of(path), set[str](), set[str]()
     # Without these columns all rows are one model's, and each question occurs once.
     is_one_model = not columns.keys() & {"model", "draw"}
     for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
@@ -295,10 +294,3 @@ def _count(value: Any) -> int | None:
         return count_of(float(value) if isinstance(value, str) else value)
     except ValueError:
         return None
-
-
-def _stem(path: Path) -> str:
-    stem = path.name
-    while stem.lower().endswith(_EXTENSIONS):
-        stem = stem.rpartition(".")[0]
-    return stem

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from advisor.logs.record import LogRecord
-from advisor.logs.streams import Notes
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes
 from ensemble.errors import InputError
 
 LONGEST_NAME = 500
@@ -17,18 +18,6 @@ LONGEST_NAME = 500
 # Floats hold every whole number up to here.
 _LARGEST = 2**53
 _LONGEST_LINE = 300
-
-
-class LeftOut(NamedTuple):
-    """A record that cannot be used.
-
-    Attributes:
-        reason: What it lacks, as the end of a sentence: "it has no score".
-        place: File and line or number.
-    """
-
-    reason: str
-    place: str
 
 
 def text_of(value: object) -> str | None:

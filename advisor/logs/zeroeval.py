@@ -24,8 +24,9 @@ from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.streams import Notes, json_items
-from advisor.logs.values import LeftOut, check_name, text_of, texts_of, usable
+from advisor.logs.values import check_name, text_of, texts_of, usable
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes, json_items
 
 SUMMARY = "ZeroEval: a JSON list for each model, with the responses in `output`"
 _FIELD = re.compile(r'"answer"\s*:\s*')

@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config import InferenceConfig, check_method
+from advisor.config import InferenceConfig, check_choice, check_method, read_judges
 from advisor.output.result_json import read_result
 from advisor.pool.checks import check_device, check_models
-from advisor.pool.pool_file import PoolEntry, read_pool, read_server
+from advisor.pool.placement import place_models
+from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.quantization import quantization_config
 from advisor.profile.loader import hush, load_ensemble
+from advisor.progress import Progress
+from advisor.tasks import Task
 from ensemble.api import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
+from ensemble.models.spec import QUANTIZATIONS, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 
@@ -76,7 +80,13 @@ def loaded_as(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[
     """
     loading = {name: options[name] for name in ("device", "dtype", "chat_template")}
     changed = EnsembleSpec(tuple(models)).with_loading(**loading).members
+    if (quantization := options.get("quantization")) is not None:
+        check_choice("--quantization", quantization, QUANTIZATIONS)
+        changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
     if is_here := options.get("engine") != "ray":
+        changed, said = place_models(changed)
+        if said is not None and not options.get("quiet"):
+            Progress().say(said)
         changed = tuple(replace(model, device=resolve_device(model.device)) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
     check_models(changed, on_this_machine=is_here, of_run=loading["device"] is None)
@@ -192,12 +202,32 @@ def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
 def model_spec(entry: PoolEntry) -> ModelSpec:
     """A candidate as a model to load; values that it does not set have their defaults."""
     device, dtype, template = entry.device or "auto", entry.dtype or "auto", entry.chat_template or "auto"
-    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template)
+    rounded = None if entry.quantization is None else quantization_config(entry.quantization)
+    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template, rounded)
 
 
 def can_decode(entry: PoolEntry) -> bool:
     """Whether a candidate can be decoded token by token: its model or its tokenizer is loaded here."""
     return not isinstance(entry.checkpoint, ServerAddress) or entry.checkpoint.tokenizer is not None
+
+
+def judges_beside(run: Path, options: Mapping[str, Any], task: Task) -> tuple[PoolEntry, ...]:
+    """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
+
+    Args:
+        run: The run folder.
+        options: The options of the command, by parameter name.
+        task: The task that is judged.
+
+    Raises:
+        InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
+    """
+    models = (read_result(run).get("provenance") or {}).get("models") or {}
+    given = (options.get("judge"), options.get("second_judge"))
+    named = [name for name in models if name in given]
+    of_run = entries_as(candidates_of_run(run, named), options) if named else ()
+    check_servers(of_run, {**options, "run": run})
+    return read_judges(options, of_run, task)
 
 
 def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str, Any]) -> None:
@@ -289,7 +319,8 @@ def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
     checkpoint = Checkpoint(
         source["path_or_id"], source.get("revision"), sides=sides, gguf_file=source.get("gguf_file")
     )
-    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template)
+    quantization = source.get("quantization")
+    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template, quantization=quantization)
 
 
 def _check_path(model: str, place: str) -> None:
@@ -308,7 +339,7 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     members = []
     for model in models:
         if model.startswith(PREFIX):
-            entry = read_server(model, "--models")
+            entry = read_line(model, "--models")
             if not can_decode(entry):
                 raise InputError(why_not_decodable(entry.name))
             members.append(model_spec(entry))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from advisor.config import InferenceConfig, LogsConfig, RunConfig
@@ -24,7 +25,10 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 
 
 def of_run(
-    config: RunConfig, fingerprints: Mapping[str, Fingerprint | ServerIdentity], methods: Sequence[str] = ()
+    config: RunConfig,
+    fingerprints: Mapping[str, Fingerprint | ServerIdentity],
+    methods: Sequence[str] = (),
+    judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """``provenance`` of a run with models.
 
@@ -32,6 +36,7 @@ def of_run(
         config: The run.
         fingerprints: What decides each candidate's responses, by name.
         methods: The methods besides the run's own.
+        judges: What decides the verdicts of each judge, by name, the one that scores first.
     """
     inference = config.inference
     models = {entry.name: _model(entry, fingerprints[entry.name], inference) for entry in config.candidates}
@@ -52,6 +57,11 @@ def of_run(
         # Only where it is so: results without it are read alike.
         **({"deterministic": True} if inference.deterministic else {}),
         "models": models,
+        **(
+            {"judges": {each.name: _model(each, judges[each.name], inference) for each in config.judges}}
+            if judges
+            else {}
+        ),
     }
 
 
@@ -98,6 +108,8 @@ def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, inferenc
         options = checkpoint.sides.key()
         if checkpoint.gguf_file is not None:
             options["gguf_file"] = checkpoint.gguf_file
+        if entry.quantization is not None:
+            options["quantization"] = entry.quantization
     # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
     return {
         "path_or_id": checkpoint.path_or_id,

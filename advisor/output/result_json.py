@@ -27,7 +27,7 @@ from advisor.verify.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.methods import list_methods
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, READS
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, READS
 from reports.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
@@ -64,6 +64,7 @@ class Outcome:
         level: The probability that a true gain is beyond one end of its interval.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
+        judge: ``judge`` of ``result.json``; None for a task without a judge.
         provenance: What is needed to repeat the run.
     """
 
@@ -88,6 +89,7 @@ class Outcome:
     level: float = LEVEL
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
+    judge: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -134,6 +136,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
             "recommendation": _recommendation(outcome.advice.recommendation),
         },
         "looks": [asdict(look) for look in outcome.looks],
+        "judge": outcome.judge,
         "provenance": dict(outcome.provenance),
     }
 
@@ -202,6 +205,7 @@ def _check_source(model: Fields) -> None:
         # Compared as a list, because an object or a list has no hash.
         is_required = name == "chat_template" or (name == "dtype" and is_local)
         model.check(name, f"one of {', '.join(known)}", list(known).__contains__, required=is_required)
+    model.check("quantization", f"one of {', '.join(QUANTIZATIONS)}", list(QUANTIZATIONS).__contains__)
     files = model.part("files")
     for name in files.values:
         files.check(name, "a hash", is_text)

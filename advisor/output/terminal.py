@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import signed
+from reports.read.fields import Fields
+from reports.read.judge import MEASURES, read_judged
 from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
     if result["strategies"]:
         console.print()
         console.print(strategies(result))
+    _print_judge(result, console)
 
 
 def print_methods(evaluation: Mapping[str, Any]) -> None:
@@ -77,6 +80,7 @@ def print_methods(evaluation: Mapping[str, Any]) -> None:
             console.print(_plain(f"{entry['method']} was left out: {entry['left_out']}"), soft_wrap=True)
         if entry["note"]:
             console.print(_plain(f"{entry['method']}: {entry['note']}"), soft_wrap=True)
+    _print_judge(evaluation, console)
 
 
 def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
@@ -93,6 +97,18 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
         console.print(_plain(line), soft_wrap=not console.is_terminal)
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
+
+
+def _print_judge(result: Mapping[str, Any], console: Console) -> None:
+    """Print how far a judge can be trusted, from the last split; the report has the others and the win rates."""
+    judged = read_judged(Fields(dict(result), "result"))
+    if judged is None:
+        return
+    last = judged.splits[-1]
+    console.print()
+    console.print(_plain(f"Judge {judged.judges[0]}, {last.split} questions; points are {MEASURES[judged.mode]}s."))
+    for sentence in (*last.sentences, *judged.met):
+        console.print(_plain(sentence), soft_wrap=True)
 
 
 def trace_lines(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:

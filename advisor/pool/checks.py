@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from advisor.pool.fit import check_together, need_of_model
 from advisor.pool.pool_file import PoolEntry
+from advisor.pool.quantization import check_quantization, kind_of
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, tokenizer_of
+from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, resolve_device, tokenizer_of
 from ensemble.servers.address import ServerAddress
 
 
@@ -39,6 +41,8 @@ def check_pool(
             if isinstance(entry.checkpoint, ServerAddress):
                 identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
             else:
+                if on_this_machine:
+                    check_quantization(entry.name, entry.quantization, entry.placed(device, "local"))
                 _check_checkpoint(entry.checkpoint)
         except InputError as error:
             raise InputError(f"{entry.place}: {error}") from error
@@ -63,7 +67,10 @@ def check_models(models: Sequence[ModelSpec], *, on_this_machine: bool = True, o
             check_device(
                 f"{model.name} ran on another device, which --device replaces" if of_run else "--device", model.device
             )
+            check_quantization(model.name, kind_of(model.quantization), resolve_device(model.device))
         _check_checkpoint(model.checkpoint)
+    if on_this_machine:
+        check_together({model.name: (model.device, need_of_model(model)) for model in models})
 
 
 def check_device(option: str, device: str) -> None:

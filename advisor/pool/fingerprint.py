@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.pool.pool_file import PoolEntry
+from advisor.pool.quantization import quantization_config
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
@@ -33,6 +34,7 @@ class Fingerprint:
         chat_template: Whether its prompts go through a chat template.
         sides: The languages of an encoder-decoder model; None for a causal model.
         gguf_file: The GGUF file of a hub model, if the model is in this format.
+        quantization: How its weights are rounded, one of QUANTIZATIONS; None for weights as they are stored.
     """
 
     hub_id: str | None
@@ -43,6 +45,7 @@ class Fingerprint:
     sides: Sides | None = None
     gguf_file: str | None = None
     device: str = "cpu"
+    quantization: str | None = None
 
     @property
     def weights(self) -> tuple[object, ...]:
@@ -59,6 +62,7 @@ class Fingerprint:
         file = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
         # Devices add up in another order, so their responses may differ in a token.
         device = {} if self.device == "cpu" else {"device": self.device}
+        rounded = {} if self.quantization is None else {"quantization": self.quantization}
         return {
             "hub_id": self.hub_id,
             "revision": self.revision,
@@ -68,6 +72,7 @@ class Fingerprint:
             **encoder,
             **file,
             **device,
+            **rounded,
         }
 
 
@@ -105,11 +110,11 @@ def identify(
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    sides = checkpoint.sides if is_encoder_decoder(config) else None
+    sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, entry.quantization
     if commit is None:
-        return Fingerprint(None, None, files, dtype, template, sides, device=kind)
+        return Fingerprint(None, None, files, dtype, template, sides, device=kind, quantization=rounded)
     # The commit decides the files of a hub model, so the key does not need their hashes.
-    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind)
+    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind, rounded)
 
 
 def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str, str]:
@@ -140,4 +145,5 @@ def model_of(
         device,
         entry.dtype or dtype,
         entry.chat_template or chat_template,
+        None if entry.quantization is None else quantization_config(entry.quantization),
     )

@@ -5,6 +5,7 @@
     facebook/nllb-200-distilled-600M  source=eng_Latn  target=deu_Latn
     ./models/llama-q4.gguf  dtype=bfloat16
     org/llama-gguf  gguf_file=llama-q4.gguf                 # a file of a hub model
+    org/large  quantization=4bit                            # rounded while it is loaded, on a GPU
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
     openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
@@ -30,6 +31,7 @@ from ensemble.models.spec import (
     COMMIT,
     DTYPES,
     HUB_ID,
+    QUANTIZATIONS,
     READS,
     ChatTemplate,
     Checkpoint,
@@ -42,6 +44,7 @@ from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _OPTIONS = (
     *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
+    "quantization",
     *resources.OPTIONS,
     *prices.OPTIONS,
 )
@@ -60,6 +63,7 @@ class PoolEntry:
         chat_template: The use of chat templates, one of CHAT_TEMPLATES.
         resources: What it needs on a node of a cluster.
         price: What its tokens cost; None if the line does not say it.
+        quantization: How its weights are rounded, one of QUANTIZATIONS.
     """
 
     name: str
@@ -70,6 +74,7 @@ class PoolEntry:
     chat_template: ChatTemplate | None = None
     resources: Resources = field(default_factory=Resources)
     price: Price | None = None
+    quantization: str | None = None
 
     def placed(self, device: str, engine: str) -> str:
         """The device that it runs on.
@@ -125,16 +130,18 @@ def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
         yield entry
 
 
-def read_server(line: str, place: str) -> PoolEntry:
-    """Read a model behind a server as a pool file has it, for a command line: its folder is the current one.
+def read_line(line: str, place: str) -> PoolEntry:
+    """Read one line as a pool file has it, from a command line: paths are relative to the current folder.
 
     Raises:
-        InputError: The address or an option is wrong.
+        InputError: The line is empty, or the model or an option is wrong.
     """
     try:
         words = _words(line)
     except ValueError as error:
         raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+    if not words:
+        raise InputError(f"{place}: the line is empty; give a folder, a hub id or a server")
     return _entry(words, place, Path())
 
 
@@ -172,7 +179,15 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
         chat_template=_template(options, place),
         resources=read_resources(options, place),
         price=read_price(options, place),
+        quantization=_quantization(options, checkpoint, place),
     )
+
+
+def _quantization(options: dict[str, str], checkpoint: Checkpoint, place: str) -> str | None:
+    kind = _choice(options, "quantization", QUANTIZATIONS, place)
+    if kind is not None and checkpoint.gguf is not None:
+        raise InputError(f"{place}: quantization={kind}: a GGUF file defines its own quantization; leave it out")
+    return kind
 
 
 def _name(options: dict[str, str], default: str, place: str) -> str:

@@ -155,6 +155,8 @@ def _all_known(counts: Sequence[int]) -> int:
 def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:
     """The key of a response: the models and the method, the question, and how to generate."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
+    if example.exchanges:
+        question["exchanges"] = example.exchanges
     # Causal models read only the prompt, so that a source must not change their keys.
     if example.source is not None and any("encoder" in member for member in key.get("members", ())):
         question["source"] = example.source

@@ -6,7 +6,7 @@ If a candidate fails, the failure is recorded and the others continue.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
 from advisor.profile.loader import load_ensemble
 from advisor.profile.server_answers import ServerAnswerer
+from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache
@@ -95,17 +96,15 @@ class Profiler:
         Returns:
             The profiles by name, without the candidates that failed.
         """
-        results: dict[str, Profile | MemberError] = {}
-        # Likelihoods of options need the whole vocabulary; a server computes them itself.
-        choice = task.metric == "choice"
-        jobs = (
-            self._job(name, [name], task, _WHOLE_VOCABULARY if choice and not self.is_remote(name) else None)
-            for name in names
-        )
-        for job in self._run(jobs):
-            results[job.name] = job.result
-            if isinstance(job.result, MemberError):
-                self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
+
+        def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
+            jobs = (self._job(name, [name], turn, self._single(name, turn)) for name, turn in turns.items())
+            for job in self._run(jobs):
+                if isinstance(job.result, MemberError):
+                    self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
+                yield job.name, job.result
+
+        results = profile_in_turns(names, task, run)
         # In the order of the names: jobs that run at the same time finish in any order.
         for name in names:
             if isinstance(failure := results[name], MemberError):
@@ -128,7 +127,7 @@ class Profiler:
         """
         decoding = self.decoding(names, method, options)
         stage = f"{decoding.method} of {', '.join(names)}"
-        return self._run_one(self._job(decoding.method, names, task, decoding, stage=stage))
+        return self._run_one(task, lambda turn: self._job(decoding.method, names, turn, decoding, stage=stage))
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
         """Profile a candidate with sampling from its whole vocabulary.
@@ -137,7 +136,7 @@ class Profiler:
             MemberError: The candidate failed.
         """
         inference = replace(self._config.inference, temperature=temperature, seed=seed)
-        return self._run_one(self._job(f"{name}, drawn", [name], task, _WHOLE_VOCABULARY, inference))
+        return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, inference))
 
     def reading(self, name: str, task: Task, stage: str) -> Profile:
         """Profile a candidate on questions whose prompts have responses in them.
@@ -150,14 +149,40 @@ class Profiler:
         Raises:
             MemberError: The candidate failed.
         """
+
+        def job(turn: Task) -> Job:
+            return self._job(name, [name], turn, self._single(name, turn), stage=stage)
+
         # Another answer takes the place of one that failed, so failures are for the caller to report.
-        return self._run_one(self._job(name, [name], task, None, stage=stage), says_errors=False)
+        return self._run_one(task, job, says_errors=False)
+
+    def graded(self, profile: Profile, task: Task) -> Profile:  # noqa: ARG002  # a judge needs the task
+        """A profile whose texts were not scored when they were written, with its scores.
+
+        Most tasks score each text at once. See :mod:`advisor.judge.judged_profiler` for those that do not.
+        """
+        return profile
+
+    def stored_alone(self, name: str, task: Task) -> int:
+        """The number of questions of a task to which the cache has the candidate's response."""
+        choice = task.metric == "choice" and not self.is_remote(name)
+        key = self.key([name], _WHOLE_VOCABULARY if choice else None)
+        found = self._cache.get(question_key(key, each, task, self._config.inference) for each in task.examples)
+        return len(found)
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
         key = self.key(names, self.decoding(names, method, options))
-        keys = [question_key(key, example, task, self._config.inference) for example in task.examples]
-        return len(self._cache.get(keys)) == len(set(keys))
+        said: dict[str, str | None] = {}
+        # The key of a later turn has the responses before it.
+        while examples := next_turns(task, said).examples:
+            keys = [question_key(key, example, task, self._config.inference) for example in examples]
+            stored = self._cache.get(keys)
+            if len(stored) < len(set(keys)):
+                return False
+            found = {example.id: stored[key] for example, key in zip(examples, keys, strict=True)}
+            said |= {number: None if response.error else response.text for number, response in found.items()}
+        return True
 
     def is_remote(self, name: str) -> bool:
         """Whether a server runs the candidate, so that it cannot be loaded here."""
@@ -252,6 +277,11 @@ class Profiler:
         config = self._config
         return EnsembleSpec((), method or config.method, config.k, self.weights(names), options or {})
 
+    def _single(self, name: str, task: Task) -> EnsembleSpec | None:
+        """How a candidate decodes alone."""
+        # Likelihoods of options need the whole vocabulary; a server computes them itself.
+        return _WHOLE_VOCABULARY if task.metric == "choice" and not self.is_remote(name) else None
+
     def _job(
         self,
         name: str,
@@ -281,7 +311,7 @@ class Profiler:
             key=key,
             cache=self._cache,
             progress=self._progress,
-            stage=f"{stage or name} on {task.split}",
+            stage=f"{stage or name} on {task.split}{_turn(task)}",
             spec=spec,
             server=server,
             resources=[self._candidates[member].resources for member in members],
@@ -301,11 +331,19 @@ class Profiler:
             key["package"] = package
         return key
 
-    def _run_one(self, job: Job, *, says_errors: bool = True) -> Profile:
-        [finished] = self._run([job], says_errors=says_errors)
-        if isinstance(finished.result, MemberError):
-            raise finished.result
-        return finished.result
+    def _run_one(self, task: Task, job: Callable[[Task], Job], *, says_errors: bool = True) -> Profile:
+        """Run a task with the job that answers it, or one turn of it."""
+
+        def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
+            for name, turn in turns.items():
+                [finished] = self._run([job(turn)], says_errors=says_errors)
+                yield name, finished.result
+
+        # The job has the name that is shown.
+        [result] = profile_in_turns([""], task, run).values()
+        if isinstance(result, MemberError):
+            raise result
+        return result
 
     def _run(self, jobs: Iterable[Job], *, says_errors: bool = True) -> Iterator[Job]:
         """Run jobs, and yield each when it is finished."""
@@ -331,6 +369,12 @@ class Profiler:
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
             )
+
+
+def _turn(task: Task) -> str:
+    """The turn of a conversation, for the label of its progress; empty for the first one."""
+    turn = 1 + len(task.examples[0].exchanges)
+    return f", turn {turn}" if turn > 1 else ""
 
 
 def _without_name(name: str, error: MemberError) -> str:

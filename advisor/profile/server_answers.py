@@ -26,6 +26,7 @@ from advisor.servers.completions import (
 )
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, MemberError
+from ensemble.models.spec import Dialogue
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 
@@ -80,7 +81,7 @@ class ServerAnswerer:
                         return likeliest_choice(server, example, task)
                     return generate(
                         server,
-                        example.prompt if encode is None else encode.prompt(example),
+                        self._text(example) if encode is None else encode.prompt(example),
                         task.stop,
                         inference.limit(task),
                         chat=self._chat,
@@ -91,6 +92,13 @@ class ServerAnswerer:
                 yield from self._answer_in_parallel(asked, ask)
         except InputError as error:
             raise MemberError(f"{self.name}: {str(error).removeprefix(f'{self.name}: ')}") from None
+
+    def _text(self, example: Example) -> str | list[dict[str, str]]:
+        """What the server gets: the prompt, or in a later turn the conversation."""
+        conversation = example.model_input
+        if not isinstance(conversation, Dialogue):
+            return example.prompt
+        return conversation.messages if self._chat else conversation.text
 
     def _choose_in_parallel(
         self, questions: Mapping[int, Example], task: Task, member: Member

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.task_file import read_keys
 from ensemble.errors import InputError
 from ensemble.limits import LimitedProcess
@@ -66,6 +67,8 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     # First, since a path may contain a colon.
     if path.suffix in _ENDINGS and _is_file(path):
         return path, None
+    if data_suffix(path) in (*TABLES, ".jsonl") and _is_file(path):
+        raise InputError(f"{path} is data and not a task file; write one with `advisor init {path}`")
     # For the same reason the variant of a file begins after its ending.
     file = _FILE.fullmatch(text)
     name, _, variant = (file[1], ":", file[2]) if file else text.partition(":")

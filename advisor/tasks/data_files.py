@@ -1,26 +1,38 @@
-r"""Records from files: JSON lines, a JSON array, or lines of plain text.
+r"""Records from files: tables, JSON lines, a JSON array, or lines of plain text.
 
     dev.jsonl                                {"question": "1 + 1?", "answer": "2"}   one object a line
     dev.json                                 [{...}, {...}]   or an object whose only list is the records
+    dev.csv, .tsv, .parquet, .xlsx           one record for each row; of Excel files the first sheet
+    exported/train                           a split that `datasets.save_to_disk` wrote
     {source: eng.txt, target: ron.txt}       the lines of parallel text files, one field for each file
     dev.txt                                  lines, in the field `text`
 
-Not covered: CSV, Parquet, compressed files.
+All but Excel and Parquet files may be compressed: dev.csv.gz, dev.jsonl.xz.
 """
 
 from __future__ import annotations
 
 import json
+import keyword
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from advisor.tables.arrow import arrow_rows, saved_files
+from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, stem_of
+from advisor.tables.streams import Notes, content_of
 from ensemble.errors import InputError
 
 LARGEST = 2**28
 """Bytes of the files of a split. As Python objects they are several times larger."""
 _WAY_OUT = "give a data file"
+_COMPRESSED = (".gz", ".xz", ".bz2")
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".xlsm")
+# Words that templates read as something else than a field.
+_RESERVED = {*keyword.kwlist, "true", "false", "none", "loop", "self", "caller"}
+_LARGEST_WHOLE = 2**53  # floats hold every whole number up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +56,68 @@ class Record:
         return replace(self, values={**self.values, **fields})
 
 
-def read_records(path: Path, part: str = "") -> list[Record]:
-    """Read one data file by its extension.
+def is_field(name: str) -> bool:
+    """Whether templates can read a field by this name."""
+    return name.isidentifier() and name not in _RESERVED
+
+
+def field_name(column: str) -> str:
+    """The name that a template has for a column: ``Expected_Answer`` for the column "Expected Answer"."""
+    if is_field(column):
+        return column
+    name = re.sub(r"\W+", "_", column.strip()).strip("_")
+    return name if is_field(name) else f"column_{name}"
+
+
+def make_record(values: Mapping[str, object], place: str, *, stem: str, part: str = "", index: int = 0) -> Record:
+    """A record whose fields can all be named in templates.
 
     Args:
-        path: A file that ends in .jsonl, .json or .txt.
+        values: The fields by name. One whose name is no name for templates gets a second one, see :func:`field_name`.
+        place: As in :class:`Record`.
+        stem: The field ``_part``.
+        part: As in :class:`Record`.
+        index: As in :class:`Record`.
+    """
+    fields: dict[str, object] = {"_part": stem}
+    for name, value in values.items():
+        fields[name] = value
+        if field_name(name) not in values:
+            fields[field_name(name)] = value
+    return Record(fields, place, part, index)
+
+
+def data_suffix(path: Path) -> str:
+    """The extension that tells the form of a data file, in lower case: ``.jsonl`` for ``dev.jsonl.gz``."""
+    return (path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path).suffix.lower()
+
+
+def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
+    """Read one data file by its extension, or a folder that is a split of a saved data set.
+
+    Args:
+        path: The file or folder.
         part: The records' ``part``.
+        notes: Gets sentences on what is not read, for example other sheets of an Excel file.
 
     Raises:
         InputError: The file or a line of it cannot be used.
     """
     readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".txt": _text_lines}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path} is not a .jsonl, .json or .txt file; convert it to one of them")
-    return [
-        Record({"_part": path.stem, **values}, place, part, index)
-        for index, (values, place) in enumerate(reader(path, read_text(path, LARGEST, _WAY_OUT)))
-    ]
+    kind = data_suffix(path)
+    reader = readers.get(kind)
+    if path.is_dir():
+        rows: Iterable[tuple[Mapping[str, object], str]] = _saved_rows(path)
+    elif kind in TABLES:
+        rows = _table_rows(path, notes)
+    elif reader is not None:
+        rows = reader(path, read_text(path, LARGEST, _WAY_OUT))
+    else:
+        raise InputError(
+            f"{path} is not a .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .txt file; convert it to one of them"
+        )
+    stem = stem_of(path)
+    return [make_record(values, place, stem=stem, part=part, index=index) for index, (values, place) in enumerate(rows)]
 
 
 def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
@@ -78,13 +134,13 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
     first = next(iter(paths.values()))
     rows = zip(*columns.values(), strict=True)
     return [
-        Record({"_part": first.stem, **dict(zip(columns, row, strict=True))}, f"{first}:{number}", "", number - 1)
+        make_record(dict(zip(columns, row, strict=True)), f"{first}:{number}", stem=stem_of(first), index=number - 1)
         for number, row in enumerate(rows, start=1)
     ]
 
 
 def read_text(path: Path, most: int, way_out: str) -> str:
-    """The text of a file in UTF-8.
+    """The text of a file in UTF-8, decompressed if its name says that it is compressed.
 
     Args:
         path: The file.
@@ -98,9 +154,13 @@ def read_text(path: Path, most: int, way_out: str) -> str:
         # Before opening: opening a pipe waits for its writer, and a device may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path} cannot be read: it is not a regular file; {way_out}")
-        with path.open("rb") as file:
-            content = file.read(most + 1)  # not by its size, which is 0 for the files of /proc
-        if len(content) > most:
+        content: bytes | None
+        if path.suffix.lower() in _COMPRESSED:
+            content = content_of(path, most)
+        else:
+            with path.open("rb") as file:
+                content = file.read(most + 1)  # not by its size, which is 0 for the files of /proc
+        if content is None or len(content) > most:
             raise InputError(f"{path} is larger than {_size(most)}; {way_out}")
         # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n". Files that Windows programs
         # write may begin with a byte order mark, which utf-8-sig removes.
@@ -156,6 +216,44 @@ def _split_lines(text: str) -> list[str]:
     # Not str.splitlines: real data has U+2028 and U+0085 inside of strings, and they end no line.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def _table_rows(path: Path, notes: Notes) -> list[Row]:
+    # Tables with an index often have a column without a name for it.
+    names = [name for name in columns_of(path) if name.strip()]
+    rows, size = [], 0
+    for row in rows_of(path, names, notes):
+        if isinstance(row, LeftOut):
+            raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
+        rows.append(row)
+        # A row of empty cells takes memory, too.
+        size += 32 + sum(len(value) if isinstance(value, str) else 8 for value in row[0].values())
+        # The size of the file says little: compressed files and Parquet repeat a text in a few bytes.
+        if size > LARGEST:
+            raise InputError(f"{path}: its cells have more than {_size(LARGEST)}; give fewer records")
+    return _with_whole_numbers(rows)
+
+
+def _saved_rows(folder: Path) -> list[Row]:
+    # FileSource has checked the size of the files.
+    rows = [row for path in saved_files(folder) for row in arrow_rows(path, path.read_bytes())]
+    return _with_whole_numbers(rows)
+
+
+def _with_whole_numbers(rows: list[Row]) -> list[Row]:
+    """The rows with 7 for 7.0 in columns of whole numbers: libraries make floats of them if a value is missing."""
+    kept: dict[str, bool] = {}
+    for values, _ in rows:
+        for name, value in values.items():
+            if isinstance(value, float):
+                whole = value.is_integer() and abs(value) < _LARGEST_WHOLE
+                kept[name] = whole and kept.get(name, True)
+    whole_columns = {name for name, is_whole in kept.items() if is_whole}
+    for values, _ in rows:
+        for name in whole_columns & values.keys():
+            if isinstance(values[name], float):
+                values[name] = int(values[name])
+    return rows
 
 
 def _text_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:

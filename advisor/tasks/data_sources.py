@@ -1,19 +1,22 @@
 """Where a task's records come from: files beside the task file, files below --data, or a data set of the hub.
 
-Not covered: tables, archives, splits that are joined from several data sets, data sets that are Python scripts
+Not covered: archives, splits that are joined from several data sets, data sets that are Python scripts
 (`datasets` no longer runs them), streaming.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from advisor.tasks.data_files import LARGEST, Record, check_files, read_parallel, read_records, read_text
+from advisor.tables.arrow import is_saved, saved_files, saved_splits
+from advisor.tables.rows import stem_of
+from advisor.tables.streams import Notes
+from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -62,6 +65,8 @@ class DataSource:
 
     def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, Files]) -> None:
         self._spec, self._file, self._splits = spec, file, splits
+        self.notes: Notes = []
+        """Sentences on what of the data is not read."""
 
     def split_of(self, role: str) -> str:
         """Name of the split that serves as ``dev``, ``held_out`` or ``shots``; any other name is itself a split.
@@ -80,9 +85,10 @@ class DataSource:
         one, other = self.split_of(first), self.split_of(second)
         if one == other:
             return True
-        # Conditions divide a file. We assume that the conditions of two splits exclude each other.
-        conditional = one in self._spec.where or other in self._spec.where
-        return not conditional and one in self._splits and self._splits[one] == self._splits.get(other)
+        # Conditions divide a file. We assume that two different conditions exclude each other.
+        if self._condition(one) != self._condition(other):
+            return False
+        return one in self._splits and self._splits[one] == self._splits.get(other)
 
     def records(self, split: str) -> list[Record]:
         """All records of a split that meet its condition, in the order of the data.
@@ -92,6 +98,9 @@ class DataSource:
         """
         records, condition = self._read(split), self._spec.where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
+
+    def _condition(self, split: str) -> str | None:
+        return None if split not in self._spec.where else self._spec.where[split].source
 
     def _read(self, split: str) -> list[Record]:
         raise NotImplementedError
@@ -127,8 +136,10 @@ class FileSource(DataSource):
         if not paths:
             raise InputError(f"{self._base / files} matches no file; {self._hint}")
         # All before the first is read, so that a refusal comes at once.
-        check_files(paths, self._base, self._hint, LARGEST)
-        return [record for path in paths for record in read_records(path, path.stem if "*" in files else "")]
+        check_files(_files_within(paths), self._base, self._hint, LARGEST)
+        return [
+            record for path in paths for record in read_records(path, stem_of(path) if "*" in files else "", self.notes)
+        ]
 
 
 class HubSource(DataSource):
@@ -160,6 +171,8 @@ class HubSource(DataSource):
             if self._folder is None:
                 self._check_id()
                 reach_data(self._hub, self._spec.revision)
+            elif is_saved(self._folder):
+                return self._load_saved(self._folder, split)
             elif self._folder.is_dir():
                 _check_folder(self._folder, self._file)
             if self._spec.config != "*":
@@ -205,13 +218,26 @@ class HubSource(DataSource):
         with self._one_line_errors():
             rows = datasets.load_dataset(self._hub, config, split=split, revision=self._spec.revision)
             values = [cast(Mapping[str, object], row) for row in rows]
-        records = []
-        for index, row in enumerate(values):
-            plain = Record({"_part": config or "", **row}, f"{self._hub} {split} (record {index + 1})", part, index)
-            # All templates read the plain record: a new field must not depend on the order of the others.
-            added = {name: template.value(plain) for name, template in self._spec.fields.items()}
-            records.append(plain.with_fields(**added))
-        return records
+        return [
+            self._with_fields(
+                make_record(row, f"{self._hub} {split} (record {index + 1})", stem=config or "", part=part, index=index)
+            )
+            for index, row in enumerate(values)
+        ]
+
+    def _load_saved(self, folder: Path, split: str) -> list[Record]:
+        """A split of a folder that `datasets.save_to_disk` wrote, which `load_dataset` does not read."""
+        splits = saved_splits(folder)
+        if split not in splits:
+            raise InputError(
+                f"{self._file}: {folder} has no split '{split}'; choose among {', '.join(splits) or 'its files'}"
+            )
+        check_files(_files_within([folder / split]), folder, "save the data set again", LARGEST)
+        return [self._with_fields(record) for record in read_records(folder / split, "", self.notes)]
+
+    def _with_fields(self, plain: Record) -> Record:
+        # All templates read the plain record: a new field must not depend on the order of the others.
+        return plain.with_fields(**{name: template.value(plain) for name, template in self._spec.fields.items()})
 
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
@@ -260,6 +286,11 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
             f"{file}: this data is not on the hub; give --data the folder that holds {_first_path(spec.local)}"
         )
     return HubSource(spec, file, spec.hub)
+
+
+def _files_within(paths: Iterable[Path]) -> list[Path]:
+    """The files of a split: of a folder that is a saved data set those that its state names."""
+    return [file for path in paths for file in (saved_files(path) if is_saved(path) else [path])]
 
 
 def _check_folder(folder: Path, file: Path) -> None:

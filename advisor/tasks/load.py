@@ -39,7 +39,7 @@ def load_task(
         data_dir: Folder with local copies of the data, instead of the hub. A task of local files does not need it.
         shots: Demonstrations before each question, at least 0; None for the task's own number.
         limit: Maximum number of questions, at least 1. They are the first of a seeded order, so that 20 questions are
-            the start of 50.
+            the start of 50. A conversation counts as one, with all its turns.
         seed: Seed of every draw: the shots, the dev sample, the limit.
         allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
             gives no scores.
@@ -78,8 +78,9 @@ def load_task(
                 sandbox.check_strong()
             bank.notes.extend(sandbox.gaps())
         examples = tuple(
-            bank.example(question, _prefix(definition, bank, question, demonstrations))
+            example
             for question in splits.limited(questions, limit, seed)
+            for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
         )
     return Task(
         name=definition.name,
@@ -91,7 +92,7 @@ def load_task(
         shots=count,
         seed=seed,
         extract=definition.extract,
-        notes=tuple(bank.notes),
+        notes=(*source.notes, *bank.notes),
         fingerprint=fingerprint(definition.digest, split, examples),
         signature=Signature(
             task=definition.name,
@@ -115,6 +116,7 @@ def load_task(
         ),
         scoring=definition.scoring,
         allow_code_execution=allow_code_execution,
+        rubric=definition.rubric,
     )
 
 

@@ -9,7 +9,7 @@ Not covered: repeated questions, which stay, because published figures count the
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.tasks.data_files import Record
 from advisor.tasks.data_sources import DataSource
@@ -17,6 +17,8 @@ from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Example
 from advisor.tasks.task_file import TaskDefinition
 from ensemble.errors import InputError
+
+_MOST_TURNS = 32  # of a conversation; each takes another pass over all questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,45 @@ class QuestionBank:
         template = self._definition.instructions
         return "" if template is None else template.text(question.record)
 
-    def example(self, question: Question, prefix: str) -> Example:
-        """Render the rest of a question.
+    def examples(self, question: Question, prefix: str) -> tuple[Example, ...]:
+        """Render the rest of a question: one example, or one for each turn of a conversation.
+
+        Args:
+            question: The question.
+            prefix: Instructions and shots before it.
 
         Raises:
             InputError: The reference is missing, the metric cannot use it, or a template fails.
         """
+        if not self._definition.follow_ups:
+            return (self._example(question, prefix),)
+        # Not independent: the second response is about the first.
+        cluster = question.id if question.cluster is None else question.cluster
+        examples: list[Example] = []
+        for number, text in enumerate((question.text, *self._follow_ups(question)), start=1):
+            record = question.record.with_fields(_turn=number)
+            turn = replace(question, id=f"{question.id}:{number}", text=text, record=record, cluster=cluster)
+            earlier = examples[-1].id if examples else None
+            examples.append(replace(self._example(turn, "" if earlier else prefix), earlier=earlier))
+        return tuple(examples)
+
+    def _follow_ups(self, question: Question) -> list[str]:
+        texts: list[str] = []
+        for template in self._definition.follow_ups:
+            value = template.texts(question.record)
+            texts.extend([value] if isinstance(value, str) else value)
+        # As for options: a question of two turns can be in a file that has columns for three.
+        while texts and not texts[-1].strip():
+            texts.pop()
+        if len(texts) >= _MOST_TURNS:
+            raise InputError(f"{question.record.place}: it has more than {_MOST_TURNS} turns; give fewer")
+        if not all(text.strip() for text in texts):
+            raise InputError(
+                f"{question.record.place}: a follow-up is blank; correct the record, or {self._definition.file}"
+            )
+        return texts
+
+    def _example(self, question: Question, prefix: str) -> Example:
         reference = self._reference(question)
         accepted = (reference,) if isinstance(reference, str) else reference
         problem = get_metric(self._definition.metric).problem(accepted, question.choices)
@@ -103,6 +138,8 @@ class QuestionBank:
         """
         template = self._definition.shot_response
         reference = self._reference(question) if template is None else template.text(question.record)
+        if not reference:
+            raise InputError(f"{question.record.place}: a shot has no response; give `reference` or `shot_response`")
         response = reference if isinstance(reference, str) else reference[0]
         # A prompt that ends in white space, such as a line end, needs no further space before the response.
         return question.text + ("" if question.text[-1:].isspace() else " ") + response
@@ -127,6 +164,8 @@ class QuestionBank:
     def _question(self, split: str, raw: Record) -> Question | None:
         variant = self._definition.variant
         record = raw if variant is None else raw.with_fields(variant=variant)
+        if self._definition.follow_ups:
+            record = record.with_fields(_turn=1)
         choices = self._choices(record)
         if choices is None:
             return None
@@ -137,7 +176,17 @@ class QuestionBank:
         text = self._definition.prompt.text(record)
         if not text.strip():
             raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")
-        return Question(_id(split, record), text, choices, record, self._cluster(record))
+        return Question(self._id(split, record), text, choices, record, self._cluster(record))
+
+    def _id(self, split: str, record: Record) -> str:
+        template = self._definition.id
+        value = record.values.get("id") if template is None else template.value(record)
+        if value is None or value == "":
+            return "-".join(part for part in (split, record.part, str(record.index)) if part)
+        # Ids of other types would be equal as text and different as values, or change with the version of a library.
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise InputError(f"{record.place}: the id must be text or a whole number, not {value!r}; correct it")
+        return str(value)
 
     def _cluster(self, record: Record) -> str | None:
         template = self._definition.cluster
@@ -170,16 +219,6 @@ class QuestionBank:
             accepted.extend([texts] if isinstance(texts, str) else texts)
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted:
+        if not accepted and self._definition.rubric is None:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
         return tuple(accepted)
-
-
-def _id(split: str, record: Record) -> str:
-    value = record.values.get("id")
-    if value is None or value == "":
-        return "-".join(part for part in (split, record.part, str(record.index)) if part)
-    # Ids of other types would be equal as text and different as values, or change with the version of a library.
-    if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise InputError(f"{record.place}: the id must be text or a whole number, not {value!r}; correct it")
-    return str(value)

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
 from ensemble.errors import InputError
-from ensemble.models.spec import Sourced
+from ensemble.models.spec import Dialogue, Sourced
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000
@@ -33,20 +33,74 @@ way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 SCORINGS: tuple[str, ...] = get_args(Scoring)
 
 
+JUDGE = "judge"
+"""The metric of tasks whose responses another model grades or compares."""
+Mode = Literal["single", "pairwise"]
+"""Whether a judge grades each response, or says which of two is better."""
+MODES: tuple[str, ...] = get_args(Mode)
+VERDICTS = ("text", "likelihood")
+"""How a judge gives its verdict: it writes a text, or the probabilities of the possible verdicts are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """How a judge grades responses: ``judge`` in a task file.
+
+    Attributes:
+        mode: Whether it grades single responses, or compares two.
+        prompt: The template of its prompts.
+        file: The task file, for messages.
+        verdict: One of VERDICTS.
+        pattern: Regular expression that finds the verdict in the judge's text; its last match counts.
+        scale: The worst and the best grade, for the mode ``single``.
+        max_new_tokens: The judge's text ends after this number of tokens.
+    """
+
+    mode: Mode
+    prompt: str
+    file: str
+    verdict: str
+    pattern: str
+    scale: tuple[int, int]
+    max_new_tokens: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The possible verdicts: the grades of the scale; or A (the first is better), B, and C for a tie."""
+        if self.mode == "pairwise":
+            return ("A", "B", "C")
+        return tuple(str(grade) for grade in range(self.scale[0], self.scale[1] + 1))
+
+    def value(self, verdict: str) -> float | None:
+        """The score of a verdict, 0 to 1: of the response, or of the first of two; None if it is not a verdict."""
+        if self.mode == "pairwise":
+            return {"A": 1.0, "B": 0.0, "C": 0.5}.get(verdict.strip().upper())
+        try:
+            share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
+        except ValueError:
+            return None
+        # NaN is not in this range either.
+        return share if 0 <= share <= 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """One question of a task.
 
     Attributes:
-        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file.
-        prompt: The whole text that a model continues: instructions, shots and the question.
+        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file. For a
+            turn of a conversation its number follows: ``81:1``.
+        prompt: The whole text that a model continues: instructions, shots and the question. Of a later turn only what
+            the user says in it.
         question: The rendered question alone, without instructions and shots.
-        reference: The accepted text, or all accepted texts where the task gives a list.
+        reference: The accepted text, or all accepted texts where the task gives a list; empty if a judge needs none.
         choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
         group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
         source: The bare text that encoder-decoder models read; None if they read the prompt.
         cluster: What the question shares with others, for example its passage: tests take these questions together.
             None if the question is independent of all others.
+        earlier: For a later turn of a conversation, the id of the turn before it, which is right before it in the task.
+        exchanges: What the user and the model said before, oldest first; known only when the model has answered.
     """
 
     id: str
@@ -57,6 +111,8 @@ class Example:
     group: str | None = None
     source: str | None = None
     cluster: str | None = None
+    earlier: str | None = None
+    exchanges: tuple[tuple[str, str], ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -64,8 +120,10 @@ class Example:
         return self.prompt.removesuffix(self.question)
 
     @property
-    def model_input(self) -> str | Sourced:
+    def model_input(self) -> str | Sourced | Dialogue:
         """The input of all members: causal models read the prompt, encoder-decoder models the source."""
+        if self.exchanges:
+            return Dialogue(self.exchanges, self.prompt)
         return self.prompt if self.source is None else Sourced(self.prompt, self.source)
 
     @property
@@ -147,6 +205,7 @@ class Task:
         scoring: What decides between the options of a choice task.
         scorer: Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
         allow_code_execution: Whether the user allows programs that models wrote to run.
+        rubric: How a judge grades the responses; None for other metrics.
     """
 
     name: str
@@ -165,6 +224,7 @@ class Task:
     scoring: Scoring = "texts"
     scorer: Callable[[Example, str], Score] | None = None
     allow_code_execution: bool = False
+    rubric: Rubric | None = None
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""
@@ -182,6 +242,11 @@ class Task:
         lengths = [len(choice) if self.scoring == "normalised" else 1 for choice in example.choices]
         values = [logprob / length for logprob, length in zip(logprobs, lengths, strict=True)]
         return example.choices[max(range(len(values)), key=values.__getitem__)]
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the score of a response depends on the responses of the other candidates."""
+        return self.rubric is not None and self.rubric.mode == "pairwise"
 
     @property
     def runs_code(self) -> bool:
@@ -208,7 +273,7 @@ class Task:
             response: The text that the model wrote after the prompt; only its first 100,000 characters are read.
 
         Raises:
-            InputError: Scoring runs programs that models wrote, and the user does not allow it.
+            InputError: Scoring runs programs that models wrote, and the user does not allow it; or a judge scores.
             UniteError: This system cannot run programs.
         """
         text = response[:MAX_RESPONSE]
@@ -242,9 +307,13 @@ class Task:
     def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
         """Score many responses, each as ``score`` does; programs run on all cores.
 
+        Responses that a judge grades have the score 0 until then; see :mod:`advisor.judge.judged_profiler`.
+
         Args:
             responses: Pairs of a question of this task and the response of a model.
         """
+        if self.rubric is not None:
+            return [Score(0.0, None)] * len(responses)
         if not self.runs_code:
             return [self.score(example, response) for example, response in responses]
         # Threads are enough: each program has a separate process, and its thread only waits.

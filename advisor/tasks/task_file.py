@@ -32,7 +32,7 @@ from typing import cast
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import SCORINGS, Scoring
+from advisor.tasks.task import JUDGE, MODES, SCORINGS, VERDICTS, Mode, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -41,7 +41,9 @@ from ensemble.limits import LimitedProcess
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
 _OPTIONAL = (
     "summary",
+    "id",
     "variant",
+    "follow_ups",
     "instructions",
     "choices",
     "scoring",
@@ -56,12 +58,14 @@ _OPTIONAL = (
     "shot_response",
     "dev_size",
     "forms",
+    "judge",
 )
-_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract")
+_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract", "judge")
 """What a form of a task may change: how it is put, and not what is asked."""
-# The keys that decide what a model reads, and where its response ends.
+# The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
     "prompt",
+    "follow_ups",
     "source",
     "reference",
     "choices",
@@ -72,10 +76,18 @@ _PROMPT_KEYS = (
     "stop",
     "extract",
     "max_new_tokens",
+    "judge",
 )
 _HUB_KEYS = ("config", "revision", "fields")
 _ROLES = ("dev", "held_out", "shots")
 _MAX_NEW_TOKENS = 256
+_RUBRIC_KEYS = ("mode", "verdict", "pattern", "scale", "max_new_tokens")
+_PATTERNS = {"single": r"\[\[(-?\d+(?:\.\d+)?)\]\]", "pairwise": r"\[\[([ABC])\]\]"}
+"""How a judge writes its verdict by default: as in MT-Bench (Zheng et al., 2023, appendix A)."""
+_SHOWN = {"single": {"response"}, "pairwise": {"response_a", "response_b"}}
+"""The fields of a judge's prompt that hold responses."""
+_FIELDS = {"question", "reference", "turns", "group"}
+"""Its other fields; ``turns`` has responses, too."""
 _LARGEST = 2**18  # bytes of a task file: a hundred times the largest built-in one, and YAML is read in seconds
 _LONGEST_PATH = 1000  # characters; a file system has names of 255 bytes, and errors that differ
 _MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
@@ -91,7 +103,9 @@ class TaskDefinition:
         summary: One line for lists.
         variant: The value of ``{{variant}}``; None if the file has no variants.
         data: Where the records come from.
+        id: Renders a question's id; None for the field ``id``.
         prompt: Renders a question.
+        follow_ups: Render what the user says after the responses to the question; empty for questions of one turn.
         reference: Render the accepted texts; a template whose value is a list gives several.
         choices: Render the options of a choice task; empty for others.
         metric: Name of the metric.
@@ -109,6 +123,7 @@ class TaskDefinition:
         dev_size: Questions of the dev split, drawn from its data; None for all of them.
         digest: SHA-256 of the file's content, without its layout, and of the variant.
         prompt_digest: SHA-256 of the keys that decide what a model reads and where its response ends.
+        rubric: How a judge grades the responses; None for other metrics.
     """
 
     name: str
@@ -116,7 +131,9 @@ class TaskDefinition:
     summary: str
     variant: str | None
     data: DataSpec
+    id: Template | None
     prompt: Template
+    follow_ups: tuple[Template, ...]
     reference: tuple[Template, ...]
     choices: tuple[Template, ...]
     metric: str
@@ -134,6 +151,7 @@ class TaskDefinition:
     dev_size: int | None
     digest: str
     prompt_digest: str
+    rubric: Rubric | None
 
 
 class Keys:
@@ -282,7 +300,9 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         InputError: The file, one of its keys, or the variant cannot be used.
     """
     keys = read_keys(path, child)
-    keys.check(_REQUIRED, _OPTIONAL)
+    # A judge can grade responses to questions that have no right answer.
+    optional = {"reference"} if keys.values.get("metric") == JUDGE else set()
+    keys.check([key for key in _REQUIRED if key not in optional], (*_OPTIONAL, *optional))
     name = keys.text("name") or ""
     forms = keys.mapping("forms").values
     keys, form, variant = _in_form(keys, variant)
@@ -304,6 +324,14 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     scoring = keys.text("scoring") or "texts"
     if scoring not in SCORINGS or ("scoring" in keys.values and metric != "choice"):
         raise keys.error("scoring", f"goes with `metric: choice` and is {', '.join(SCORINGS)}, not {_shown(scoring)}")
+    # An encoder reads one source, and options are no response that a second turn could be about.
+    for key in ("source", "choices"):
+        if "follow_ups" in keys.values and key in keys.values:
+            raise keys.error("follow_ups", f"cannot be used with `{key}`; leave out one of them")
+    if ("judge" in keys.values) != (metric == JUDGE):
+        raise keys.error("judge", "and `metric: judge` go together; give both or neither")
+    if metric == JUDGE and "extract" in keys.values:
+        raise keys.error("extract", "has no effect with `metric: judge`, which reads whole responses; leave it out")
     by_group = keys.flag("shots_by_group")
     if by_group and "group" not in keys.values:
         raise keys.error("shots_by_group", "needs `group`; add it, or leave this out")
@@ -313,15 +341,17 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         summary=keys.text("summary") or "",
         variant=chosen,
         data=_data_spec(keys.mapping("data"), chosen or ""),
+        id=_field(keys, "id"),
         # `check` has made sure that the prompt is there, and `text` that it is not blank.
         prompt=keys.compiled("prompt", keys.text("prompt") or ""),
+        follow_ups=keys.templates("follow_ups"),
         reference=keys.templates("reference"),
         choices=keys.templates("choices"),
         metric=metric,
         scoring=cast(Scoring, scoring),
         instructions=keys.template("instructions"),
         group=keys.template("group"),
-        cluster=_cluster(keys),
+        cluster=_field(keys, "cluster"),
         source=keys.template("source"),
         extract=keys.pattern("extract"),
         stop=keys.texts("stop"),
@@ -332,6 +362,7 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         dev_size=keys.count("dev_size", least=1),
         digest=_digest(keys.values, tuple(keys.values), chosen),
         prompt_digest=_digest(keys.values, _PROMPT_KEYS, chosen),
+        rubric=_rubric(keys.mapping("judge")) if metric == JUDGE else None,
     )
 
 
@@ -351,12 +382,52 @@ def _in_form(keys: Keys, chosen: str | None) -> tuple[Keys, str, str | None]:
     return keys.with_values(values), form, variant or None
 
 
-def _cluster(keys: Keys) -> Template | None:
-    source = keys.text("cluster")
-    # A text without a template is a field's name: the same cluster for all questions would say nothing.
+def _rubric(keys: Keys) -> Rubric:
+    """How a judge grades, from the mapping under ``judge``."""
+    keys.check(("prompt",), _RUBRIC_KEYS)
+    mode, verdict = keys.text("mode") or MODES[0], keys.text("verdict") or VERDICTS[0]
+    for key, value, allowed in (("mode", mode, MODES), ("verdict", verdict, VERDICTS)):
+        if value not in allowed:
+            raise keys.error(key, f"is {' or '.join(allowed)}, not {_shown(value)}")
+    if verdict == "likelihood" and (stray := {"pattern", "max_new_tokens"} & keys.values.keys()):
+        raise keys.error(min(stray), "has no effect with `verdict: likelihood`, which writes no text; leave it out")
+    if mode == "pairwise" and "scale" in keys.values:
+        raise keys.error("scale", "has no effect with `mode: pairwise`, which gives no grades; leave it out")
+    scale = keys.values.get("scale", [1, 10] if verdict == "text" else [1, 5])
+    # No grade is the beginning of another one, so that the probability of 1 has no part of that of 10.
+    most = 1000 if verdict == "text" else 9
+    if (
+        not isinstance(scale, list)
+        or len(scale) != 2
+        or not all(type(end) is int for end in scale)
+        or not 0 <= scale[0] < scale[1] <= most
+    ):
+        raise keys.error("scale", f"must be two whole numbers from 0 to {most}, the lower first, not {_shown(scale)}")
+    source = keys.text("prompt") or ""
+    named = keys.compiled("prompt", source).named
+    responses = _SHOWN[mode]
+    if unknown := named - responses - _FIELDS:
+        known = ", ".join(sorted(responses | _FIELDS))
+        raise keys.error("prompt", f"names the field '{min(unknown)}', and with `mode: {mode}` there is only {known}")
+    if "turns" not in named and not responses <= named:
+        raise keys.error("prompt", f"must show what is judged; add {{{{{min(responses - named)}}}}}")
+    return Rubric(
+        mode=cast(Mode, mode),
+        prompt=source,
+        file=keys.file,
+        verdict=verdict,
+        pattern=keys.pattern("pattern") or _PATTERNS[mode],
+        scale=(scale[0], scale[1]),
+        max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
+    )
+
+
+def _field(keys: Keys, key: str) -> Template | None:
+    source = keys.text(key)
+    # A text without a template is a field's name: the same cluster or id for all questions would say nothing.
     if source is not None and "{" not in source:
         source = f"{{{{{source}}}}}"
-    return None if source is None else keys.compiled("cluster", source)
+    return None if source is None else keys.compiled(key, source)
 
 
 def _data_spec(keys: Keys, variant: str) -> DataSpec:

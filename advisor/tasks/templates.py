@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -25,7 +27,7 @@ import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tasks.data_files import Record
+from advisor.tasks.data_files import Record, field_name
 from ensemble.errors import InputError
 from ensemble.limits import SECONDS, LimitedProcess, LimitExceededError
 
@@ -72,6 +74,7 @@ _READING = (nodes.Template, nodes.Output, nodes.TemplateData, *_PATH, nodes.Cons
 # Filters whose text is at most so many times longer than the field as their arguments have characters.
 _FILTERS = ("default", "int", "join", "length", "lower", "replace", "trim", "upper")
 _LONGEST_ARGUMENT = 16
+_LONGEST_SHOWN = 1000
 _MOST_NODES = 1000
 """Nodes of a template that is compiled in this process; 50,000 take seconds, and more memory than the texts."""
 
@@ -107,10 +110,15 @@ class Template:
             names = field_names(source) if reads else child.call(f"{__name__}:field_names", source, seconds=SECONDS)
             expression = _lone_expression(source)
         except (*_FAILURES, InputError) as error:
-            raise InputError(f"{self._where} is broken: {_first_line(error)}; correct it") from error
+            raise InputError(f"{self._where} is broken: {_first_line(error)}; {_way_out(source)}") from error
         self._named = frozenset(names)
         # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
         self._field = expression.strip() if expression and expression.strip() in self._named else None
+
+    @property
+    def source(self) -> str:
+        """The text with its ``{{ }}``."""
+        return self._source
 
     @property
     def named(self) -> frozenset[str]:
@@ -246,6 +254,14 @@ def render_timed(source: str, values: str, as_text: bool, longest: int) -> tuple
     return value, time.process_time() - start
 
 
+def _way_out(source: str) -> str:
+    # Columns of tables often have names such as "Expected Answer".
+    spaced = re.search(r"{{\s*([^\W\d]\w*(?: \w+)+\??)\s*}}", source[:_LONGEST_SHOWN])
+    if spaced is None:
+        return "correct it"
+    return f"the field of the column '{spaced[1]}' is {{{{{field_name(spaced[1])}}}}}"
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
@@ -286,12 +302,13 @@ def compile_pattern(pattern: str) -> None:
     regex.compile(pattern)
 
 
-def find_answer(pattern: str, text: str) -> str | None:
+def find_answer(pattern: str, text: str, *, last: bool = False) -> str | None:
     """The first group that took part in the first match, or the whole match of a pattern without groups.
 
     Args:
         pattern: A pattern for which ``check_pattern`` gives None.
         text: Any text.
+        last: Whether the last match counts instead of the first.
 
     Returns:
         None if the pattern does not match, or does not end within its time.
@@ -299,8 +316,9 @@ def find_answer(pattern: str, text: str) -> str | None:
     try:
         # `regex` instead of `re`, since it has a time limit: a pattern such as `(a|aa)+$` in a shared task file can
         # keep a backtracking engine busy for years.
-        match = regex.search(pattern, text, timeout=PATTERN_SECONDS)
-    except (TimeoutError, RecursionError, MemoryError):
+        matches = regex.finditer(pattern, text, timeout=PATTERN_SECONDS)
+        match = deque(matches, maxlen=1).pop() if last else next(matches, None)
+    except (TimeoutError, RecursionError, MemoryError, IndexError):  # IndexError: no match
         return None
     if match is None:
         return None

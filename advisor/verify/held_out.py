@@ -145,7 +145,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         best = (pool.select(config.rules).selected[0], pool.best)
         compared = tuple(dict.fromkeys([*models, *members, *best, *voters]))
         alone = profiler.alone(compared, config.held_out)
-        if len(alone) == len(compared):
+        # Also one that is not compared: responses may be judged by comparison with its own.
+        if profiler.failures.keys().isdisjoint(pool.complete):
             break
         # Another primary may follow from it, and so another set.
         pool = without_failed(pool, config, profiler, progress)

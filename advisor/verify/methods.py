@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from advisor.config import RunConfig
-from advisor.profile.profiler import Profiler
+from advisor.judge.judged_profiler import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
@@ -27,8 +27,8 @@ from advisor.verify.responses import (
     models_key,
     with_responses,
 )
-from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.methods import get_method, get_module, make_options, plugins
+from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
+from ensemble.methods import check_greedy, get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
@@ -87,6 +87,7 @@ class Evaluator:
     Attributes:
         task: The questions.
         identities: What determines each member's responses, by name.
+        judge: Scores the responses of a task with a rubric; None for other tasks.
 
     Raises:
         InputError: There are no questions, or a member cannot be used.
@@ -108,7 +109,7 @@ class Evaluator:
         self._cache, self._progress = cache, progress
         # A method that decodes needs all members in memory together, so each is loaded once and kept.
         decodes = any(get_method(name).level != "response" for name in methods)
-        self._profiler = Profiler(config, cache, progress, keep_models=decodes)
+        self._profiler, self.judge = open_profiler(config, cache, progress, keep_models=decodes)
         self.identities = self._profiler.identities
 
     def run(self) -> tuple[list[Profile], list[MethodResult]]:
@@ -151,6 +152,9 @@ class Evaluator:
                         self._responder(name)
                     continue
                 options = self._options.get(name, {})
+                # Options of a choice are scored, which needs no temperature.
+                if self.task.metric != "choice" and not options.get("temperature"):
+                    check_greedy(name, f"add --set {name}.temperature=1 to draw its texts")
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
                 if not self._profiler.is_stored(self._names, self.task, name, options):
                     self._profiler.load(self._names, name, options)
@@ -182,6 +186,9 @@ class Evaluator:
             if isinstance(method, Aggregation):
                 return self._aggregate(name, method, alone)
             profile, picks = chosen(name, method, self.task, alone)
+            profile = self._profiler.graded(profile, self.task)
+        except JudgeError:
+            raise  # all other methods would fail as well
         except UniteError as error:
             self._progress.say(str(error))
             return MethodResult(name, "response", left_out=str(error))
@@ -199,6 +206,7 @@ class Evaluator:
         Raises:
             InputError: The prompt's template fails on a question.
             MemberError: A member failed.
+            JudgeError: A judge failed.
         """
         own, aggregator = aggregation.own_draws, aggregation.aggregator
         aggregator = aggregator or (_best(alone).model if own else self._names[0])
@@ -215,7 +223,7 @@ class Evaluator:
         speeds = [_speed(each.cost) for each in ran]
         speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
         # The primary or the first draw is the best guess where the aggregator fails.
-        profile = Profile(name, answered(ran[-1], read[0]).answers, cost)
+        profile = self._profiler.graded(Profile(name, answered(ran[-1], read[0]).answers, cost), self.task)
         result = self._result(name, "response", profile, alone, speed, None)
         reading = [answer.error for each in ran[len(self._names) :] for answer in each.answers]
         errors = [error for error in reading if error is not None]

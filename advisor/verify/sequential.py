@@ -328,7 +328,7 @@ def looks_in_words(looks: Sequence[Look]) -> str | None:
 
 
 def first_questions(task: Task, n: int) -> Task:
-    """The task with its first questions only."""
+    """The task with its first questions only; ``n`` is not in the middle of a conversation."""
     if n >= len(task.examples):
         return task
     return replace(task, examples=task.examples[:n], signature=replace(task.signature, n=n))

@@ -14,6 +14,7 @@ from advisor.config import InferenceConfig, RunConfig
 from advisor.profile.generate import free_memory
 from advisor.profile.job import question_key
 from advisor.profile.profiler import Profiler
+from advisor.profile.turns import continued, responses
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache
@@ -52,7 +53,8 @@ def trace_responses(
     Returns:
         The steps of the responses, by the number of the question; see :func:`describe`.
     """
-    task, names = verified.task, [member.model for member in verified.members]
+    task = continued(verified.task, responses(verified.ensemble))
+    names = [member.model for member in verified.members]
     # A choice task has no generated text, and only token-level methods have steps.
     if task.metric == "choice" or list_methods()[config.method].level != "token":
         return {}

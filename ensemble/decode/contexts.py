@@ -19,7 +19,8 @@ class Contexts:
 
     Args:
         members: The primary first.
-        waiting: Whether the other members run only when :meth:`run_waiting` is called.
+        running: How many of the members, the first ones, run at every step. The others run only when :meth:`run` is
+            called.
 
     Attributes:
         sequences: The sequences, in the order of the runners' rows.
@@ -28,16 +29,15 @@ class Contexts:
             steps.
     """
 
-    def __init__(self, members: abc.Sequence[Member], *, waiting: bool = False) -> None:
+    def __init__(self, members: abc.Sequence[Member], running: int) -> None:
         self._members = members
         self._runners = [member.runner() for member in members]
         self._device = step_device(members)
-        # Only the first runners are fed at every step; the others wait for `run_waiting`.
-        self._running = 1 if waiting else len(members)
-        # The sequences that members which wait have rows for, in the order of these rows.
-        self._held: list[int] = []
-        # The sequences that these members ran for in this step, and their logits after these sequences.
-        self._ran: tuple[list[int], list[Logits]] = [], []
+        self._running = running
+        # For each member that waits, the sequences that it has rows for, in the order of these rows.
+        self._held: dict[int, list[int]] = {member: [] for member in range(running, len(members))}
+        # For each of these members that ran in this step, the sequences that it ran for, and its logits after them.
+        self._ran: dict[int, tuple[list[int], Logits]] = {}
         self.sequences: list[Sequence] = []
         self.logits: list[Logits] = []
 
@@ -57,43 +57,46 @@ class Contexts:
         for runner in self._runners[: self._running]:
             runner.drop(kept)
         numbers = {old: new for new, old in enumerate(kept)}
-        stay = [row for row, old in enumerate(self._held) if old in numbers]
-        if len(stay) < len(self._held):
-            for runner in self._runners[self._running :]:
-                runner.drop(stay)
-        self._held = [numbers[self._held[row]] for row in stay]
+        for member, held in self._held.items():
+            stay = [row for row, old in enumerate(held) if old in numbers]
+            if len(stay) < len(held):
+                self._runners[member].drop(stay)
+            self._held[member] = [numbers[held[row]] for row in stay]
+        # Its numbers are those of before.
+        self._ran = {}
 
     def feed(self) -> None:
         """Run every member that does not wait over the text emitted since its last run."""
         new = [self._feed(member, self.sequences) for member in range(self._running)]
         self.logits = [logits.to(self._device) for logits in new]
-        self._ran = [], []
+        self._ran = {}
 
-    def run_waiting(self, needed: abc.Sequence[int]) -> list[Logits]:
-        """Run the members that wait over all that they missed of some sequences.
+    def run(self, member: int, needed: abc.Sequence[int]) -> Logits:
+        """Run a member that waits over all that it missed of some sequences.
 
-        A member reads a sequence when that needs it for the first time, and not before. From then on it has a row.
+        It reads a sequence when that needs it for the first time, and not before. From then on it has a row.
 
         Args:
+            member: Its number.
             needed: The numbers of the sequences, in ascending order.
 
         Returns:
-            For each member its logits [needed, V_i].
+            The member's logits [needed, V].
         """
-        new = [self._catch_up(member, needed).to(self._device) for member in range(self._running, len(self._members))]
-        self._held += [n for n in needed if n not in self._held]
-        self._ran = [*needed], new
-        every = len(needed) == len(self.sequences)
-        return [*(logits if every else logits[[*needed]] for logits in self.logits), *new]
+        logits = self._catch_up(member, needed).to(self._device)
+        known = set(self._held[member])
+        self._held[member] += [n for n in needed if n not in known]
+        self._ran[member] = [*needed], logits
+        return logits
 
-    def logits_of(self, row: int) -> list[Logits]:
-        """The logits [1, V_i] of each member that ran for a row of the step; the primary's first."""
-        numbers, others = self._ran
-        own = [logits[row : row + 1] for logits in self.logits]
-        if row not in numbers:
-            return own
-        place = numbers.index(row)
-        return [*own, *(logits[place : place + 1] for logits in others)]
+    def logits_of(self, row: int) -> list[tuple[Member, Logits]]:
+        """The members that ran for a row of the step, each with its logits [1, V_i] there."""
+        found = [(member, own[row : row + 1]) for member, own in zip(self._members, self.logits, strict=False)]
+        for member, (numbers, own) in self._ran.items():
+            if row in numbers:
+                place = numbers.index(row)
+                found.append((self._members[member], own[place : place + 1]))
+        return found
 
     def draft(self, new: abc.Sequence[Sequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
         """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
@@ -192,18 +195,22 @@ class Contexts:
 
     def _catch_up(self, member: int, needed: abc.Sequence[int]) -> Logits:
         """A member's logits [needed, V]; its runner has rows only for the sequences that needed it before."""
-        known = [row for row, n in enumerate(self._held) if n in needed]
-        parts, order = [], [self._held[row] for row in known]
+        held = self._held[member]
+        # Sets and tables, because a batch may have thousands of rows.
+        wanted, holds = set(needed), set(held)
+        known = [row for row, n in enumerate(held) if n in wanted]
+        parts, order = [], [held[row] for row in known]
         if known:
             # One of its rows needs all of them to be fed: they share a cache, and a forward pass has all rows of it.
-            logits = self._feed(member, [self.sequences[n] for n in self._held])
-            parts.append(logits if len(known) == len(self._held) else logits[known])
-        if fresh := [n for n in needed if n not in self._held]:
+            logits = self._feed(member, [self.sequences[n] for n in held])
+            parts.append(logits if len(known) == len(held) else logits[known])
+        if fresh := [n for n in needed if n not in holds]:
             new = [self.sequences[n] for n in fresh]
             parts.append(self._runners[member].admit([each.start(member, each.ids(member)) for each in new]))
             order += fresh
         joined = parts[0] if len(parts) == 1 else concat(*parts)
-        return joined if order == [*needed] else joined[[order.index(n) for n in needed]]
+        places = {n: place for place, n in enumerate(order)}
+        return joined if order == [*needed] else joined[[places[n] for n in needed]]
 
     def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
         """A member's logits along the drafts, as far as its rows give them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import abc, deque
+from dataclasses import replace
 
 import torch
 
@@ -47,13 +48,15 @@ class Decoder(PromptDecoder):
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[Sequence] = deque()
-        # With a gate on the primary's logits, the other members run only where it opens.
-        others_wait = rule.needs_others is not None
-        self._contexts = Contexts(members, waiting=others_wait)
+        self._mixture = rule.mixture
+        others = len(members) > 1
+        # A drawn member runs alone. With a gate on the primary's logits, the other members run only where it opens.
+        running = 0 if rule.mixture and others else 1 if rule.needs_others else len(members)
+        self._contexts = Contexts(members, running)
         self._is_here = all(member.is_here for member in members)
         self._only_greedy = rule.only_greedy_remote and not self._is_here
-        # Where the others wait for a gate, the primary writes ahead anyway.
-        self._never_drafts = not self._batch.draft or others_wait or len(members) == 1
+        # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check.
+        self._never_drafts = not self._batch.draft or running < len(members) or not others
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
@@ -67,10 +70,12 @@ class Decoder(PromptDecoder):
                 the other prompts.
 
         Raises:
-            InputError: The method allows only greedy decoding, and the settings are others.
+            InputError: See :meth:`check`.
             PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
         """
         self.check(settings)
+        if self._mixture is not None and not settings.temperature:
+            settings = replace(settings, temperature=self._mixture.temperature)
         for member, ids in zip(self._members, prompt, strict=True):
             most = member.most_tokens(ids)
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.
@@ -84,8 +89,13 @@ class Decoder(PromptDecoder):
         """Make sure that the method can decode with these settings.
 
         Raises:
-            InputError: It allows only greedy decoding where a member is in another process.
+            InputError: It allows only greedy decoding where a member is in another process, or it only draws.
         """
+        if self._mixture is not None and not (settings.temperature or self._mixture.temperature):
+            raise InputError(
+                "this method draws each token from one member, so it has no greedy decoding; give a temperature above "
+                "0, which is 1 for the members' own probabilities"
+            )
         drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
         if self._only_greedy and drawn:
             raise InputError(
@@ -124,7 +134,7 @@ class Decoder(PromptDecoder):
             sequences = self._contexts.sequences
             draws = [draw for sequence in sequences for draw in sequence.draws(1)]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
-            sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run_waiting)
+            sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
@@ -289,7 +299,7 @@ class Decoder(PromptDecoder):
         if sampled.token == NO_TOKEN:
             # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
             step = f" at step {len(sequence.tokens) + 1}"
-            sequence.failure = no_token(self._members, self._contexts.logits_of(row), [0], step)
+            sequence.failure = no_token(self._contexts.logits_of(row), [0], step)
             return
         sequence.record(sampled)
         data = self._detokenizer.data(sampled.token)

@@ -44,6 +44,7 @@ class Method:
         when: When to use it, in one line.
         distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
             reads only the top candidates of each member and the logits of selected ids.
+        drawn: Whether texts are only drawn, so that it has no greedy decoding. Options are scored all the same.
         version: Increased when the method gives other results with the same options; part of the key of stored ones.
         gated: Whether the members decide together only at some steps. When options are scored, they do at all.
         package: The distribution and version of a method from another package, which the registry fills in; None for
@@ -55,6 +56,7 @@ class Method:
     when: str
     distributed: bool = False
     gated: bool = False
+    drawn: bool = False
     version: int = 1
     package: str | None = None
 
@@ -116,6 +118,20 @@ def check_distributed(name: str) -> None:
             f"method {name}: it needs the logits of all tokens, and members on a cluster or behind servers send only "
             f"the likeliest; use {', '.join(names[:-1])} or {names[-1]}"
         )
+
+
+def check_greedy(name: str, instead: str) -> None:
+    """Check that a method can decode greedily.
+
+    Args:
+        name: The method's name.
+        instead: What to do where it cannot.
+
+    Raises:
+        InputError: It only draws.
+    """
+    if get_method(name).drawn:
+        raise InputError(f"method {name}: it draws every token, so it has no greedy decoding; {instead}")
 
 
 def get_module(name: str) -> ModuleType:

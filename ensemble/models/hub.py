@@ -68,6 +68,36 @@ def commit_of(checkpoint: Checkpoint) -> str:
     return Path(config).parents[checkpoint.config_file.count("/")].name
 
 
+def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
+    """The number of weights of a model on the hub, None if the hub does not count them, and the bytes of their files.
+
+    Nothing is downloaded. None if the hub does not tell, or does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    name, revision = checkpoint.path_or_id, checkpoint.revision
+    try:
+        info = _request(
+            lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT, files_metadata=True),
+        )
+    except (ValueError, ConnectionError):
+        return None
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+    files = {file: size for file, size in sizes.items() if file.endswith(".safetensors") and "/" not in file}
+    # Some repositories have the same weights twice; transformers reads these names.
+    usual = {file: size for file, size in files.items() if file.startswith("model")}
+    stored = sum((usual or files).values())
+    return (getattr(info.safetensors, "total", None), stored) if stored else None
+
+
+def cached_folder(checkpoint: Checkpoint) -> Path | None:
+    """The folder of a hub model in the hub's cache; None if it was not downloaded. Some of its files may be missing."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
+    return Path(config).parent if isinstance(config, str) else None
+
+
 def file_on_hub(name: str, revision: str | None, file: str) -> Path:
     """Download a small file of a model on the hub; an earlier download is used if the hub does not answer.
 

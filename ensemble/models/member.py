@@ -13,7 +13,7 @@ from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.limits import limited_process
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sourced
+from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Sourced
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.long_rope import LongRopeRunner, rope_border
@@ -84,7 +84,7 @@ class Member(ABC):
         """Whether prompts go through the tokenizer's chat template."""
         return self.chat_template == "always" or (self.chat_template == "auto" and bool(self.tokenizer.chat_template))
 
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
+    def encode_prompt(self, prompt: Prompt | Dialogue) -> list[int]:
         """The ids of a prompt that leaves room in the context; see :meth:`prompt_ids`.
 
         Raises:
@@ -101,13 +101,13 @@ class Member(ABC):
             )
         return row
 
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
+    def prompt_ids(self, prompt: Prompt | Dialogue) -> list[int]:
         """The ids of a prompt: by the chat template if the member uses one, else by the tokenizer's default encoding.
 
         Args:
-            prompt: A text, or a conversation (which needs a chat template). If the last message is the assistant's,
-                the model continues it. Of a :class:`Sourced`, causal models take the prompt; those with an encoder
-                take what their encoder reads.
+            prompt: A text, or messages (which need a chat template). If the last message is the assistant's, the model
+                continues it. A :class:`Dialogue` is messages for a chat template, else one text. Of a
+                :class:`Sourced`, causal models take the prompt; those with an encoder take what their encoder reads.
 
         Returns:
             The ids to continue. Those that an encoder reads are negative; see :mod:`ensemble.models.encoder_decoder`.
@@ -119,6 +119,8 @@ class Member(ABC):
         # First, because only here it is known whether the model has an encoder.
         if isinstance(prompt, Sourced):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
+        if isinstance(prompt, Dialogue):
+            prompt = prompt.messages if self.uses_chat_template else prompt.text
         if self.uses_chat_template or not isinstance(prompt, str):
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
             ids = list(

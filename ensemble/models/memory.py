@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,6 +15,95 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _GIB = 2**30
+_BITS = {"4bit": 4.127, "8bit": 8.0}
+"""Bits of a quantised weight. With 4 bits each 64 weights have a scale of 8 bits, and each 256 scales one of 32."""
+
+
+class MemoryNeed(NamedTuple):
+    """What a model needs on its device while it generates.
+
+    Attributes:
+        parameters: Its weights.
+        dtype: The numeric type that they are loaded in.
+        weights: Bytes of the weights.
+        per_token: Bytes of a token's keys and values; 0 if the configuration does not tell.
+        vocabulary: Logits of a row.
+        width: Numbers of a token between two layers.
+        layers: Layers that a token passes.
+    """
+
+    parameters: int
+    dtype: str
+    weights: int
+    per_token: int
+    vocabulary: int
+    width: int
+    layers: int
+
+    def total(self, rows: int, tokens: int) -> int:
+        """Bytes while a batch runs, without the libraries' code.
+
+        Args:
+            rows: Texts of the batch, at least 1.
+            tokens: Tokens of the longest one, with its prompt.
+        """
+        # The cache is copied when it grows, so two of it exist for a moment. A layer keeps about 8 vectors of the
+        # hidden width for a token that it reads; tests hold the number against what a model takes. The logits of a
+        # row exist in float32, once as they are and once as probabilities.
+        size: int = getattr(torch, self.dtype).itemsize
+        return self.weights + rows * (tokens * (2 * self.per_token + 8 * size * self.width) + 2 * 4 * self.vocabulary)
+
+
+def need_of(
+    parameters: int, stored: int, config: PretrainedConfig, dtype: str, quantization: str | None = None
+) -> MemoryNeed:
+    """The memory that a model needs, by its configuration and its files.
+
+    Args:
+        parameters: The number of weights in its files.
+        stored: The files' bytes.
+        config: Its configuration.
+        dtype: The type to load the weights in; ``auto`` is the stored one.
+        quantization: ``4bit`` or ``8bit``; None for weights in ``dtype``.
+    """
+    text: Any = config.get_text_config()
+    vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
+    named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
+    computed = getattr(torch, named, torch.float32)
+    weights = stored if dtype == "auto" and stored else parameters * computed.itemsize
+    if quantization is not None:
+        # The embeddings and the head stay as they are; tied ones are stored once.
+        kept = min(parameters, vocabulary * width * (1 if getattr(text, "tie_word_embeddings", False) else 2))
+        weights = int((parameters - kept) * _BITS[quantization] / 8) + 2 * kept
+    layers = _count(text, "num_hidden_layers")
+    per_token = token_size(text, computed) if layers else 0
+    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, layers)
+
+
+def _count(config: object, name: str) -> int:
+    value = getattr(config, name, None)
+    return value if isinstance(value, int) else 0
+
+
+def in_words(needs: Mapping[str, MemoryNeed], quantization: str | None = None) -> str:
+    """Models and the memory of their weights: "3 models of 7.6 billion parameters in bfloat16: 46 GB".
+
+    Args:
+        needs: What each model needs, by name.
+        quantization: What all of them are quantised to.
+    """
+    sizes = sorted({f"{each.parameters / 1e9:.1f}" if each.parameters >= 1e8 else "<0.1" for each in needs.values()})
+    span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    kinds = quantization or "/".join(sorted({each.dtype for each in needs.values()}))
+    count = next(iter(needs)) if len(needs) == 1 else f"{len(needs)} models"
+    return f"{count} of {span} billion parameters in {kinds}: {gigabytes(sum(each.weights for each in needs.values()))}"
+
+
+def gigabytes(count: float) -> str:
+    """Bytes as people read them, in units of 1,000: "46 GB", "7.6 GB", "12 MB"."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB" if count < 1e10 else f"{count / 1e9:.0f} GB"
+    return f"{max(count, 0) / 1e6:.0f} MB"
 
 
 def check_memory(

@@ -19,6 +19,8 @@ ChatTemplate = Literal["auto", "always", "never"]
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 """The numeric types of weights; ``auto`` is the type in which they are stored, or float32 where the device lacks it."""
+QUANTIZATIONS = ("4bit", "8bit")
+"""How weights can be rounded while they are loaded; see :mod:`advisor.pool.quantization`."""
 Reads = Literal["source", "prompt"]
 """What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
 READS = ("source", "prompt")
@@ -39,6 +41,39 @@ class Sourced:
 
     prompt: str
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A conversation, for members with a chat template and for those without one.
+
+    Attributes:
+        exchanges: What the user said and what the answer was, oldest first.
+        prompt: What the user says now.
+    """
+
+    exchanges: tuple[tuple[str, str], ...]
+    prompt: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What a chat template gets."""
+        said = [text for exchange in self.exchanges for text in exchange]
+        return [
+            {"role": "assistant" if number % 2 else "user", "content": text}
+            for number, text in enumerate((*said, self.prompt))
+        ]
+
+    @property
+    def text(self) -> str:
+        """One text to continue, where no chat template is used: each prompt, its answer, and a blank line."""
+        # As demonstrations are written: models that only continue texts know this form.
+        return "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
+
+
+def _followed(prompt: str, answer: str) -> str:
+    """A prompt and its answer, with white space between them."""
+    return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class PassageScorer:
                 end = first + len(question.tokens)
                 totals[n] += sum(values[first:end])
                 if math.isnan(totals[n]) and n not in failures:
-                    failures[n] = no_token(self._members, logits, range(first, end))
+                    failures[n] = no_token(zip(self._members, logits, strict=True), range(first, end))
                 first = end
             following = [next(pieces, None) for _, pieces, _ in running]
             for member, runner in enumerate(runners):

@@ -128,7 +128,7 @@ class Scorer:
         for question in questions:
             end = first + len(question.entries)
             if any(map(math.isnan, values[first:end])):
-                scores.append(no_token(self._members, logits, range(first, end)))
+                scores.append(no_token(zip(self._members, logits, strict=True), range(first, end)))
             else:
                 scores.append(self._total(question, values[first:end], chosen[first:end]))
             first = end

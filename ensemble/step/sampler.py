@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, chain, islice, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
-from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
+from ensemble.step.token_method import AppendsOnly, Combine, Mixture, TokenRule
 from ensemble.step.trace import Step, explain, packed_candidates
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 NO_TOKEN = -2
 """The sampled token of a row with NaN, or with no entry that the primary can express."""
+Run: TypeAlias = Callable[[int, Sequence[int]], Logits]
+"""Runs a member, given by its number, for some rows in ascending order; returns its logits [rows, V]."""
 _CHOICE = 3
 """Numbers of each row's choice: the sum of its probabilities, the token, and the entries that were looked at."""
 
@@ -131,7 +135,7 @@ class Sampler:
 
     def __init__(self, rule: TokenRule, members: int, detokenizer: Detokenizer, *, trace: bool) -> None:
         self._rule = rule
-        self._has_others = members > 1
+        self._members = members
         self._detokenizer = detokenizer
         self._trace = trace
 
@@ -140,21 +144,23 @@ class Sampler:
         logits: Sequence[Logits],
         draws: Sequence[Draw],
         appends_only: AppendsOnly,
-        run_others: Callable[[Sequence[int]], Sequence[Logits]] | None = None,
+        run: Run | None = None,
     ) -> list[SampledToken]:
         """Choose for each row; rows do not depend on each other.
 
         Args:
-            logits: For each member its logits [B, V_i]; the primary's alone if the others wait for a gate.
+            logits: For each member that does not wait its logits [B, V_i], the primary's first.
             draws: For each row, how to choose.
             appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
-            run_others: Runs the members that wait for some of the rows, and returns all members' logits after these;
-                None if no member waits.
+            run: Runs a member that waits; None if ``logits`` has all members', from which nothing is drawn by running
+                one of them.
         """
         rule = self._rule
-        alone = rule.primary_alone if self._has_others else None
+        if rule.mixture is not None and run is not None and self._members > 1:
+            return self._from_drawn_members(rule.mixture, draws, run)
+        alone = rule.primary_alone if self._members > 1 else None
         if alone is not None and rule.needs_others is not None:
-            run = run_others or (lambda rows: [each[[*rows]] for each in logits])
+            run = run or (lambda member, rows: logits[member][[*rows]])
             return self._behind_a_gate(rule.needs_others(logits[0]), logits[0], alone, draws, run)
         step = self._combine(draws)(logits)
         closed: list[int] = []
@@ -162,7 +168,7 @@ class Sampler:
         if alone is not None and rule.gate is not None:
             closed = [row for row, is_open in enumerate(rule.gate(step, appends_only)) if not is_open]
         # After the gate, which compares the members' own probabilities.
-        picks = [_Pick(self._revised(step), draws, combined=self._has_others, trace=self._trace)]
+        picks = [_Pick(self._revised(step), draws, combined=self._members > 1, trace=self._trace)]
         if closed and alone is not None:
             picks.append(self._alone(alone([logits[0][closed]]), [draws[row] for row in closed]))
         sampled, *others = _read(picks, self._detokenizer)
@@ -177,7 +183,7 @@ class Sampler:
         own: Logits,
         alone: Combine,
         draws: Sequence[Draw],
-        run_others: Callable[[Sequence[int]], Sequence[Logits]],
+        run: Run,
     ) -> list[SampledToken]:
         """Choose where the other members run only for the rows whose gate is open.
 
@@ -186,7 +192,7 @@ class Sampler:
             own: The primary's logits [B, V].
             alone: The primary's distribution.
             draws: For each row, how to choose.
-            run_others: See :meth:`__call__`.
+            run: See :meth:`__call__`.
         """
         # The primary chooses in all rows, so that one copy from the device brings the gate and these choices.
         pick = self._alone(alone([own]), draws)
@@ -196,15 +202,44 @@ class Sampler:
         sampled = pick.read([row[1:] for row in rows], self._detokenizer)
         if opened:
             chosen = [draws[row] for row in opened]
-            step = self._revised(self._combine(chosen)(run_others(opened)))
+            first = own if len(opened) == len(draws) else own[opened]
+            logits = [first, *(run(member, opened) for member in range(1, self._members))]
+            step = self._revised(self._combine(chosen)(logits))
             (together,) = _read([_Pick(step, chosen, combined=True, trace=self._trace)], self._detokenizer)
             for row, token in zip(opened, together, strict=True):
                 sampled[row] = token
         return sampled
 
+    def _from_drawn_members(self, mixture: Mixture, draws: Sequence[Draw], run: Run) -> list[SampledToken]:
+        """Choose each row's token from the distribution of one member, which is drawn first.
+
+        Args:
+            mixture: How to draw a member.
+            draws: For each row, how to choose.
+            run: See :meth:`__call__`.
+        """
+        drawn = [mixture.draw(draw.uniform) for draw in draws]
+        own_draws = [draw._replace(uniform=rest) for draw, (_, rest) in zip(draws, drawn, strict=True)]
+        if self._trace or any(draw.alternatives is not None for draw in draws):
+            # What is told is the mean, so all members run. The text is the same: it is drawn from the same member.
+            step = self._rule.combine([run(member, range(len(draws))) for member in range(self._members)])
+            numbers = to_device(torch.tensor([member for member, _ in drawn]), step.mean.device)
+            own = step.members[numbers, torch.arange(len(draws), device=step.mean.device)]
+            pick = _Pick(step, own_draws, combined=True, trace=self._trace, source=replace(step, mean=own))
+            return _read([pick], self._detokenizer)[0]
+        rows: dict[int, list[int]] = {}
+        for n, (member, _) in enumerate(drawn):
+            rows.setdefault(member, []).append(n)
+        picks = [
+            _Pick(mixture.alone[member](run(member, own)), [own_draws[n] for n in own], combined=True, trace=False)
+            for member, own in rows.items()
+        ]
+        by_row = zip(chain(*rows.values()), chain(*_read(picks, self._detokenizer)), strict=True)
+        return [token for _, token in sorted(by_row, key=itemgetter(0))]
+
     def _revised(self, step: Distribution) -> Distribution:
         """The distribution that a token is chosen from. A single member's is not changed."""
-        return self._rule.revise(step) if self._rule.revise is not None and self._has_others else step
+        return self._rule.revise(step) if self._rule.revise is not None and self._members > 1 else step
 
     def _alone(self, step: Distribution, draws: Sequence[Draw]) -> _Pick:
         return _Pick(step, draws, combined=False, trace=self._trace)
@@ -226,14 +261,23 @@ class _Pick:
         draws: How each row chooses.
         combined: Whether several members decided.
         trace: Whether to explain the choices.
+        source: The distribution that is chosen from, over the same entries; the step's if None.
 
     Attributes:
         numbers: [B, n] in float64, which holds ids exactly.
     """
 
-    def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
+    def __init__(
+        self,
+        step: Distribution,
+        draws: Sequence[Draw],
+        *,
+        combined: bool,
+        trace: bool,
+        source: Distribution | None = None,
+    ) -> None:
         self._draws, self._combined, self._trace = draws, combined, trace
-        winners = _winners(step, draws).unsqueeze(1)
+        winners = _winners(source or step, draws).unsqueeze(1)
         tokens = step.ids.gather(1, winners)
         # NaN where a probability is. In float64, so that all of them are when they are joined.
         total = step.mean.sum(dim=1, keepdim=True, dtype=torch.float64)
@@ -291,16 +335,15 @@ def _read(picks: Sequence[_Pick], texts: Detokenizer) -> list[list[SampledToken]
     return [pick.read(table, texts) for pick, table in zip(picks, tables, strict=True)]
 
 
-def no_token(members: Sequence[Member], logits: Sequence[Logits], rows: Sequence[int], where: str = "") -> MemberError:
+def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: str = "") -> MemberError:
     """The error of a text for which no token can be chosen.
 
     Args:
-        members: The members.
-        logits: Their logits; fewer than the members where the others wait for a gate.
+        ran: The members that ran, each with its logits.
         rows: The text's rows.
         where: The step, for the message.
     """
-    for member, own in zip(members, logits, strict=False):
+    for member, own in ran:
         if reason := next((why for row in rows if (why := fault(own, row))), None):
             return MemberError(f"{member.name}: {reason}{where}")
     return MemberError(f"no member has a candidate token{where}")

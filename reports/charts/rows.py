@@ -57,6 +57,7 @@ def accuracy_and_cost(
     written: Callable[[float], str],
     *,
     log: bool,
+    measure: str,
 ) -> str | None:
     """Draw the accuracy of each row on the left and its cost on the right; None if no accuracy is known.
 
@@ -67,6 +68,7 @@ def accuracy_and_cost(
         cost: What the cost is, in words.
         written: A cost as text, with its unit.
         log: Whether the costs have a logarithmic scale; one that is not begins at 0.
+        measure: What the points are; see :attr:`reports.read.result.Result.measure`.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:
@@ -78,7 +80,7 @@ def accuracy_and_cost(
     canvas = Canvas(width, step * len(known) + foot)
     ends = [end for _, row, *_ in known for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
     x = points_scale(ends, start, middle - 24, pad=1.5)
-    axis(canvas, x, foot, "accuracy, points", 8 if wide else 4)
+    axis(canvas, x, foot, f"{measure}, points", 8 if wide else 4)
     if best_single is not None:
         canvas.line((x(best_single), foot), (x(best_single), canvas.height), "muted", dash=(3, 3))
     scale = _cost_scale([each for *_, each in known], middle, width - 12, log=log)
@@ -90,9 +92,8 @@ def accuracy_and_cost(
         interval_mark(canvas, row, shape, x, y)
         if scale is not None and own is not None and own > 0:
             canvas.mark(scale(own), y, shape, title=f"{name}: {written(own)}")
-    return canvas.markup(
-        f"Accuracy with intervals and {cost} of {len(known)} methods and models; the table has the numbers."
-    )
+    what = f"{measure.capitalize()} with intervals and {cost}"
+    return canvas.markup(f"{what} of {len(known)} methods and models; the table has the numbers.")
 
 
 def _cost_scale(costs: Sequence[float | None], start: float, end: float, *, log: bool) -> Scale | None:

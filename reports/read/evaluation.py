@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from reports.read.fields import Fields, read_object
+from reports.read.judge import Judged, read_judged
 from reports.read.measurements import Measurements, measurements
 
 # The versions of ``evaluation.json`` that this package reads.
@@ -46,7 +47,7 @@ class MethodRow(Measurements):
 
 @dataclass(frozen=True, slots=True)
 class MethodTable:
-    """All of ``evaluation.json``: the members' rows, then the methods' in the order of the command."""
+    """All of ``evaluation.json``: the members' rows, then the methods' in the order of the command, and the judge."""
 
     task: str
     split: str
@@ -55,6 +56,7 @@ class MethodTable:
     command: str
     best_single: str
     rows: tuple[MethodRow, ...]
+    judged: Judged | None
 
     @property
     def members(self) -> list[str]:
@@ -84,6 +86,7 @@ def read_evaluation(path: Path) -> MethodTable | None:
             *(_row(fields, "model", "member") for fields in root.parts("members")),
             *(_row(fields, "method", "method") for fields in root.parts("methods")),
         ),
+        judged=read_judged(root),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal, cast, get_args
 
 from reports.read.evaluation import MethodTable
 from reports.read.fields import Fields, Interval, read_object
+from reports.read.judge import MEASURES, Judged, read_judged
 from reports.read.measurements import Measurements, measurements
 from reports.read.prediction import LookRow, PredictedRow, read_looks, read_predictions
 from reports.read.samples import Samples
@@ -92,6 +93,7 @@ class Result:
             to many; None in place of the second one if there may be no gain.
         predictions: What sets that decode together promise before they answer a held-out question.
         looks: The looks at the held-out questions, of this run and of earlier ones.
+        judged: What a judge said; None for a task without a judge.
         logs: Path and format of each log that the responses come from; empty for models that ran.
         facts: Device, seed, times and the like, as text; ``versions`` those of the libraries.
         model_files: Name, source, revision, and the SHA-256 of each file.
@@ -121,6 +123,7 @@ class Result:
     questions_needed: tuple[int, int | None] | None
     predictions: tuple[PredictedRow, ...]
     looks: tuple[LookRow, ...]
+    judged: Judged | None
     command: str
     created: str
     facts: tuple[tuple[str, str], ...]
@@ -141,6 +144,11 @@ class Result:
         runs = (*self.strategies.rows, self.ensemble)
         name = next((run.best_single_model for run in runs if run and run.best_single_model), "")
         return next((candidate for candidate in self.candidates if candidate.name == name), self.primary)
+
+    @property
+    def measure(self) -> str:
+        """What the points of a model are: its accuracy, or by a judge its win rate or its grade."""
+        return MEASURES[self.judged.mode if self.judged else ""]
 
     @property
     def held_out(self) -> int:
@@ -196,6 +204,7 @@ def read_result(path: Path) -> Result:
         questions_needed=_questions_needed(advice),
         predictions=read_predictions(root),
         looks=read_looks(root),
+        judged=read_judged(root),
         command=provenance.line("command"),
         created=provenance.line("created"),
         facts=_facts(provenance),

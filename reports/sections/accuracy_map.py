@@ -35,7 +35,7 @@ def _draw(result: Result, width: int) -> str | None:
     ends = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
     x, y = _scales(result, [length for _, length, _ in known], ends, canvas)
     edges = _draw_region(canvas, result, x, y)
-    _draw_frame(canvas, x, y)
+    _draw_frame(canvas, x, y, result.measure)
     points = [(candidate, (x(length), y(accuracy))) for candidate, length, accuracy in known]
     whiskers = [_draw_whisker(canvas, candidate, at[0], y) for candidate, at in points if candidate.accuracy_ci]
     bounds = Box(x.start + 2, y.start + 2, width - 2, y.end)
@@ -76,7 +76,7 @@ def _draw_region(canvas: Canvas, result: Result, x: Scale, y: Scale) -> list[Box
     return [*sides, Box(left, bottom - 2, right, bottom + 2)]
 
 
-def _draw_frame(canvas: Canvas, x: Scale, y: Scale) -> None:
+def _draw_frame(canvas: Canvas, x: Scale, y: Scale, measure: str) -> None:
     for value in y.ticks(7):
         canvas.line((x.start, y(value)), (x.end, y(value)), "rule", width=0.8)
         canvas.text(x.start - 7, y(value), f"{value:g}", size=11.5, colour="muted", align="right")
@@ -84,7 +84,7 @@ def _draw_frame(canvas: Canvas, x: Scale, y: Scale) -> None:
     for value in x.ticks(5 if canvas.width == NARROW else 9):
         canvas.line((x(value), y.start), (x(value), y.start - 4), "muted")
         canvas.text(x(value), y.start - 14, f"{value:,g}", size=11.5, colour="muted", align="center")
-    canvas.text(0, canvas.height - 9, "↑ accuracy, points", size=11.5, colour="muted")
+    canvas.text(0, canvas.height - 9, f"↑ {measure}, points", size=11.5, colour="muted")
     canvas.text(x.end, 9, "mean response length, characters (log scale) →", size=11.5, colour="muted", align="right")
 
 

@@ -34,7 +34,7 @@ class _Promise:
 def values(result: Result) -> dict[str, Any] | None:
     """Return the template's values; None if the ensemble has no accuracy."""
     run = result.ensemble
-    figure = both_widths(lambda width: _draw(run, result.short_names, width)) if run else None
+    figure = both_widths(lambda width: _draw(run, result, width)) if run else None
     return figure and {"run": run, "figure": figure}
 
 
@@ -62,11 +62,12 @@ def looks(result: Result) -> dict[str, Any] | None:
     return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in result.looks]}
 
 
-def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | None:
+def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
     """Draw the ensemble and its members, each with its interval."""
     if run.accuracy is None:
         return None
     # Full hub ids would not fit beside the rows.
+    short_names, measure = result.short_names, result.measure
     members = [replace(each, name=short_names.get(each.name, each.name)) for each in run.members]
     rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
     start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)
@@ -74,7 +75,7 @@ def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | No
     # The scale has room for the intervals and not for the accuracies only.
     ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
     x = points_scale(ends, start, width - 52, pad=1.5)
-    axis(canvas, x, foot, "accuracy, points", 5 if width == NARROW else 10)
+    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
     if run.best_single is not None:
         # The line is what the ensemble has to pass.
         at = x(run.best_single)
@@ -84,8 +85,10 @@ def _draw(run: EnsembleRun, short_names: dict[str, str], width: int) -> str | No
         row_name(canvas, row.name, x, y, 17, bold=index == 0)
         interval_mark(canvas, row, "selected" if index else "ensemble", x, y)
         canvas.text(canvas.width - 4, y, text.points(row.accuracy), size=13, bold=index == 0, align="right")
-    label = f"Accuracy of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the numbers."
-    return canvas.markup(label)
+    return canvas.markup(
+        f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
+        "numbers."
+    )
 
 
 def _sets(result: Result) -> list[_Promise]:

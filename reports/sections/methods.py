@@ -24,17 +24,17 @@ def values(result: Result) -> dict[str, Any] | None:
         "current": current,
         "known_corpus": any(row.corpus_score is not None for row in table.rows),
         "known_memory": any(row.peak_memory is not None for row in table.rows),
-        "figure": both_widths(lambda width: _draw(table, width)) if current else None,
+        "figure": both_widths(lambda width: _draw(table, result.measure, width)) if current else None,
     }
 
 
-def _draw(table: MethodTable, width: int) -> str | None:
+def _draw(table: MethodTable, measure: str, width: int) -> str | None:
     """Draw all rows with a known accuracy, best first: the accuracy on the left, the cost per token on the right."""
     # A method that was left out has no accuracy, and only a row in the table.
     known = sorted((row for row in table.rows if row.accuracy is not None), key=lambda row: -(row.accuracy or 0.0))
     best = (row.accuracy for row in known if (row.kind, row.name) == ("member", table.best_single))
     rows = [(row.name, row, _SHAPES[row.kind], row.kind == "method", row.ms_per_token) for row in known]
-    return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True)
+    return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True, measure=measure)
 
 
 def _milliseconds(value: float) -> str:

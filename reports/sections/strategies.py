@@ -81,7 +81,7 @@ def _draw(result: Result, width: int) -> str | None:
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
     chosen = recommended.row if recommended else None
     rows = [(name, row, _shape(row), row is chosen, row.calls) for name, row in drawn]
-    return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False)
+    return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False, measure=result.measure)
 
 
 def _calls(value: float) -> str:

@@ -16,10 +16,19 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from advisor.logs.streams import HEAD, LARGEST_ITEM, ZIP, Notes, json_items, json_lines, open_log, zip_members
-from advisor.logs.values import LeftOut
+from advisor.tables.streams import (
+    HEAD,
+    LARGEST_ITEM,
+    ZIP,
+    Notes,
+    json_items,
+    json_lines,
+    lines_of,
+    open_stream,
+    zip_members,
+)
 from ensemble.errors import InputError
 from reports.text import visible
 
@@ -37,6 +46,28 @@ LARGEST_ROW_GROUP = 2**30
 _DELIMITERS = ",\t;"
 _SHEET = "xl/workbook.xml"
 _BATCH = 1_000
+EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
+"""How names of tables and of other data files end; the last three are of compressed files."""
+
+
+class LeftOut(NamedTuple):
+    """A record that cannot be used.
+
+    Attributes:
+        reason: What it lacks, as the end of a sentence: "it has no score".
+        place: File and line or number.
+    """
+
+    reason: str
+    place: str
+
+
+def stem_of(path: Path) -> str:
+    """The name of a data file without its extensions: ``dev`` for ``dev.jsonl.gz``."""
+    stem = path.name
+    while stem.lower().endswith(EXTENSIONS):
+        stem = stem.rpartition(".")[0]
+    return stem
 
 
 def kind_of(head: bytes, path: Path) -> str | None:
@@ -106,18 +137,18 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
     for number, row in enumerate(rows, start=1):
         if number > MOST_ROWS:
             raise InputError(f"{path}: it has over {MOST_ROWS:,} rows; split it")
-        yield row if isinstance(row, LeftOut) else ({name: _plain(value) for name, value in row[0].items()}, row[1])
+        yield row if isinstance(row, LeftOut) else ({name: plain(value) for name, value in row[0].items()}, row[1])
 
 
 def _kind(path: Path) -> str:
-    with open_log(path) as stream:
+    with open_stream(path) as stream:
         kind = kind_of(stream.read(HEAD), path)
     if kind is None:
         raise InputError(f"{path}: it is not a table in CSV, JSON, JSON Lines, Parquet or Excel (.xlsx); convert it")
     return kind
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, Decimal):
         return float(value)
@@ -130,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def _library(path: Path) -> Iterator[None]:
+def errors_of_library(path: Path) -> Iterator[None]:
     """Turns the many kinds of errors that a library raises for a damaged file into an :class:`InputError`."""
     try:
         # Some warn of formats that they ignore; these do not matter for values.
@@ -148,7 +179,7 @@ def _library(path: Path) -> Iterator[None]:
 def _from_library(path: Path, results: Iterator[T]) -> Iterator[T]:
     while True:
         # Not around the yield, where errors of the caller would be taken for the library's.
-        with _library(path):
+        with errors_of_library(path):
             result = next(results, None)
         if result is None:
             return
@@ -174,13 +205,14 @@ def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:
 def _cells(path: Path) -> Iterator[tuple[list[str], int]]:
     """The rows of a CSV file, the header first, each with the number of its last line."""
     csv.field_size_limit(LARGEST_ITEM)  # of all readers of this process; the default is 131,072
-    with open_log(path) as stream:
+    with open_stream(path) as stream:
         text = io.TextIOWrapper(io.BufferedReader(stream, 2**16), encoding="utf-8-sig", newline="")
         number = 0
         try:
             header = text.readline()
             delimiter = max(_DELIMITERS, key=header.count)  # the first of them if it has no delimiter
-            reader = csv.reader(_again(header, text), delimiter=delimiter)
+            # Strict: a quote that is never closed would silently take all rows after it into one cell.
+            reader = csv.reader(_again(header, text), delimiter=delimiter, strict=True)
             for row in reader:
                 number = reader.line_num
                 stream.next_item()
@@ -188,7 +220,22 @@ def _cells(path: Path) -> Iterator[tuple[list[str], int]]:
         except csv.Error as error:
             raise InputError(f"{path}:{number + 1}: not CSV ({error}); write the table again") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text after line {number}; save the table as UTF-8") from error
+            raise InputError(f"{path}:{_first_odd_line(path)}: not UTF-8 text; save the table as UTF-8") from error
+
+
+def _first_odd_line(path: Path) -> int:
+    # Read again, because the decoder is ahead of the rows by thousands of bytes.
+    with open_stream(path) as stream:
+        lines = enumerate(lines_of(stream), start=1)
+        return next((number for number, line in lines if not _is_utf8(line)), 1)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _again(first: str, others: Iterable[str]) -> Iterator[str]:
@@ -199,17 +246,17 @@ def _again(first: str, others: Iterable[str]) -> Iterator[str]:
 def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[Row | LeftOut]:
     places = [names.index(name) for name in columns]
     for row, number in islice(_cells(path), 1, None):
-        if len(row) == len(names):
+        if len(row) == len(names) and any(row):
             yield {name: row[place] for name, place in zip(columns, places, strict=True)}, f"{path}:{number}"
-        # An empty line is no row.
-        elif row:
+        # An empty line is no row, and a spreadsheet may write the cells of one as commas.
+        elif any(row):
             yield LeftOut("the row has more or fewer cells than the header", f"{path}:{number}")
 
 
 def _parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    with _library(path):
+    with errors_of_library(path):
         schema = pq.ParquetFile(path).schema
         columns = [schema.column(number) for number in range(len(schema))]
         # Texts stay in their dictionaries: a few bytes may repeat a long text a million times.
@@ -234,7 +281,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     # Threads would expand several columns at once.
     batches = _parquet(path).iter_batches(_BATCH, columns=list(columns), use_threads=False)
     for batch in _from_library(path, batches):
-        with _library(path):
+        with errors_of_library(path):
             lists = [_values(batch.column(name)) for name in columns]
         for values in zip(*lists, strict=True):
             number += 1
@@ -262,7 +309,7 @@ def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False
     """The rows of the first sheet with values, or with formulas where a cell has one; each has `width` cells."""
     from openpyxl import load_workbook
 
-    with _library(path), zipfile.ZipFile(path) as archive:
+    with errors_of_library(path), zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
     # The archive gives no more than these sizes, also if they are wrong.
     if sum(info.file_size for info in infos) > LARGEST_SHEET:
@@ -287,7 +334,7 @@ def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False
 
 
 def _has_formulas(path: Path) -> bool:
-    with _library(path), zipfile.ZipFile(path) as archive:
+    with errors_of_library(path), zipfile.ZipFile(path) as archive:
         # columns_of was called before, and has checked what the file expands to.
         names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
         return any(mark in sheet for sheet in map(archive.read, names) for mark in (b"<f>", b"<f ", b"<f/"))

@@ -1,4 +1,4 @@
-"""Reads the files of logs piece by piece, with limits: logs are untrusted, and may have hundreds of megabytes.
+"""Reads files of records piece by piece, with limits: they are untrusted, and may have hundreds of megabytes.
 
 Compressed files are recognised by their first bytes and not by their names. The limits hold for what a file expands to.
 """
@@ -66,7 +66,7 @@ class _Limited(io.RawIOBase):
         try:
             piece = self._stream.read(min(size, self._piece))
         except _broken() as error:
-            raise InputError(f"{self._place}: the compressed data is damaged ({error}); write the log again") from error
+            raise InputError(f"{self._place}: the compressed data is damaged ({error}); write it again") from error
         self._total += len(piece)
         self._item += len(piece)
         if self._total > LARGEST_FILE:
@@ -88,7 +88,7 @@ class _Limited(io.RawIOBase):
 
 
 @contextmanager
-def open_log(path: Path, member: str | None = None) -> Iterator[_Limited]:
+def open_stream(path: Path, member: str | None = None) -> Iterator[_Limited]:
     """Open a file, decompressed; for a zip file, one member of it.
 
     Args:
@@ -113,7 +113,7 @@ def open_log(path: Path, member: str | None = None) -> Iterator[_Limited]:
         with opened(path, "rb") as stream:
             yield _Limited(cast(BinaryIO, stream), place)
     except _broken() as error:
-        raise InputError(f"{place}: the compressed data is damaged ({error}); write the log again") from error
+        raise InputError(f"{place}: the compressed data is damaged ({error}); write it again") from error
     except OSError as error:
         raise InputError(f"{place}: cannot be read ({error.strerror or error}); give another file") from error
 
@@ -128,7 +128,7 @@ def _open_member(archive: zipfile.ZipFile, member: str, place: str) -> Iterator[
         with archive.open(info) as stream:
             yield _Limited(cast(BinaryIO, stream), place, 2**12 if info.compress_type == _ZSTD else _PIECE)
     except KeyError:
-        raise InputError(f"{place}: the zip file has no such member; write the log again") from None
+        raise InputError(f"{place}: the zip file has no such member; write it again") from None
     except RuntimeError as error:  # a zip file with a password
         raise InputError(f"{place}: cannot be read ({error}); unpack it") from error
 
@@ -146,7 +146,7 @@ def head_of(path: Path) -> bytes:
     A file of a folder that cannot be read is no log: :func:`advisor.logs.sources.find_sources` lists it.
     """
     try:
-        with open_log(path) as stream:
+        with open_stream(path) as stream:
             return stream.read(HEAD)
     except InputError:
         return b""
@@ -162,7 +162,7 @@ def zip_members(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
     except (*_BROKEN, OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a zip file ({error}); write the log again") from error
+        raise InputError(f"{path}: cannot be read as a zip file ({error}); write it again") from error
     if len(infos) > 100_000:
         raise InputError(f"{path}: it has {len(infos):,} members; give a zip file with at most 100,000")
     # No more than these sizes is read, also if they are wrong.
@@ -178,11 +178,11 @@ def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[
     Lines that are not JSON objects, such as a last line that was cut off, are left out, with one note for the file.
 
     Raises:
-        InputError: See :func:`open_log`.
+        InputError: See :func:`open_stream`.
     """
     broken: list[str] = []
-    with open_log(path, member) as stream:
-        for number, line in enumerate(_lines(stream), start=1):
+    with open_stream(path, member) as stream:
+        for number, line in enumerate(lines_of(stream), start=1):
             if not line.strip():
                 continue
             place = f"{path}:{number}"
@@ -211,17 +211,17 @@ def json_items(path: Path, prefix: str = "item", member: str | None = None) -> I
         member: The name of a member, if the file is a zip file.
 
     Raises:
-        InputError: See :func:`open_log`; or the file is not JSON, is cut off, or has over 500 lists in each other.
+        InputError: See :func:`open_stream`; or the file is not JSON, is cut off, or has over 500 lists in each other.
     """
     number = 0
     try:
-        data = _small(path, member)
+        data = content_of(path, LARGEST_ITEM, member)
         # ijson is slower and takes no NaN, so it reads only files that memory should not hold.
         if data is not None:
             for number, item in enumerate(_values_at(json.loads(data), prefix.split(".")), start=1):
                 yield item, f"{path} (element {number})"
             return
-        with open_log(path, member) as stream:
+        with open_stream(path, member) as stream:
             events = ijson.parse(_shallow(ijson.basic_parse(stream, use_float=True, buf_size=2**16), path))
             # The stream counts what was read since the last element; its pieces are far below this limit.
             for number, item in enumerate(ijson.items(events, prefix), start=1):
@@ -229,25 +229,25 @@ def json_items(path: Path, prefix: str = "item", member: str | None = None) -> I
                 yield item, f"{path} (element {number})"
     except (ijson.JSONError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise InputError(f"{path}: not JSON after element {number} ({reason}); write the log again") from error
+        raise InputError(f"{path}: not JSON after element {number} ({reason}); write it again") from error
 
 
 def json_object(path: Path, member: str | None = None) -> dict[str, Any]:
     """The object that a small file has, for example the description of a run.
 
     Raises:
-        InputError: See :func:`open_log`; or it is not a JSON object, or is larger than 64 MB.
+        InputError: See :func:`open_stream`; or it is not a JSON object, or is larger than 64 MB.
     """
     place = str(path) if member is None else f"{path}/{member}"
-    data = _small(path, member)
+    data = content_of(path, LARGEST_ITEM, member)
     if data is None:
         raise InputError(f"{place}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({str(error)[:100]}); write the log again") from error
+        raise InputError(f"{place}: not JSON ({str(error)[:100]}); write it again") from error
     if not isinstance(value, dict):
-        raise InputError(f"{place}: not a JSON object; write the log again")
+        raise InputError(f"{place}: not a JSON object; write it again")
     return value
 
 
@@ -275,7 +275,7 @@ def json_members(path: Path, names: Iterable[str], notes: Notes) -> Iterator[tup
                 else:
                     broken.append(place)
     except (zipfile.BadZipFile, struct.error, NotImplementedError, OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a zip file ({error}); write the log again") from error
+        raise InputError(f"{path}: cannot be read as a zip file ({error}); write it again") from error
     if broken:
         what = "1 member is" if len(broken) == 1 else f"{len(broken):,} members are"
         notes.append(
@@ -311,16 +311,20 @@ def outline(head: bytes) -> frozenset[str]:
     return frozenset(found)
 
 
-def _small(path: Path, member: str | None) -> bytes | None:
-    """The content of a file; None if it is larger than one element may be."""
+def content_of(path: Path, most: int, member: str | None = None) -> bytes | None:
+    """The content of a file, decompressed; None if it is larger than ``most`` bytes.
+
+    Raises:
+        InputError: See :func:`open_stream`.
+    """
     pieces, size = [], 0
-    with open_log(path, member) as stream:
+    with open_stream(path, member) as stream:
         while piece := stream.read(2**16):
             stream.next_item()
-            # The limit of one element does not count here: the whole file has the same limit below.
+            # The limit of one element does not count here: the whole file has the limit below.
             pieces.append(piece)
             size += len(piece)
-            if size > LARGEST_ITEM:
+            if size > most:
                 return None
     return b"".join(pieces)
 
@@ -345,7 +349,8 @@ def _shallow(events: Iterable[tuple[str, Any]], path: Path) -> Iterator[tuple[st
         yield event
 
 
-def _lines(stream: _Limited) -> Iterator[bytes]:
+def lines_of(stream: _Limited) -> Iterator[bytes]:
+    """The lines of a stream without their line ends; a line has at most 64 MB."""
     # The parts of a long line are joined once, at its end, so that the time is linear in its length.
     parts: list[bytes] = []
     while piece := stream.read(2**20):

@@ -1,0 +1,83 @@
+"""``advisor doctor``: what this machine and this installation can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from advisor.commands import options as opt
+
+
+def doctor(
+    context: typer.Context,
+    *,
+    pool: opt.Pool = None,
+    task: opt.Task = None,
+    data: opt.Data = None,
+    split: opt.Split = "dev",
+    limit: opt.Limit = None,
+    shots: opt.Shots = None,
+    allow_code_execution: opt.Code = False,
+    allow_weak_sandbox: opt.WeakSandbox = False,
+    max_models: opt.Models = 3,
+    max_new_tokens: opt.Tokens = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    quantization: opt.Quantization = None,
+    cache_dir: opt.Cache = None,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
+    from advisor.config import InferenceConfig, load_split
+    from advisor.planning import machine, words
+    from advisor.planning.plan import expected_seconds, plan_model, plan_together
+    from advisor.pool.placement import place_entries
+    from advisor.pool.pool_file import read_pool
+    from advisor.pool.quantization import with_quantization
+    from advisor.profile.loader import hush
+    from ensemble.files import default_cache_dir
+    from reports.text import visible
+
+    hush(quiet=True)
+    # Checked first: a wrong option must not wait for the hub.
+    inference = InferenceConfig.from_options(context.params)
+    entries = () if pool is None else with_quantization(read_pool(pool), quantization)
+    questions = None if task is None else load_split(context.params, split)
+    found: dict[str, Any] = {
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+        "extras": machine.extras(),
+        "hub": machine.hub(),
+        "cache": machine.cache_folder(cache_dir or default_cache_dir()),
+    }
+    entries, placed = place_entries(entries, device, dtype)
+    # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
+    asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
+    prompt = int(sum(asked) / len(asked)) + 1 if asked else 512
+    new = max_new_tokens or 256 if questions is None else inference.limit(questions)
+    plans = [plan_model(entry, device, dtype, prompt=prompt, new=new) for entry in entries]
+    for plan in plans if asked else ():
+        plan |= {"questions": len(asked), "seconds": expected_seconds(plan, len(asked), prompt, new)}
+    together = plan_together(plans, max_models)
+    problems = [plan["problem"] for plan in plans if plan["problem"] is not None]
+    download = sum(plan["download"] or 0 for plan in plans)
+    disk = machine.hub_cache() if download else found["cache"]
+    if download > disk["free"]:
+        problems.append(f"{words.memory(download)} to download, and {disk['folder']} has {words.memory(disk['free'])}")
+    if not found["cache"]["writable"]:
+        problems.append(f"{found['cache']['folder']} cannot be written")
+    if as_json:
+        models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
+        opt.print_json({**found, "models": models, "together": together, "problems": problems})
+    else:
+        lines = [*words.machine_lines(found), *map(words.model_line, plans), *words.together_line(together)]
+        lines += [f"placed       {placed}"] if placed else []
+        lines += (
+            [f"download     {words.memory(download)}, {words.memory(disk['free'])} of disk free"] if download else []
+        )
+        for line in lines:
+            print(visible(line))
+    if problems:
+        raise typer.Exit(1)

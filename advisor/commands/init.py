@@ -1,0 +1,166 @@
+"""``advisor init``: a task file from data, with its guesses explained."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from advisor.commands import options as opt
+from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from advisor.draft.columns import Columns
+    from advisor.draft.guesses import Given, Guess
+    from advisor.draft.task_text import Trial
+    from advisor.tasks.task import Example
+
+_MOST_SHOWN = 1_200
+"""Characters of a prompt that are shown."""
+
+
+def init(
+    data: Annotated[
+        list[str],
+        typer.Argument(metavar="DATA...", help="A file, a file for dev and one for held-out, a folder, or a hub id."),
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The task file.", show_default="NAME.yaml")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The task's name. Default: from the data.")] = None,
+    question: Annotated[str | None, typer.Option("--question", metavar="COLUMN", help="The question.")] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", metavar="COLUMN", help="The right answer, or the accepted answers.")
+    ] = None,
+    choices: Annotated[
+        str | None,
+        typer.Option("--choices", metavar="COLUMN,...", help="The options: columns, one column with lists, or none."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="How a response is scored.")] = None,
+    config: Annotated[str | None, typer.Option("--config", help="The configuration of a data set of the hub.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Take all guesses; ask nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a task file that exists.")] = False,
+    allow_code_execution: Annotated[
+        bool, typer.Option("--allow-code-execution", help="Run the programs of the data to score its references.")
+    ] = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write a task file for your data: guess the question, the answer, the metric and the split, and say why."""
+    from advisor.draft.columns import Columns
+    from advisor.draft.data import look_at
+    from advisor.draft.guesses import Given, guess
+    from advisor.draft.task_text import check_free, text_of_task, try_out, write_task
+    from advisor.tables.rows import stem_of
+
+    chosen = name or re.sub(r"[^\w-]+", "-", stem_of(Path(data[0].rstrip("/")))).strip("-") or "questions"
+    if not re.fullmatch(r"[\w.-]+", chosen):
+        raise InputError(f"--name {chosen}: give letters, digits, - and _ only")
+    place = out or Path(f"{chosen}.yaml")
+    check_free(place, force=force)
+    found_data = look_at(data, place, config)
+    if not found_data.records:
+        raise InputError(f"{data[0]} has no records; give data with questions")
+    columns = Columns(found_data.records)
+    given = Given(question, reference, None if choices is None else _names(choices), metric)
+    found = guess(columns, given, is_of_parts=found_data.is_of_parts)
+    if not yes and sys.stdin.isatty():
+        found = guess(columns, _ask(columns, given, found), is_of_parts=found_data.is_of_parts)
+    command = shlex.join(["advisor", "init", *data])
+    text = text_of_task(chosen, found, found_data, columns, command)
+    trial = try_out(text, place, found_data.data_dir, allow_code_execution=allow_code_execution)
+    _show(text, trial)
+    # Last, so that what stops the command leaves no file.
+    write_task(text, place, force=force)
+    data_dir = "" if found_data.data_dir is None else f" --data {shlex.quote(str(found_data.data_dir))}"
+    code = " --allow-code-execution" if trial.dev.runs_code else ""
+    print(f"\n{_plain(str(place))} is written. Next, with the demo's models, or with yours in place of demo:")
+    print(f"  advisor select --pool demo --task {_plain(shlex.quote(str(place)))}{_plain(data_dir)}{code}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text.strip().lower() in ("", "none") else tuple(part.strip() for part in text.split(","))
+
+
+def _ask(columns: Columns, given: Given, found: Guess) -> Given:
+    """Let the user confirm or change what was guessed; what an option gives is not asked."""
+    from advisor.tasks.metrics import metric_names
+
+    def column(text: str) -> str:
+        try:
+            return columns.named(text)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    def known_metric(text: str) -> str:
+        if text not in metric_names():
+            raise typer.BadParameter(f"choose among {', '.join(metric_names())}")
+        return text
+
+    options = ",".join(found.options) or "none"
+
+    def known_options(text: str) -> str:
+        # The guess may be an expression, which is no list of columns.
+        return text if text == options else ",".join(map(column, _names(text))) or "none"
+
+    print(f"{columns.count:,} records with the columns {columns.listed()}. Press Enter to take a guess.")
+    if given.question is None:
+        given = replace(given, question=typer.prompt("Question", default=found.question, value_proc=column))
+    if found.reference is not None and given.reference is None:
+        given = replace(given, reference=typer.prompt("Reference", default=found.reference, value_proc=column))
+    chosen = options
+    if given.choices is None and found.keys["metric"] != "pass_at_1":
+        chosen = typer.prompt("Options", default=options, value_proc=known_options)
+        # An untouched guess is made again with the question and the reference that the user gave.
+        given = given if chosen == options else replace(given, choices=_names(chosen))
+    if given.metric is None and chosen == "none":
+        metric = found.keys["metric"] if found.keys["metric"] != "choice" else "exact_match"
+        given = replace(given, metric=typer.prompt("Metric", default=metric, value_proc=known_metric))
+    return given
+
+
+def _show(text: str, trial: Trial) -> None:
+    """The task file, three prompts as models get them, and what the references score."""
+    print(_plain(text))
+    for number, example in enumerate(trial.dev.examples[:3], start=1):
+        print(f"--- Prompt {number} of {len(trial.dev.examples):,} dev questions ---")
+        print(_plain(_shortened(example.prompt)))
+        print(f"--- Reference: {_plain(_shown_reference(example))}")
+    for note in dict.fromkeys((*trial.dev.notes, *trial.held_out.notes)):
+        print(f"Note: {_plain(note)}")
+    print(f"\n{len(trial.dev.examples):,} dev questions choose, {len(trial.held_out.examples):,} held-out ones verify.")
+    if len(trial.held_out.examples) < 100:
+        print("These are few: a few hundred in each show smaller differences.")
+    if not trial.scored:
+        print("The references were not scored, because that runs programs; give --allow-code-execution to do it.")
+    elif not trial.wrong:
+        print(f"All {trial.scored:,} references that were tried score 1.0, as right answers must.")
+    else:
+        example, response = trial.wrong[0]
+        score = trial.dev.score(example, response)
+        print(
+            f"Warning: {len(trial.wrong):,} of {trial.scored:,} references do not score 1.0, so a right answer would "
+            f"not count. The first is {_plain(example.id)}: {_plain(_shortened(response.strip(), 200))!r} scores "
+            f"{score.value:.2f}. Change metric, reference or extract."
+        )
+
+
+def _shown_reference(example: Example) -> str:
+    more = f" (and {len(example.accepted) - 1} more)" if len(example.accepted) > 1 else ""
+    return _shortened(example.accepted[0], 200) + more
+
+
+def _shortened(text: str, most: int = _MOST_SHOWN) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} [...] {text[-most // 2 :]}"
+
+
+def _plain(text: str) -> str:
+    from reports.text import visible
+
+    # The data is untrusted: a terminal would obey escape sequences in it.
+    return visible(text, keep_lines=True)

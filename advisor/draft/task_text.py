@@ -1,0 +1,196 @@
+"""The text of a new task file with a comment for each guess, and what the task looks like once it is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.draft.columns import Columns
+from advisor.draft.data import DraftData
+from advisor.draft.guesses import Guess
+from advisor.tasks.data_sources import open_source
+from advisor.tasks.load import load_task
+from advisor.tasks.questions import QuestionBank
+from advisor.tasks.task import Example, Task
+from advisor.tasks.task_file import read_definition
+from ensemble.errors import InputError
+from ensemble.files import write_text
+from ensemble.limits import LimitedProcess
+from reports.text import shortened, visible
+
+_MOST_SCORED = 2_500
+"""References of a split that are scored: enough to find a wrong metric, in seconds."""
+_WIDTH = 118
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A task file that loads, and what its references score.
+
+    Attributes:
+        dev: The dev questions.
+        held_out: The held-out questions.
+        scored: How many references were scored; 0 if that needs a permission that was not given.
+        wrong: The questions whose reference does not score 1, and the responses that were scored.
+    """
+
+    dev: Task
+    held_out: Task
+    scored: int
+    wrong: Sequence[tuple[Example, str]]
+
+
+def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, command: str) -> str:
+    """The task file.
+
+    Args:
+        name: The task's name.
+        found: Its keys.
+        data: Where its questions are.
+        columns: Their values.
+        command: The command that writes it, for the first comment.
+    """
+    why, keys = data.why, dict(data.keys)
+    blank = 0 if found.reference is None else sum(not texts for texts in columns.texts(found.reference))
+    if blank and found.reference is not None:
+        why += f"; {blank:,} of {columns.count:,} records have no {found.reference}, and are left out"
+        keys["where"] = _filled_only(keys.get("where"), keys, found.reference)
+    lines = [
+        *_comment(f"Written by `{shortened(command, 200)}`. Each comment says why; change what is wrong."),
+        *_comment("docs/how-to/own-task.md describes every key."),
+        f"name: {_value(name)}",
+        *_comment(f"Data: {why}."),
+        *_mapping("data", keys),
+    ]
+    if data.dev_size is not None:
+        lines.append(f"dev_size: {data.dev_size}")
+    for key, value in found.keys.items():
+        if key in found.why:
+            lines += _comment(f"{key}: {found.why[key]}.")
+        lines.append(f"{key}: {_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution: bool = False) -> Trial:
+    """Load a task file before it is written to its place, and score its references.
+
+    Args:
+        text: The task file.
+        out: Its place, which its paths are relative to; nothing is left there.
+        data_dir: The folder for ``--data``.
+        allow_code_execution: Whether programs of the data may run.
+
+    Raises:
+        InputError: The task cannot be loaded; the message names `out` as its file.
+    """
+    # In the same folder, because the paths of a task file start there.
+    try:
+        handle, draft = tempfile.mkstemp(prefix=".", suffix=".yaml", dir=out.parent)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}; give another --out") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        try:
+            dev, held_out = (
+                load_task(draft, split, data_dir, allow_code_execution=allow_code_execution)
+                for split in ("dev", "held_out")
+            )
+            pairs = _references(Path(draft), data_dir, {"dev": dev, "held_out": held_out})
+        except InputError as error:
+            raise InputError(str(error).replace(draft, str(out)).replace(str(Path(draft).name), out.name)) from error
+    finally:
+        os.unlink(draft)  # noqa: PTH108
+    if dev.runs_code:
+        pairs = pairs[:3] if allow_code_execution else []
+    scores = dev.score_all(pairs)
+    # BLEU of a text with itself is 0.99...
+    wrong = [pair for pair, score in zip(pairs, scores, strict=True) if score.value < 1 - 1e-6]
+    return Trial(dev, held_out, len(pairs), wrong)
+
+
+def write_task(text: str, out: Path, *, force: bool) -> None:
+    """Write the task file, whole or not at all.
+
+    Raises:
+        InputError: It exists and `force` is not given, or the folder cannot be written to.
+    """
+    check_free(out, force=force)
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}; give another --out") from error
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """Check that a task file can be written.
+
+    Raises:
+        InputError: It exists and `force` is not given, its folder does not exist, or its name does not end in .yaml.
+    """
+    if out.suffix.lower() not in (".yaml", ".yml") or not out.parent.is_dir():
+        raise InputError(f"--out {out}: give a file that ends in .yaml, in a folder that exists")
+    if out.exists() and (not force or not out.is_file()):
+        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+
+
+def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) -> list[tuple[Example, str]]:
+    """Questions of the splits, and for each what a model should write: the response of a demonstration."""
+    pairs = []
+    with LimitedProcess() as child:
+        definition = read_definition(path, None, child)
+        source = open_source(definition.data, path, data_dir)
+        bank = QuestionBank(definition, source)
+        for split, task in tasks.items():
+            questions = {question.id: question for question in bank.split(source.split_of(split))}
+            for example in task.examples[:_MOST_SCORED]:
+                question = questions[example.id]
+                pairs.append((example, bank.shot(question).removeprefix(question.text)))
+    return pairs
+
+
+def _filled_only(where: object, keys: Mapping[str, object], reference: str) -> dict[str, str]:
+    """Conditions that leave out the records without a reference, added to those of the splits."""
+    filled = f"{reference} is defined and {reference} is not none and {reference} != ''"
+    # The conditions of local files are by role, and those of the hub by its split.
+    splits = [str(keys[role]) for role in ("dev", "held_out")] if "hub" in keys else ["dev", "held_out"]
+    before = where if isinstance(where, dict) else {}
+    return {
+        split: f"{{{{{before[split].strip('{}')} and {filled}}}}}" if split in before else f"{{{{{filled}}}}}"
+        for split in splits
+    }
+
+
+def _comment(text: str) -> list[str]:
+    # Names of files and columns are in it: one line each, so that none can end the comment.
+    plain = " ".join(visible(text).split())
+    return textwrap.wrap(plain, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _mapping(key: str, values: Mapping[str, object]) -> list[str]:
+    line = f"{key}: {_value(values)}"
+    return [line] if len(line) < _WIDTH else [f"{key}:", *(f"  {_key(k)}: {_value(v)}" for k, v in values.items())]
+
+
+def _value(value: object) -> str:
+    """A value in YAML's flow style, which JSON is a part of."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)}: {_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value) and value.lower() not in _WORDS:
+        return value
+    printable = not isinstance(value, str) or value.replace("\n", "").isprintable()
+    return json.dumps(value, ensure_ascii=not printable)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_]\w*", key) and key.lower() not in _WORDS else json.dumps(key)
+
+
+# What YAML reads as something else than text.
+_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}

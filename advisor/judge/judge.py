@@ -1,0 +1,266 @@
+"""The judge of a run: it grades responses one by one, or compares those of different models in both orders.
+
+*Single*: a response's score is its grade on the scale, from 0 to 1 (Zheng et al., "Judging LLM-as-a-Judge with MT-Bench
+and Chatbot Arena", 2023, section 3.1, single answer grading).
+
+*Pairwise*: a response is compared with those of all candidates, and each pair in both orders, because judges prefer a
+place (section 3.4). Its score is the mean of these comparisons: 1 for a win, 0.5 for a tie, 0 for a loss. A candidate's
+own response counts as one tie, so that every response, that of an ensemble too, has the same opponents. So scores of
+two models on a question differ only by their responses, and paired tests hold.
+
+Not every comparison needs the judge: equal texts are a tie, and a response that failed loses against any other.
+
+A second judge gets the same prompts. It changes no score; its verdicts are there to be compared with the first one's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from advisor.config import RunConfig
+from advisor.judge.prompts import Shown, judge_task, verdict_of
+from advisor.judge.verdicts import Grade, Match
+from advisor.pool.fingerprint import Fingerprint
+from advisor.pool.weights import EQUAL
+from advisor.profile.engine import Engine
+from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
+from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache
+from advisor.servers.identity import ServerIdentity
+from advisor.tasks.task import Rubric, Task
+from ensemble.errors import InputError, JudgeError, MemberError
+from reports.text import counted, visible
+
+TIE = 0.5
+"""The score of a tie, and of a comparison without a verdict that can be read."""
+
+_OWN = (
+    "the judge {} is a candidate, too; judges prefer their own responses (Zheng et al., 2023, section 3.3), so let a "
+    "model that is no candidate decide"
+)
+
+Key = tuple[str, ...]
+"""A question's id and the names of the models whose responses a judge saw, in this order."""
+
+
+@dataclass(slots=True)
+class _Split:
+    """The verdicts on one split: of each judge, and what was settled without one."""
+
+    judged: tuple[dict[Key, float | None], ...]
+    settled: dict[Key, float] = field(default_factory=dict)
+    prompts: set[str] = field(default_factory=set)
+
+
+class Judge:
+    """Grades the responses of a run with one or two models.
+
+    Args:
+        config: The run; it has one or two judges.
+        cache: The response cache.
+        progress: Shows progress and messages.
+        engine: Runs the judges; None for this process.
+
+    Attributes:
+        mode: ``single`` or ``pairwise``.
+        names: The names of the judges; the scores are the first one's.
+        identities: What determines the judges' verdicts, by name.
+        note: That a judge reads responses which it wrote itself; None if it does not.
+
+    Raises:
+        InputError: A judge cannot be used, or the task needs none.
+    """
+
+    def __init__(
+        self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: Engine | None = None
+    ) -> None:
+        if config.dev.rubric is None or not config.judges:
+            raise InputError(f"{config.dev.name}: a judge needs a task with `metric: judge`, and a model")
+        self._rubric: Rubric = config.dev.rubric
+        self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
+        self._progress = progress
+        # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
+        inference = replace(config.inference, max_new_tokens=None, temperature=0.0)
+        judges = replace(config, candidates=config.judges, weights=EQUAL, inference=inference)
+        self._profiler = Profiler(judges, cache, progress, engine=engine)
+        self.mode: str = self._rubric.mode
+        self.names = tuple(entry.name for entry in config.judges)
+        self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
+        self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
+        # By their files or addresses: a judge's line may give a candidate another name.
+        own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
+        self.note = _OWN.format(", ".join(own)) if own else None
+        if self.note is not None:
+            progress.say(self.note)
+
+    def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
+        """What each judge said about the responses to a split: grades, or the matches of ordered pairs.
+
+        Responses that failed and equal texts are not here, because no judge saw them; see :meth:`settled`.
+        """
+        return tuple(
+            [self._verdict(key, score) for key, score in judged.items()] for judged in self._splits[split].judged
+        )
+
+    def settled(self, split: str) -> Sequence[Match | Grade]:
+        """What was decided without a judge: ties of equal texts, and the losses and lowest grades of failed ones."""
+        return [self._verdict(key, score) for key, score in self._splits[split].settled.items()]
+
+    def unread(self, split: str) -> tuple[int, ...]:
+        """How many of each judge's verdicts on a split cannot be read."""
+        return tuple(sum(score is None for score in judged.values()) for judged in self._splits[split].judged)
+
+    def calls(self, split: str) -> int:
+        """The number of different prompts that each judge got for a split."""
+        return len(self._splits[split].prompts)
+
+    def grade(self, profiles: Mapping[str, Profile], task: Task) -> dict[str, Profile]:
+        """Grade responses one by one.
+
+        A response whose grade cannot be read takes the mean of the grades of the same question, so that the failure
+        neither helps nor harms its model; without another grade it takes the middle of the scale.
+
+        Args:
+            profiles: The responses to all questions of the task, by the name of the model or set.
+            task: The task.
+
+        Raises:
+            InputError: The template fails on a question.
+            JudgeError: A judge failed.
+        """
+        split, shown = self._splits[task.split], dict[Key, Shown]()
+        for name, profile in profiles.items():
+            for seen, answer in zip(_seen(task, profile), profile.answers, strict=True):
+                if answer.error is None:
+                    shown[answer.id, name] = seen
+                else:
+                    # There is nothing to grade, and a model must not gain by failing.
+                    split.settled[answer.id, name] = 0.0
+        grades = self._ask(task, shown)
+        by_question = defaultdict[str, list[float]](list)
+        for (question, name), grade in split.judged[0].items():
+            # Of the candidates alone, so that a later set changes no earlier score.
+            if grade is not None and name in self._candidates:
+                by_question[question].append(grade)
+
+        def graded(answer: Answer, name: str) -> Answer:
+            if answer.error is not None:
+                return answer
+            grade, others = grades[answer.id, name], by_question[answer.id]
+            middle = sum(others) / len(others) if others else TIE
+            return _scored(answer, middle if grade is None else grade)
+
+        return {
+            name: replace(profile, answers=tuple(graded(answer, name) for answer in profile.answers))
+            for name, profile in profiles.items()
+        }
+
+    def compare(
+        self, profiles: Mapping[str, Profile], opponents: Mapping[str, Profile], task: Task
+    ) -> dict[str, Profile]:
+        """Compare responses with those of all candidates, each pair in both orders.
+
+        A comparison whose verdict cannot be read is a tie.
+
+        Args:
+            profiles: The responses to all questions of the task, by the name of the model or set.
+            opponents: The responses of the candidates; the profiles may be among them.
+            task: The task.
+
+        Raises:
+            InputError: The template fails on a question.
+            JudgeError: A judge failed.
+        """
+        settled, shown = self._splits[task.split].settled, dict[Key, Shown]()
+        for name, profile in profiles.items():
+            for rival, other in opponents.items():
+                if name == rival:
+                    continue
+                # A pair comes up again in the rival's turn; its prompts are then the same, and are sent once.
+                for names, (one, two) in (((name, rival), (profile, other)), ((rival, name), (other, profile))):
+                    for seen, first, second in zip(_seen(task, one, two), one.answers, two.answers, strict=True):
+                        key, known = (first.id, *names), _settle(first, second, seen)
+                        if known is None:
+                            shown[key] = seen
+                        else:
+                            settled[key] = known
+        verdicts = self._ask(task, shown)
+
+        def score(question: str, first: str, second: str) -> float:
+            key = (question, first, second)
+            verdict = verdicts[key] if key in verdicts else settled[key]
+            return TIE if verdict is None else verdict
+
+        def share(question: str, name: str) -> float:
+            """The share of its comparisons that a response wins; its own one is a tie."""
+            return sum(
+                TIE if name == rival else (score(question, name, rival) + 1 - score(question, rival, name)) / 2
+                for rival in opponents
+            ) / len(opponents)
+
+        compared = {}
+        for name, profile in profiles.items():
+            shares = [share(answer.id, name) for answer in profile.answers]
+            answers = tuple(_scored(*pair) for pair in zip(profile.answers, shares, strict=True))
+            compared[name] = replace(profile, answers=answers)
+        return compared
+
+    def _ask(self, task: Task, shown: Mapping[Key, Shown]) -> dict[Key, float | None]:
+        """The first judge's verdicts; those of all judges are kept."""
+        if not shown:
+            return {}
+        split = self._splits[task.split]
+        # Models often write the same: each prompt is sent once.
+        numbers = {each: n for n, each in enumerate(dict.fromkeys(shown.values()))}
+        asked = judge_task(task, self._rubric, list(numbers))
+        split.prompts.update(example.prompt for example in asked.examples)
+        for name, judged in zip(self.names, split.judged, strict=True):
+            try:
+                answers = self._profiler.reading(name, asked, f"judge {name}").answers
+            except MemberError as error:
+                raise JudgeError(
+                    f"the judge {name} failed: {str(error).removeprefix(f'{name}: ')}; correct it and run the same "
+                    "command again: it continues from the stored responses and verdicts"
+                ) from error
+            values = [verdict_of(self._rubric, answer) for answer in answers]
+            # Kept for the figures of the judge; a later call for the same split adds to them.
+            judged.update({key: values[numbers[each]] for key, each in shown.items()})
+            self._say_unread(name, task.split, answers, values)
+        return {key: split.judged[0][key] for key in shown}
+
+    def _say_unread(self, name: str, split: str, answers: Sequence[Answer], values: Sequence[float | None]) -> None:
+        unread = [answer for answer, value in zip(answers, values, strict=True) if value is None]
+        if unread:
+            counts = "a tie" if self.mode == "pairwise" else "the mean of the other grades of its question"
+            self._progress.say(
+                f"judge {name}: {len(unread)} of its {counted(len(values), 'verdict')} on {split} cannot be read; each "
+                f"counts as {counts}; the first: {unread[0].error or visible(unread[0].text or '')[:100]!r}"
+            )
+
+    def _verdict(self, key: Key, score: float | None) -> Match | Grade:
+        if self.mode == "single":
+            return Grade(key[0], key[1], score)
+        return Match(key[0], key[1], key[2], score)
+
+
+def _scored(answer: Answer, score: float) -> Answer:
+    # As with BLEU, the whole response is what is scored. Two responses of the same grade are not the same answer.
+    return replace(answer, score=score, extracted=(answer.text or "").strip() or None)
+
+
+def _seen(task: Task, *profiles: Profile) -> list[Shown]:
+    """What a judge sees of the responses to each question, with the turns before it."""
+    seen: dict[str | None, Shown] = {}
+    for example, *answers in zip(task.examples, *(profile.answers for profile in profiles), strict=True):
+        seen[example.id] = Shown(example, tuple(answer.text or "" for answer in answers), seen.get(example.earlier))
+    return list(seen.values())
+
+
+def _settle(first: Answer, second: Answer, seen: Shown) -> float | None:
+    """What the first response scores if this needs no judge; else None."""
+    if first.error is not None or second.error is not None:
+        return (1 + (second.error is not None) - (first.error is not None)) / 2
+    return TIE if seen.is_same else None

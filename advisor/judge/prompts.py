@@ -1,0 +1,120 @@
+"""The prompts of a judge, and the verdicts in its answers.
+
+The prompts are the questions of a task, so that a judge's answers are stored, resumed, batched and sent to servers as
+those of any model. Responses are untrusted: they are values in the template, and never templates; and a verdict is
+read from the judge's text alone, so that a response which says ``[[A]]`` decides nothing by that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from advisor.records import Answer
+from advisor.tasks.data_files import Record
+from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
+from advisor.tasks.templates import Template, find_answer
+from ensemble.limits import limited_process
+
+LONGEST_RESPONSE = 20_000
+"""Characters of a response in a judge's prompt; the rest is left out. This is about 5,000 tokens."""
+
+
+class Shown(NamedTuple):
+    """What a judge sees: a question, and one response or two in this order.
+
+    Attributes:
+        example: The question.
+        responses: The responses.
+        earlier: The turn before it in the conversation; None for a first turn.
+    """
+
+    example: Example
+    responses: tuple[str, ...]
+    earlier: Shown | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both responses are the same text, and those of all turns before."""
+        return len(set(self.responses)) == 1 and (self.earlier is None or self.earlier.is_same)
+
+
+def judge_task(task: Task, rubric: Rubric, shown: Sequence[Shown]) -> Task:
+    """The prompts of a judge as a task.
+
+    Args:
+        task: The task whose responses are judged.
+        rubric: How.
+        shown: What the judge sees in each prompt.
+
+    Raises:
+        InputError: The template fails on a question.
+    """
+    template = Template(rubric.prompt, file=rubric.file, key="judge.prompt", child=limited_process())
+    by_likelihood = rubric.verdict == "likelihood"
+    examples = []
+    for n, each in enumerate(shown):
+        prompt = template.text(Record(_fields(rubric, each), f"question {each.example.id}"))
+        examples.append(Example(str(n), prompt, prompt, (), rubric.options if by_likelihood else ()))
+    return replace(
+        task,
+        # The judge writes a text, which `scorer` reads, or it is asked for the likelihoods of options.
+        metric="choice" if by_likelihood else JUDGE,
+        scorer=partial(_read, rubric),
+        examples=tuple(examples),
+        stop=(),
+        max_new_tokens=rubric.max_new_tokens,
+        scoring="texts",
+        rubric=None,
+    )
+
+
+def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
+    """The score that a judge's answer gives: of the response, or of the first of two.
+
+    With likelihoods it is the expected score, with the probability of each verdict as its weight (G-Eval: Liu et al.,
+    2023, equation 1). It has no ties that come from rounding to whole grades, and in a comparison the preference for a
+    place shifts the scores of both orders in opposite ways, so that it cancels in their mean. The likeliest verdict
+    alone would be the same for nearly all pairs if a judge prefers one place.
+
+    Returns:
+        0 to 1; None if the judge failed, or wrote nothing that can be read.
+    """
+    if answer.error is not None:
+        return None
+    if rubric.verdict == "text":
+        return None if answer.extracted is None else answer.score
+    known = {
+        option: logprob for option, logprob in zip(rubric.options, answer.options, strict=True) if logprob is not None
+    }
+    most = max(known.values(), default=-math.inf)
+    if most == -math.inf:
+        return None
+    # Less the largest one: the probabilities of long options may all be 0 in floating point.
+    weights = {option: math.exp(logprob - most) for option, logprob in known.items()}
+    expected = sum(weight * (rubric.value(option) or 0.0) for option, weight in weights.items())
+    return min(1.0, expected / sum(weights.values()))
+
+
+def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
+    """The fields of the template; the reference is null if the question has none."""
+    names = ("response",) if rubric.mode == "single" else ("response_a", "response_b")
+    turns: list[dict[str, Any]] = []
+    each: Shown | None = shown
+    while each is not None:
+        texts = [text[:LONGEST_RESPONSE] for text in each.responses]
+        reference = "\n".join(each.example.accepted) or None
+        turn = {"question": each.example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
+        # From the last turn back to the first, as each knows only the one before it.
+        turns.insert(0, turn)
+        each = each.earlier
+    return {**turns[-1], "turns": turns, "group": shown.example.group}
+
+
+def _read(rubric: Rubric, _prompt: Example, text: str) -> Score:
+    found = find_answer(rubric.pattern, text, last=True)
+    value = None if found is None else rubric.value(found)
+    return Score(0.0, None) if value is None else Score(value, found)

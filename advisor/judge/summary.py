@@ -1,0 +1,248 @@
+"""How far a judge's verdicts can be trusted: its position bias, ties, agreement with a second judge, and lengths.
+
+Each figure has the number of verdicts that it is from. Zheng et al. ("Judging LLM-as-a-Judge with MT-Bench and Chatbot
+Arena", 2023) call these position bias, verbosity bias (section 3.3) and agreement (section 4).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from scipy import stats
+
+from advisor.judge.bradley_terry import bradley_terry
+from advisor.judge.verdicts import Grade, Match
+from advisor.records import LEVEL, TOLERANCE
+from advisor.statistics import Floats, cluster_interval, mean_interval, wilson
+
+MOST_CHANGED = 100 / 3
+"""Percent of pairs whose verdict may change with the order before a warning. GPT-4 changed a third of them in Zheng et
+al., table 2; a judge that changes more prefers a place more often than a strong judge did."""
+LEAST_KAPPA = 0.4
+"""Below this, agreement beyond chance is called fair or slight (Landis and Koch 1977, Biometrics 33). The same limit
+holds for the rank correlation of grades."""
+_FEW = 20
+"""With fewer verdicts, a warning would say more about chance than about the judge."""
+
+Lengths = Mapping[tuple[str, str], int]
+"""Characters of each response, by question and model."""
+
+
+def summarize_matches(
+    judged: Sequence[Sequence[Match]],
+    settled: Sequence[Match],
+    lengths: Lengths,
+    candidates: Collection[str] | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The figures of comparisons on one split, as in ``result.json``. Shares and win rates are in points.
+
+    Args:
+        judged: The verdicts of the judge, and those of a second one if there is one.
+        settled: Comparisons that needed no judge. They count for the strengths only.
+        lengths: Of the responses.
+        candidates: The models that win rates are against; None for all.
+        level: 1 minus the confidence of the intervals, between 0 and 1.
+        seed: Of the bootstrap.
+    """
+    # The first judge decides the scores; the second one is there for the agreement.
+    matches = judged[0]
+    scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
+    ranking = bradley_terry(matches, settled, candidates, level, seed)
+    # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
+    says = {key: _winner(score) for key, score in scores.items()}
+    changed = [
+        float(winner != -says[question, second, first])
+        for (question, first, second), winner in says.items()
+        if first < second and (question, second, first) in says
+    ]
+    decided = {key: winner for key, winner in says.items() if winner}
+    longer = [
+        float((winner > 0) == (lengths[question, first] > lengths[question, second]))
+        for (question, first, second), winner in decided.items()
+        # A set may have a response of which only the score is known.
+        if len({lengths.get((question, first)), lengths.get((question, second))} - {None}) == 2
+    ]
+    return {
+        "verdicts": len(matches),
+        "unread": len(matches) - len(scores),
+        # Equal texts and failed responses have no place that a judge could prefer, so they are in the strengths only.
+        "settled": len(settled),
+        "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
+        "groups": [list(group) for group in ranking.groups],
+        "ties": _share([float(not winner) for winner in says.values()], level),
+        "first_wins": _share([float(winner > 0) for winner in decided.values()], level),
+        "equal_first_wins": ranking.first_wins,
+        "equal_first_wins_ci": list(ranking.first_wins_ci),
+        "changed": _share(changed, level),
+        "longer_wins": _share(longer, level),
+        "agreement": _same_winners(says, judged[1]) if len(judged) > 1 else None,
+    }
+
+
+def summarize_grades(
+    judged: Sequence[Sequence[Grade]], lengths: Lengths, step: float, level: float = LEVEL, seed: int = 0
+) -> dict[str, Any]:
+    """The figures of single grades on one split, as in ``result.json``. Shares and mean grades are in points.
+
+    Args:
+        judged: The grades of the judge, and those of a second one if there is one.
+        lengths: Of the responses.
+        step: The distance of two neighbouring grades, on the scale from 0 to 1.
+        level: 1 minus the confidence of the intervals, between 0 and 1.
+        seed: Of the bootstrap.
+    """
+    grades = judged[0]
+    scores = {(each.question, each.model): each.score for each in grades if each.score is not None}
+    by_model = defaultdict[str, list[float]](list)
+    for (_, model), score in scores.items():
+        by_model[model].append(score)
+    models = [
+        {
+            "model": model,
+            "grades": len(own),
+            "score": 100 * sum(own) / len(own),
+            "score_ci": list(mean_interval(100 * np.array(own), level, seed)),
+        }
+        for model, own in by_model.items()
+    ]
+    sized = [(lengths[key], score) for key, score in scores.items() if key in lengths]
+    return {
+        "verdicts": len(grades),
+        "unread": len(grades) - len(scores),
+        "models": sorted(models, key=lambda each: (-cast(float, each["score"]), each["model"])),
+        "length": {"n": len(sized), "spearman": _correlation(stats.spearmanr, sized)},
+        "agreement": _same_grades(scores, judged[1], step, level) if len(judged) > 1 else None,
+    }
+
+
+def head_to_head(
+    matches: Sequence[Match], taken: Mapping[str, str], rival: str, level: float = LEVEL
+) -> dict[str, Any] | None:
+    """How often responses win against those of one model, in points; a tie is half a win.
+
+    Args:
+        matches: All matches, with those that needed no judge.
+        taken: For each question, the model or set whose response is compared. The rival's own one is a tie.
+        rival: The model.
+        level: 1 minus the confidence of the interval, between 0 and 1.
+
+    Returns:
+        The win rate with its interval over questions; None if the two never met.
+    """
+    # By question, in both orders.
+    met = defaultdict[str, list[float]](list)
+    for match in matches:
+        if match.score is not None and rival in (match.first, match.second):
+            own = match.second if match.first == rival else match.first
+            if taken.get(match.question) == own:
+                met[match.question].append(match.score if match.second == rival else 1 - match.score)
+    if not met:
+        return None
+    # Both orders of a question are one value, and the questions are the clusters of the interval.
+    values = np.array(
+        [
+            0.5 if name == rival else np.mean(met[question])
+            for question, name in taken.items()
+            if name == rival or question in met
+        ]
+    )
+    return {
+        "questions": len(values),
+        "win_rate": 100 * float(values.mean()),
+        "win_rate_ci": list(cluster_interval(values, np.arange(len(values)), level, (0.0, 1.0))),
+    }
+
+
+def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str]:
+    """Sentences on a judge whose verdicts tell little.
+
+    Args:
+        names: The judge, and the second one if there is one.
+        figures: The figures of one split, from one of the functions above.
+    """
+    judge, found = names[0], []
+    if figures["verdicts"] and 5 * figures["unread"] > figures["verdicts"]:
+        found.append(f"{figures['unread']:,} of {figures['verdicts']:,} verdicts of the judge {judge} cannot be read.")
+    changed = figures.get("changed")
+    # The whole interval, so that chance alone gives no warning.
+    if changed and changed["n"] >= _FEW and changed["share_ci"][0] > MOST_CHANGED:
+        found.append(
+            f"The judge {judge} changes its verdict on {changed['share']:.0f}% of {changed['n']:,} pairs if the order "
+            "changes, so scores are pulled to 50, and true differences look smaller. Another judge or "
+            "another prompt may be more consistent."
+        )
+    if len(figures.get("groups") or ()) > 1:
+        found.append("Some models share no comparison with the others, so their win rates cannot be compared.")
+    agreement = figures["agreement"]
+    if agreement and agreement["n"] >= _FEW:
+        name, word = ("kappa", "Cohen's kappa") if "kappa" in agreement else ("spearman", "Spearman's correlation")
+        value = agreement[name]
+        if value is not None and value < LEAST_KAPPA:
+            found.append(
+                f"The judges {judge} and {names[1]} agree little ({word} {value:.2f} on {agreement['n']:,} verdicts; "
+                f"below {LEAST_KAPPA:g}), so another judge may rank the models in another order."
+            )
+    return found
+
+
+def _share(values: Sequence[float], level: float) -> dict[str, Any]:
+    """The share of ones with Wilson's interval, in points."""
+    if not values:
+        return {"n": 0, "share": None, "share_ci": None}
+    array = np.array(values, dtype=np.float64)
+    return {"n": len(array), "share": 100 * float(array.mean()), "share_ci": list(wilson(array, level))}
+
+
+def _winner(score: float) -> int:
+    """Who is better: 1 the first one, -1 the second one, 0 a tie. Likelihoods give scores between these."""
+    return 0 if abs(score - 0.5) <= TOLERANCE else 1 if score > 0.5 else -1
+
+
+def _same_winners(says: Mapping[tuple[str, str, str], int], others: Sequence[Match]) -> dict[str, Any]:
+    """How often two judges name the same winner, or both a tie."""
+    from sklearn.metrics import cohen_kappa_score
+
+    both = [
+        (says[key], _winner(each.score))
+        for each in others
+        if each.score is not None and (key := (each.question, each.first, each.second)) in says
+    ]
+    ours, theirs = ([pair[place] for pair in both] for place in (0, 1))
+    return {
+        "n": len(both),
+        "equal": 100 * float(np.mean([a == b for a, b in both])) if both else None,
+        # It is not defined if both judges always say the same one thing.
+        "kappa": float(cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) > 1 else None,
+    }
+
+
+def _same_grades(
+    scores: Mapping[tuple[str, str], float], others: Sequence[Grade], step: float, level: float
+) -> dict[str, Any]:
+    """How near the grades of two judges are, and whether they order the responses alike."""
+    both = [
+        (scores[each.question, each.model], each.score)
+        for each in others
+        if each.score is not None and (each.question, each.model) in scores
+    ]
+    near = _share([float(abs(a - b) <= step + TOLERANCE) for a, b in both], level)
+    return {
+        "n": len(both),
+        "within_one": near["share"],
+        "within_one_ci": near["share_ci"],
+        "spearman": _correlation(stats.spearmanr, both),
+        "kendall": _correlation(stats.kendalltau, both),
+    }
+
+
+def _correlation(measure: Any, pairs: Sequence[tuple[float, float]]) -> float | None:
+    """A rank correlation; None where it is not defined, because all values of one side are equal."""
+    values: Floats = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    if len(values) < 2 or (np.ptp(values, axis=0) == 0).any():
+        return None
+    return float(measure(values[:, 0], values[:, 1]).statistic)

@@ -1,0 +1,58 @@
+"""The judge: win rates or grades with their intervals, and how far the judge can be trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.charts.canvas import Canvas
+from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
+from reports.charts.scales import points_scale
+from reports.read.judge import MEASURES, JudgedSplit
+from reports.read.result import Result
+
+_MOST_DRAWN = 20
+
+
+def values(result: Result) -> dict[str, Any] | None:
+    """Return the template's values; None for a task without a judge."""
+    # A run that was evaluated with another judge has both, and each has its own table.
+    own, evaluated = result.judged, result.evaluation.judged if result.evaluation else None
+    judged = own or evaluated
+    if judged is None or not judged.splits:
+        return None
+    parts = [(f"{each.split} questions", each) for each in own.splits] if own else []
+    # What the verdict is from comes first.
+    parts.reverse()
+    if evaluated:
+        parts += [(f"advisor evaluate, {each.split} questions", each) for each in evaluated.splits]
+    main = parts[0][1]
+    candidates = {candidate.name for candidate in result.candidates}
+    return {
+        "judged": judged,
+        "parts": parts,
+        "measure": MEASURES[judged.mode],
+        "figure": both_widths(lambda width: _draw(main, candidates, MEASURES[judged.mode], result.short_names, width)),
+    }
+
+
+def _draw(
+    split: JudgedSplit, candidates: set[str], measure: str, short_names: dict[str, str], width: int
+) -> str | None:
+    """Draw each model with its interval; sets have another mark than single models."""
+    rows = [row for row in split.rows[:_MOST_DRAWN] if row.accuracy is not None]
+    if not rows:
+        return None
+    start, step, foot = (COLUMN, 30, 44) if width == WIDE else (8, 46, 44)
+    canvas = Canvas(width, step * len(rows) + foot)
+    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
+    x = points_scale(ends, start, width - 12, pad=1.5)
+    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
+    # An average candidate wins half of its comparisons; grades have no middle of this kind.
+    if measure == MEASURES["pairwise"]:
+        canvas.line((x(50), foot), (x(50), canvas.height), "muted", dash=(3, 3))
+    for index, row in enumerate(rows):
+        y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
+        is_set = row.name not in candidates
+        row_name(canvas, short_names.get(row.name, row.name), x, y, 17, bold=is_set)
+        interval_mark(canvas, row, "ensemble" if is_set else "selected", x, y)
+    return canvas.markup(f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")

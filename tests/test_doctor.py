@@ -1,0 +1,152 @@
+"""``advisor doctor`` and ``advisor --version``: what they say of the machine, and when the status is 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from advisor.planning import machine
+from advisor.planning.plan import plan_together
+from advisor.planning.speed import Speed, measure_speed
+from advisor.planning.words import duration
+from ensemble.models.memory import MemoryNeed
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools", "hubs"]
+
+TINY = MemoryNeed(1_000_000, "float32", 4_000_000, 1000, 100, 64, 2)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(place: Place) -> None:
+    ran = place.advisor("doctor")
+    assert ran.status == 0
+    first = [line.split()[0] for line in ran.out.splitlines()]
+    assert first == ["processor", "GPU", "versions", *["extra"] * len(machine.EXTRAS), "hub", "cache"]
+    assert "switched off by HF_HUB_OFFLINE" in ran.out
+    assert (place.files(), place.cache.exists()) == (set(), False)
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(machine.EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
+
+
+def test_each_model_of_a_pool_has_its_plan(place: Place, models: Path) -> None:
+    place.job(models)
+    ran = place.advisor("doctor", "--pool", "models.txt", "--task", "task.yaml", "--json")
+    found = json.loads(ran.out)
+    assert ran.status == 0
+    assert [plan["model"] for plan in found["models"]] == ["alpha", "beta", "gamma"]
+    for plan in found["models"]:
+        assert plan["fits"] is True
+        assert plan["download"] == 0
+        assert 0 < plan["weights"] < plan["memory"] < plan["free"]
+        assert plan["seconds"] > 0
+    assert (found["problems"], len(found["together"]["models"])) == ([], 3)
+
+
+def test_a_model_that_cannot_run_gives_status_1_and_the_others_are_still_planned(place: Place, models: Path) -> None:
+    (place.folder / "empty").mkdir()
+    place.pool(str(models / "alpha"), "./empty")
+    ran = place.advisor("doctor", "--pool", "models.txt")
+    assert ran.status == 1
+    assert "empty: cannot run: models.txt:2: " in ran.out
+    assert "alpha: " in ran.out
+
+
+def test_a_model_that_is_too_large_gives_status_1(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.pool(str(models / "alpha"))
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 1000)
+    ran = place.advisor("doctor", "--pool", "models.txt")
+    assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
+
+
+def test_a_cache_that_cannot_be_written_gives_status_1(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
+    ran = place.advisor("doctor")
+    assert (ran.status, "cannot be written" in ran.out) == (1, True)
+
+
+def test_a_server_is_in_the_plan_and_gets_no_request(place: Place) -> None:
+    place.pool("openai:http://127.0.0.1:9/v1#big")
+    ran = place.advisor("doctor", "--pool", "models.txt")
+    assert (ran.status, "big: http://127.0.0.1:9/v1; its size is not known here" in ran.out) == (0, True)
+
+
+def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
+    place: Place, small_hub: None, models: Path
+) -> None:
+    place.pool("org/alpha")
+    ran = place.advisor("doctor", "--pool", "models.txt", "--json")
+    (plan,) = json.loads(ran.out)["models"]
+    weights = (models / "alpha" / "model.safetensors").stat().st_size
+    assert (plan["download"], plan["problem"]) == (weights, None)
+
+
+def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_session", lambda: time.sleep(60))
+    monkeypatch.setattr(machine, "_HUB_SECONDS", -0.9)
+    assert machine.hub()["answers"] is False
+
+
+# --- The expected time ---
+
+
+def test_a_device_reads_and_computes_something() -> None:
+    speed = measure_speed("cpu", "float32")
+    assert min(speed.bandwidth, speed.operations) > 0
+    # Differences of two times: on a busy machine noise can be larger than they are.
+    assert min(speed.layer, speed.step, speed.row) >= 0
+
+
+def test_time_grows_with_questions_tokens_and_weights_and_falls_with_the_batch() -> None:
+    speed = Speed(1e9, 1e10, 1e-4)
+    usual = speed.seconds(TINY, 100, 50, 20, 10)
+    assert speed.seconds(TINY, 200, 50, 20, 10) == pytest.approx(2 * usual)
+    assert speed.seconds(TINY, 100, 50, 40, 10) > usual
+    assert speed.seconds(TINY._replace(weights=8_000_000), 100, 50, 20, 10) > usual
+    assert speed.seconds(TINY, 100, 50, 20, 20) < usual
+    assert speed.seconds(TINY, 0, 50, 20, 10) == 0
+
+
+def test_a_step_of_one_text_takes_the_time_that_its_weights_are_read() -> None:
+    speed = Speed(1e9, 1e15, 0.0)
+    assert speed.seconds(TINY, 1, 0, 1, 1) == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(None, "unknown"), (0.1, "1 s"), (89, "89 s"), (120, "2 min")])
+def test_durations_are_said_in_a_unit_that_fits(seconds: float | None, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() -> None:
+    plans = [
+        {"model": name, "device": device, "weights": weights, "free": 25, "need": TINY}
+        for name, device, weights in (("a", "cuda:0", 10), ("b", "cuda:0", 20), ("c", "cuda:0", 5), ("d", "cuda:1", 8))
+    ]
+    found = plan_together(plans, 2)
+    assert found == {"device": "cuda:0", "models": ["b", "a"], "memory": 30, "free": 25, "fits": False}
+    assert plan_together(plans[:1], 2) is None
+
+
+# --- Completion ---
+
+
+def test_a_shell_gets_the_commands_that_can_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_ADVISOR_COMPLETE": "complete_bash", "COMP_WORDS": "advisor doc", "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert place.advisor().out == "doctor\n"

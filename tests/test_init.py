@@ -1,0 +1,332 @@
+"""`advisor init`: what it guesses from data, the task file that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from advisor.draft import task_text
+from advisor.tasks import load_task
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
+
+
+def table(*rows: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def written(place: Place, *arguments: str, name: str = "questions") -> dict[str, Any]:
+    """The keys of the task file that the command writes, which loads."""
+    ran = place.advisor("init", *arguments, "--name", name, "--yes")
+    assert (ran.status, ran.err) == (0, ""), ran.err
+    assert "score 1.0" in ran.out or "not scored" in ran.out
+    return yaml.safe_load((place.folder / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+SUMS = table(["Question", "Expected Answer"], *([f"What is {n} + {n}?", 2 * n] for n in range(1, 13)))
+
+
+# --- From data to a run ---
+
+
+def test_a_task_file_from_a_table_is_run_as_it_is(place: Place, models: Path) -> None:
+    place.write("questions.csv", SUMS)
+    ran = place.advisor("init", "questions.csv", "--yes")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.count("--- Prompt") == 3
+    assert "All 12 references that were tried score 1.0" in ran.out
+    assert "advisor select --pool demo --task questions.yaml" in ran.out
+    text = (place.folder / "questions.yaml").read_text(encoding="utf-8")
+    assert "# metric: all references are numbers" in text
+    place.write("questions.yaml", text.replace("max_new_tokens: 256", "max_new_tokens: 4"))
+    pool = place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    ran = place.advisor("select", "--pool", pool, "--task", "questions.yaml", "--quiet")
+    assert ran.status == 0, ran.err
+    assert (place.folder / "runs" / "questions" / "report.html").is_file()
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (["gsm8k/train.jsonl", "gsm8k/test.jsonl"], {"metric": "number", "shot_response": "{{answer}}"}),
+        (["gsm8k/dev300_train_sample_seed42_cleaned.jsonl", "gsm8k/test_cleaned.jsonl"], {"metric": "number"}),
+        (["arc_challenge"], {"choices": ["{{A}}", "{{B}}", "{{C}}", "{{D}}"], "scoring": "letters"}),
+        (["mmlu/test/virology.jsonl"], {"metric": "choice", "reference": "{{answer}}"}),
+        (["piqa/dev_our.jsonl"], {"choices": ["{{A}}", "{{B}}"], "dev_size": 300}),
+        (["triviaqa"], {"metric": "exact_match", "reference": "{{answer}}", "stop": ["\n"]}),
+        (["nq_open/efficientqa.dev.1.1.jsonl", "nq_open/efficientqa.test.1.1.jsonl"], {"metric": "exact_match"}),
+        (["bbh"], {"metric": "exact_match", "group": "{{_part}}", "reference": "{{target}}"}),
+        (["bbh/tasks/object_counting.json"], {"metric": "number"}),
+        (["bbh/tasks/word_sorting.json"], {"metric": "exact_match"}),
+        (["mbpp/mbpp.jsonl"], {"metric": "pass_at_1", "reference": ["{{test_setup_code}}", "{{test_list}}"]}),
+        (["mbpp/sanitized-mbpp.json"], {"metric": "pass_at_1"}),
+        (["humaneval/test.jsonl"], {"reference": "{{test}}\ncheck({{entry_point}})"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_the_benchmarks_are_read_as_the_field_reads_them(
+    place: Place, data: list[str], expected: dict[str, Any]
+) -> None:
+    keys = written(place, *(str(DATA / name) for name in data))
+    assert {key: keys[key] for key in expected} == expected
+    # The data is elsewhere, so the next command names its folder.
+    assert set(keys["data"]) == {"local", "dev", "held_out"}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("piqa/valid.jsonl", "no column looks like the reference"),
+        ("mt_bench/vicuna_bench_question.jsonl", "no column looks like the reference"),
+        ("flores101/metadata_devtest.tsv", "no column looks like a question"),
+        ("gsm8k", "several may be the same split: test, test_cleaned; give the two files, dev first"),
+    ],
+)
+def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) -> None:
+    assert message in place.refused("init", DATA / data, "--yes", "--name", "questions")
+
+
+# --- Guesses ---
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # The right option by its index from 0, its index from 1, its text, its letter in brackets.
+        (
+            [["q x", "option_a", "option_b", "label"], ["a b?", "x", "y", 0], ["c d?", "x", "y", 1]],
+            {"reference": "{{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[label | int]}}", "scoring": "letters"},
+        ),
+        (
+            [["question", "Choice 1", "Choice 2", "answer"], ["a?", "x", "y", 1], ["b?", "x", "y", 2]],
+            {"choices": ["{{Choice_1}}", "{{Choice_2}}"], "scoring": "letters"},
+        ),
+        (
+            [["question", "Options", "answer"], ["a?", "x; y", "x"], ["b?", "x; z", "z"]],
+            {"choices": "{{Options.split('; ')}}", "scoring": "normalised"},
+        ),
+        (
+            [["question", "A", "B", "answer"], ["a?", "x", "y", "(A)"], ["b?", "x", "y", "(B)"]],
+            {"choices": ["{{A}}", "{{B}}"], "reference": "{{answer}}"},
+        ),
+        # No options: the columns A and B are something else.
+        (
+            [["question", "A", "B", "answer"], ["a?", "x", "y", "Rome"], ["b?", "x", "y", "Lima"]],
+            {"metric": "exact_match"},
+        ),
+        ([["text", "label"], *([f"text {n}", "yes" if n % 2 else "no"] for n in range(12))], {"metric": "exact_match"}),
+        ([["question", "answer"], ["a?", "$1,200"], ["b?", "-3.5"]], {"metric": "number"}),
+        ([["question", "answer"], ["a?", "1999"], ["b?", "May 1999"]], {"metric": "exact_match"}),
+        ([["question", "answer"], *([f"{n}?", f"one two three {n} " * 9] for n in range(4))], {"metric": "chrf"}),
+        (
+            [
+                ["passage_id", "passage", "question", "answer"],
+                *([n // 2, f"P {n // 2}", f"{n}?", "x y"] for n in range(8)),
+            ],
+            {"cluster": "{{passage_id}}", "prompt": "{{passage}}\n\nQuestion: {{question}}\nAnswer:"},
+        ),
+        (
+            [["Frage hier", "Lösung"], ["Was ist das?", "ja"], ["Wer ist das?", "nein"]],
+            {"prompt": "Question: {{Frage_hier}}\nAnswer:", "reference": "{{Lösung}}"},
+        ),
+        (
+            [["question", "answer", "split"], *([f"{n}?", n, "train" if n < 4 else "test"] for n in range(8))],
+            {
+                "data": {
+                    "dev": "questions.csv",
+                    "held_out": "questions.csv",
+                    "where": {"dev": "{{split == 'train'}}", "held_out": "{{split == 'test'}}"},
+                }
+            },
+        ),
+    ],
+)
+def test_what_columns_mean_is_guessed(place: Place, rows: list[list[Any]], expected: dict[str, Any]) -> None:
+    place.write("questions.csv", table(*rows))
+    keys = written(place, "questions.csv")
+    assert {key: keys.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"question": "a?", "answers": {"text": ["x", "y"], "answer_start": [1]}}, {"reference": "{{answers.text}}"}),
+        (
+            {"question": "a?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"},
+            {
+                "choices": "{{choices.text}}",
+                "reference": "{{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[choices.label.index(answerKey)]}}",
+            },
+        ),
+        ({"question": "a?", "choices": ["x", "y"], "answer": 1}, {"metric": "choice", "choices": "{{choices}}"}),
+    ],
+)
+def test_objects_of_the_hub_are_columns_too(place: Place, record: dict[str, Any], expected: dict[str, Any]) -> None:
+    place.write("questions.jsonl", "".join(json.dumps({**record, "question": f"{n}?"}) + "\n" for n in range(4)))
+    keys = written(place, "questions.jsonl")
+    assert {key: keys[key] for key in expected} == expected
+
+
+def test_two_files_are_dev_and_held_out_by_their_names(place: Place) -> None:
+    place.write("test.csv", SUMS)
+    place.write("train.csv", SUMS.replace("+", "plus"))
+    assert written(place, "test.csv", "train.csv")["data"] == {"dev": "train.csv", "held_out": "test.csv"}
+
+
+def test_rows_without_a_reference_are_left_out_and_counted(place: Place) -> None:
+    place.write("questions.csv", SUMS + "What is lost?,\n")
+    written(place, "questions.csv")
+    comments = (place.folder / "questions.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
+    assert "1 of 13 records have no Expected_Answer" in comments
+    sizes = [len(load_task(place.folder / "questions.yaml", split=split).examples) for split in ("dev", "held_out")]
+    assert sizes == [6, 6]
+
+
+def test_a_saved_data_set_is_found_with_its_splits(place: Place) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"question": f"{n}?", "answer": str(n)} for n in range(4)])
+    datasets.DatasetDict(
+        {"train": rows, "test": rows.map(lambda row: {"question": f"and {row['question']}"})}
+    ).save_to_disk(place.folder / "exported")
+    assert written(place, "exported")["data"] == {"dev": "exported/train", "held_out": "exported/test"}
+
+
+def test_what_the_user_gives_is_not_guessed(place: Place) -> None:
+    place.write(
+        "questions.csv", table(["id", "a", "b c", "question"], *([n, f"Ask {n}?", f"right {n}", "x"] for n in range(6)))
+    )
+    keys = written(place, "questions.csv", "--question", "a", "--reference", "b c", "--metric", "contains")
+    assert (keys["prompt"], keys["reference"], keys["metric"]) == ("Question: {{a}}\nAnswer:", "{{b_c}}", "contains")
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_splits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {split: [{"question": f"{split} {n}?", "answer": n} for n in range(1_100)] for split in ("train", "test")}
+    monkeypatch.setattr("ensemble.models.hub.reach_data", lambda *_: None)
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda _: ["main", "other"])
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_: ["train", "test"])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split, **__: rows[split])
+    assert "give --config with one of main, other" in place.refused("init", "some/sums", "--yes")
+    keys = written(place, "some/sums", "--config", "main")
+    assert keys["data"] == {"hub": "some/sums", "config": "main", "dev": "train", "held_out": "test"}
+    assert (keys["dev_size"], keys["metric"]) == (300, "number")
+
+
+# --- The dialogue ---
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Let a person at a terminal give these answers."""
+    left = iter(answers)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda _text="": next(left))
+
+
+def test_wrong_answers_are_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch, "", "no such column", "Expected Answer", "", "contains")
+    ran = place.advisor("init", "questions.csv")
+    assert ran.status == 0, ran.err
+    assert "there is no column 'no such column'" in ran.out + ran.err
+    assert "metric: contains\n" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
+
+
+def test_enter_takes_options_that_are_an_expression(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", table(["question", "options", "answer"], *([f"{n}?", "x, y", "x"] for n in range(6))))
+    answer(monkeypatch, "", "", "")
+    assert place.advisor("init", "questions.csv").status == 0
+    assert "options.split(', ')" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_at_a_question_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch)
+
+    def interrupt(_text: str = "") -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", interrupt)
+    assert place.advisor("init", "questions.csv").status == 130
+    assert place.files() == {"questions.csv"}
+
+
+# --- Refusals ---
+
+
+def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
+    place.write("questions.csv", SUMS)
+    place.write("questions.yaml", "mine")
+    assert "questions.yaml exists; give --force" in place.refused("init", "questions.csv", "--yes")
+    assert (place.folder / "questions.yaml").read_text(encoding="utf-8") == "mine"
+    assert place.advisor("init", "questions.csv", "--yes", "--force").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.csv"], "nothing.csv: no such file or folder"),
+        (["questions.csv", "--question", "x"], "there is no column 'x'; choose among Question, Expected_Answer"),
+        (["questions.csv", "--metric", "x"], "--metric x: choose among"),
+        (["questions.csv", "--metric", "choice"], "--metric choice needs options; give --choices"),
+        (["three.csv", "--choices", "x,y"], "are no option's text, letter or number"),
+        (["questions.csv", "--out", "task.txt"], "--out task.txt: give a file that ends in .yaml"),
+        (["questions.csv", "--out", "no/task.yaml"], "in a folder that exists"),
+        (["questions.csv", "--name", "a b"], "--name a b: give letters"),
+        (["questions.csv", "--config", "main"], "--config main goes with a data set of the hub"),
+        (["empty.csv"], "empty.csv has no records"),
+        (["twins.csv"], "twins.csv:2 has the same id '1'; change one"),
+    ],
+)
+def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str], message: str) -> None:
+    place.write("questions.csv", SUMS)
+    place.write("three.csv", table(["question", "x", "y", "answer"], ["a?", "1", "2", "no"]))
+    place.write("empty.csv", "question,answer\n")
+    place.write("twins.csv", "id,question,answer\n1,a?,x\n1,b?,y\n")
+    assert message in place.refused("init", *arguments, "--yes")
+
+
+def test_data_in_place_of_a_task_file_is_told_the_way(place: Place) -> None:
+    place.write("questions.csv", SUMS)
+    line = place.refused("select", "--pool", "demo", "--task", "questions.csv")
+    assert "is data and not a task file; write one with `advisor init questions.csv`" in line
+
+
+def test_ctrl_c_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+
+    def interrupt(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(task_text, "load_task", interrupt)
+    ran = place.advisor("init", "questions.csv", "--yes")
+    assert (ran.status, ran.line) == (130, "advisor: stopped")
+    assert place.files() == {"questions.csv"}
+
+
+def test_hostile_names_and_texts_reach_neither_the_terminal_nor_the_file_as_they_are(place: Place) -> None:
+    header = ["question", "answer", "group\nmetric: bleu # \x1b[31m"]
+    place.write("questions.csv", table(header, *([f"\x1b[2J {n}?", n, n % 2] for n in range(6))))
+    ran = place.advisor("init", "questions.csv", "--yes")
+    assert ran.status == 0, ran.err
+    assert "\x1b" not in ran.out
+    text = (place.folder / "questions.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["metric"] == "number"
+    assert "\x1b" not in text

@@ -1,0 +1,162 @@
+"""The figures on how far a judge can be trusted, against counts by hand."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
+from advisor.judge.verdicts import Grade, Match
+from advisor.statistics import wilson
+
+MATCHES = [
+    Match("1", "a", "b", 1.0),
+    Match("1", "b", "a", 1.0),  # the first one again: another verdict
+    Match("2", "a", "b", 1.0),
+    Match("2", "b", "a", 0.0),  # the same winner
+    Match("3", "a", "b", 0.5),
+    Match("3", "b", "a", 0.5),  # a tie twice
+    Match("4", "a", "b", 0.5),
+    Match("4", "b", "a", 0.0),  # a tie and a win
+    Match("5", "a", "b", None),
+    Match("5", "b", "a", 1.0),
+]
+LENGTHS = {(str(n), model): size for n in range(1, 6) for model, size in (("a", 10), ("b", 20))}
+
+
+def test_position_bias_ties_and_unread_verdicts_are_counted() -> None:
+    found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], LENGTHS)
+    assert (found["verdicts"], found["unread"], found["settled"]) == (10, 1, 1)
+    assert found["ties"]["n"] == 9
+    assert found["ties"]["share"] == pytest.approx(100 * 3 / 9)
+    # Decided: 1, 1, 1, 0 for the first one, then 0 and 1.
+    assert found["first_wins"]["n"] == 6
+    assert found["first_wins"]["share"] == pytest.approx(100 * 4 / 6)
+    assert found["first_wins"]["share_ci"] == pytest.approx(wilson(np.array([1.0, 1, 1, 0, 0, 1])))
+    # The pair of question 5 has one verdict only.
+    assert found["changed"]["n"] == 4
+    assert found["changed"]["share"] == pytest.approx(50)
+    # b is longer: it wins once in question 1, never in 2 and 4, and once in 5.
+    assert found["longer_wins"]["n"] == 6
+    assert found["longer_wins"]["share"] == pytest.approx(100 * 2 / 6)
+    assert found["agreement"] is None
+
+
+def test_likelihoods_name_the_winner_that_is_more_probable() -> None:
+    """The scores of the mode `likelihood` are between 0 and 1; the figures are those of the winners."""
+    soft = {0.0: 0.2, 1.0: 0.7, 0.5: 0.5, None: None}
+    fractions = [each._replace(score=soft[each.score]) for each in MATCHES]
+    plain, found = (summarize_matches([each, MATCHES], [], LENGTHS) for each in (MATCHES, fractions))
+    for name in ("ties", "first_wins", "changed", "longer_wins", "agreement"):
+        assert found[name] == plain[name]
+
+
+def test_models_have_the_strengths_of_all_matches_with_a_result() -> None:
+    found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], {})
+    assert [each["matches"] for each in found["models"]] == [10, 10]
+    assert found["models"][0]["model"] == "a"
+    assert found["longer_wins"] == {"n": 0, "share": None, "share_ci": None}
+
+
+def test_agreement_of_two_judges_is_that_of_their_winners() -> None:
+    other = [each._replace(score=1.0 if n == 2 else each.score) for n, each in enumerate(MATCHES)]
+    other[4] = other[4]._replace(score=1.0)
+    other[5] = other[5]._replace(score=None)
+    found = summarize_matches([MATCHES, other], [], {})["agreement"]
+    ours = [each.score for n, each in enumerate(MATCHES) if n not in (5, 8)]
+    theirs = [each.score for n, each in enumerate(other) if n not in (5, 8)]
+    same = np.mean(np.array(ours) == np.array(theirs))
+    by_chance = sum(ours.count(value) * theirs.count(value) for value in (0.0, 0.5, 1.0)) / 64
+    assert found["n"] == 8
+    assert found["equal"] == pytest.approx(100 * same)
+    assert found["kappa"] == pytest.approx((same - by_chance) / (1 - by_chance))
+
+
+def test_grades_have_means_and_the_agreement_of_two_judges() -> None:
+    ours = [0.0, 0.25, 0.5, 1.0, None, 0.75]
+    theirs = [0.25, 0.25, 1.0, 1.0, 0.5, None]
+    judged = [[Grade(str(n // 2), "ab"[n % 2], score) for n, score in enumerate(scores)] for scores in (ours, theirs)]
+    lengths = {(str(n // 2), "ab"[n % 2]): 10 * n for n in range(6)}
+    found = summarize_grades(judged, lengths, step=0.25)
+    assert (found["verdicts"], found["unread"]) == (6, 1)
+    assert [(each["model"], each["grades"]) for each in found["models"]] == [("b", 3), ("a", 2)]
+    assert found["models"][0]["score"] == pytest.approx(100 * 2 / 3)
+    agreement = found["agreement"]
+    assert agreement["n"] == 4
+    assert agreement["within_one"] == pytest.approx(75)
+    assert agreement["spearman"] == pytest.approx(stats.spearmanr(ours[:4], theirs[:4]).statistic)
+    assert agreement["kendall"] == pytest.approx(stats.kendalltau(ours[:4], theirs[:4]).statistic)
+    assert found["length"]["n"] == 5
+
+
+@pytest.mark.parametrize("score", [0.5, 1.0])
+def test_verdicts_that_are_all_equal_have_no_correlation(score: float) -> None:
+    same = [Match(str(n), "a", "b", score) for n in range(5)]
+    grades = [Grade(str(n), "a", score) for n in range(5)]
+    assert summarize_matches([same, same], [], {})["agreement"] == {"n": 5, "equal": 100, "kappa": None}
+    found = summarize_grades([grades, grades], {("0", "a"): 1, ("1", "a"): 2}, 0.1)
+    assert found["agreement"]["spearman"] is None
+    assert found["length"]["spearman"] is None
+
+
+def test_nothing_judged_has_empty_figures() -> None:
+    found = summarize_matches([[], []], [], {})
+    assert (found["models"], found["first_wins"]["n"], found["agreement"]["n"]) == ([], 0, 0)
+    assert summarize_grades([[], []], {}, 0.1)["models"] == []
+    assert judge_warnings(["j", "k"], found) == []
+
+
+def test_head_to_head_counts_a_question_once_and_the_rivals_own_response_as_a_tie() -> None:
+    matches = [
+        Match("1", "set", "a", 1.0),
+        Match("1", "a", "set", 0.5),
+        Match("2", "set", "a", 0.0),
+        Match("2", "set", "b", 1.0),
+        Match("3", "b", "a", 1.0),
+    ]
+    found = head_to_head(matches, {"1": "set", "2": "set", "3": "a"}, "a")
+    assert found is not None
+    assert found["questions"] == 3
+    assert found["win_rate"] == pytest.approx(100 * (0.75 + 0 + 0.5) / 3)
+    low, high = found["win_rate_ci"]
+    assert low < found["win_rate"] < high
+    assert head_to_head(matches, {"1": "c"}, "a") is None
+
+
+def judged(rule: Any, questions: int = 30) -> dict[str, Any]:
+    """The figures of a judge that scores the first one of two models by a rule."""
+    matches = [
+        Match(str(n), first, second, rule(n, first, second))
+        for n in range(questions)
+        for first, second in permutations("ab")
+    ]
+    other = [each._replace(score=1.0 if n % 2 else 0.0) for n, each in enumerate(matches)]
+    return summarize_matches([matches, other], [], {})
+
+
+def test_a_judge_that_prefers_a_place_gives_a_warning() -> None:
+    warnings = judge_warnings(["judge", "other"], judged(lambda *_: 1.0))
+    assert any("changes its verdict on 100% of 30 pairs" in each for each in warnings)
+
+
+def test_judges_that_agree_little_give_a_warning() -> None:
+    warnings = judge_warnings(["judge", "other"], judged(lambda n, first, _: float((first == "a") == (n % 2 == 0))))
+    assert len(warnings) == 1
+    assert "The judges judge and other agree little" in warnings[0]
+
+
+def test_a_consistent_judge_that_agrees_gives_no_warning() -> None:
+    assert judge_warnings(["judge", "other"], judged(lambda _, first, __: float(first == "b"))) == []
+
+
+def test_few_verdicts_give_no_warning() -> None:
+    assert judge_warnings(["judge", "other"], judged(lambda *_: 1.0, questions=5)) == []
+
+
+def test_verdicts_that_cannot_be_read_give_a_warning() -> None:
+    warnings = judge_warnings(["judge", "other"], judged(lambda n, *_: None if n % 3 else 0.5))
+    assert any("40 of 60 verdicts of the judge judge cannot be read" in each for each in warnings)

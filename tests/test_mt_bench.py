@@ -1,0 +1,211 @@
+"""MT-Bench: its questions as its file has them, and a run from the file to the advice with a judge on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tiny import byte_tokenizer, save_member, tiny_model
+
+from advisor.judge.prompts import Shown, judge_task
+from advisor.profile.profiler import Profiler
+from advisor.response_cache import ResponseCache
+from advisor.tasks import list_tasks, load_task
+from advisor.tasks.task import Example, Task
+
+if TYPE_CHECKING:
+    from pools import Place, Ran
+
+pytest_plugins = ["pools"]
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def load(name: str = "mt_bench", split: str = "train", **options: int) -> Task:
+    return load_task(name, split=split, data_dir=DATA, **options)
+
+
+def records(name: str = "question") -> list[dict[str, Any]]:
+    lines = (DATA / "mt_bench" / f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+def judged(task: Task, conversation: tuple[Example, ...], *responses: tuple[str, ...]) -> str:
+    """The judge's prompt for the last turn of a conversation."""
+    assert task.rubric is not None
+    shown: Shown | None = None
+    for example, texts in zip(conversation, responses, strict=True):
+        shown = Shown(example, texts, shown)
+    assert shown is not None
+    return judge_task(task, task.rubric, [shown]).examples[0].prompt
+
+
+def test_turns_are_those_of_the_file() -> None:
+    found = [(example.id, example.prompt, example.group, example.cluster) for example in load().examples]
+    assert found == [
+        (f"{record['question_id']}:{number}", text, record["category"], str(record["question_id"]))
+        for record in records()
+        for number, text in enumerate(record["turns"], start=1)
+    ]
+    assert len(found) == 160
+
+
+def test_references_are_those_of_the_file_and_blank_ones_are_none() -> None:
+    wanted = {
+        f"{record['question_id']}:{number}": text.strip()
+        for record in records()
+        for number, text in enumerate(record.get("reference", ()), start=1)
+        if text.strip()
+    }
+    found = {example.id: example.accepted for example in load().examples if example.accepted}
+    assert found == {key: (text,) for key, text in wanted.items()}
+    assert len({key.partition(":")[0] for key in found}) == 39
+
+
+def test_dev_and_held_out_share_no_conversation_and_both_have_all_categories() -> None:
+    dev, held_out = load(split="dev").examples, load(split="held_out").examples
+    assert (len(dev), len(held_out)) == (2 * 32, 2 * 48)
+    assert not {example.cluster for example in dev} & {example.cluster for example in held_out}
+    assert len({example.group for example in dev}) == len({example.group for example in held_out}) == 8
+    for examples in (dev, held_out):
+        assert all(second.earlier == first.id for first, second in list(pairwise(examples))[::2])
+
+
+def test_a_record_of_the_hub_gives_the_same_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    # The hub has an empty list where the file has no reference.
+    hub = [
+        {"prompt": each["turns"], "prompt_id": each["question_id"], "category": each["category"]}
+        | {"reference": each.get("reference", [])}
+        for each in records()[:40]
+    ]
+    (tmp_path / "hub" / "train.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in hub), encoding="utf-8")
+    built_in = next(task.file for task in list_tasks() if task.name == "mt_bench")
+    content = yaml.safe_load(built_in.read_text(encoding="utf-8"))
+    content["data"]["hub"] = "./hub"
+    (tmp_path / "task.yaml").write_text(json.dumps(content), encoding="utf-8")
+    assert load_task(tmp_path / "task.yaml", split="train").examples == load().examples[:80]
+
+
+@pytest.mark.parametrize("form", ["single", "likelihood"])
+def test_a_judge_reads_the_whole_conversation_and_the_references(form: str) -> None:
+    task = load(f"mt_bench:{form}")
+    turns = next(pair for pair in zip(task.examples[::2], task.examples[1::2], strict=True) if pair[0].id == "111:1")
+    first, second = judged(task, turns[:1], ("ONE",)), judged(task, turns, ("ONE",), ("TWO",))
+    parts = [turns[0].prompt, "Area is 3", "ONE", turns[1].prompt, "5pi", "TWO"]
+    places = [second.index(part) for part in parts]
+    assert places == sorted(places)
+    assert [part in first for part in parts] == [True] * 3 + [False] * 3
+    assert "take it as right" in second
+
+
+def test_a_judge_that_compares_reads_both_conversations() -> None:
+    task = load("mt_bench:pairwise")
+    turns = task.examples[:2]
+    prompt = judged(task, turns, ("A ONE", "B ONE"), ("A TWO", "B TWO"))
+    order = ["A ONE", turns[1].prompt, "A TWO", "B ONE", "B TWO"]
+    assert [prompt.index(part) for part in order] == sorted(prompt.index(part) for part in order)
+    assert prompt.count(turns[0].prompt) == 2
+    assert "take it as right" not in prompt
+    assert "Reference" not in prompt
+
+
+def test_equal_last_answers_are_a_tie_only_in_equal_conversations() -> None:
+    first, second = load(limit=1).examples
+    same, other = (Shown(second, ("so", "so"), Shown(first, texts)) for texts in (("a", "a"), ("a", "b")))
+    assert (same.is_same, other.is_same, Shown(second, ("so", "no"), same).is_same) == (True, False, False)
+
+
+def test_vicuna_bench_has_the_questions_of_its_file() -> None:
+    found = [
+        (example.id, example.prompt, example.group, example.earlier)
+        for example in load("vicuna_bench", "test").examples
+    ]
+    wanted = records("vicuna_bench_question")
+    assert found == [(str(each["question_id"]), each["turns"][0], each["category"], None) for each in wanted]
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models that answer, one of them with a chat template, and one that judges."""
+    folder = tmp_path_factory.mktemp("cast")
+    for seed, name in enumerate(("chat", "plain", "judge"), start=2):
+        tokenizer = byte_tokenizer((" the", "User", "Assistant"))
+        tokenizer.chat_template = TEMPLATE if name == "chat" else None
+        model = tiny_model(tokenizer, seed=seed, hidden=8, layers=1, eos_rate=0, positions=16384)
+        save_member(folder / name, model, tokenizer)
+    return folder
+
+
+def select(place: Place, cast: Path, task: str) -> Ran:
+    place.pool(str(cast / "chat"), str(cast / "plain"))
+    wide = ("--max-gap", "100", "--max-length-ratio", "1e9", "--limit", "2", "--max-new-tokens", "8")
+    judge = ("--judge", str(cast / "judge"))
+    return place.advisor(
+        "select", "--pool", "models.txt", "--task", task, "--data", DATA, *wide, *judge, "--out", "run"
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The prompts that models get, as text."""
+    from ensemble.models.member import Member
+
+    texts: list[str] = []
+    original = Member.encode_prompt
+
+    def encode(self: Member, prompt: Any) -> list[int]:
+        row = original(self, prompt)
+        texts.append(self.tokenizer.decode(row))
+        return row
+
+    monkeypatch.setattr(Member, "encode_prompt", encode)
+    return texts
+
+
+@pytest.mark.parametrize("task", ["mt_bench:likelihood", "mt_bench", "mt_bench:pairwise"])
+def test_a_run_with_a_local_judge(place: Place, cast: Path, asked: list[str], task: str) -> None:
+    ran = select(place, cast, task)
+    assert ran.status == 0, ran.err
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    assert [(each["n"], each["errors"]) for each in result["candidates"]] == [(4, 0)] * 2
+    lines = [json.loads(line) for line in (place.folder / "run" / "samples.jsonl").read_text("utf-8").splitlines()]
+    assert Counter(line["id"][-2:] for line in lines) == {":1": 4, ":2": 4}
+    prompts = {example.id: example.prompt for example in load().examples}
+    said = {(line["id"], name): each["text"] for line in lines for name, each in line["responses"].items()}
+    for (number, name), text in said.items():
+        if number.endswith(":1"):
+            first, second = prompts[number], prompts[f"{number[:-1]}2"]
+            gap = "" if text[:1].isspace() else " "
+            plain = f"{first}{gap}{text}".rstrip() + f"\n\n{second}"
+            chat = f"<user>{first}<assistant>{text}<user>{second}<assistant>"
+            assert (chat if name == "chat" else plain) in asked
+
+
+def test_each_turn_has_a_grade_that_differs_with_its_response(place: Place, cast: Path) -> None:
+    assert select(place, cast, "mt_bench:likelihood").status == 0
+    lines = [json.loads(line) for line in (place.folder / "run" / "samples.jsonl").read_text("utf-8").splitlines()]
+    scores = [each["score"] for line in lines for each in line["responses"].values()]
+    assert len(scores) == 16
+    assert all(0 < score < 1 for score in scores)
+    assert len(set(scores)) > 8
+
+
+def test_a_second_run_asks_nothing_again(place: Place, cast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = select(place, cast, "mt_bench:likelihood")
+    result = (place.folder / "run" / "result.json").read_text(encoding="utf-8")
+    monkeypatch.setattr(Profiler, "_load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(ResponseCache, "put", lambda *_: pytest.fail("a response was stored"))
+    after = select(place, cast, "mt_bench:likelihood")
+    assert (before.status, after.status) == (0, 0), after.err
+    assert (place.folder / "run" / "result.json").read_text(encoding="utf-8") == result

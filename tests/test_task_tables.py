@@ -1,0 +1,224 @@
+"""Tables as data of tasks: CSV, TSV, Parquet, Excel, compressed files, and data sets that were saved to disk."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from openpyxl import Workbook
+
+from advisor.tables.arrow import arrow_rows
+from advisor.tasks import Task, data_files, load_task
+from ensemble.errors import InputError
+
+ROWS = [{"id": "007", "question": "one, or\ntwo?", "answer": 1}, {"id": "008", "question": 'say "é"', "answer": 2}]
+
+
+def load(folder: Path, name: Any, **keys: Any) -> Task:
+    content = {
+        "name": "sums",
+        "data": name if isinstance(name, dict) else {"dev": name, "held_out": name},
+        "prompt": "{{question}}",
+        "reference": "{{answer}}",
+        "metric": "exact_match",
+        **keys,
+    }
+    (folder / "sums.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return load_task(folder / "sums.yaml", split="dev" if isinstance(name, dict) else "held_out")
+
+
+def refusal(folder: Path, name: Any, **keys: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        load(folder, name, **keys)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def csv_text(mark: str = ",") -> str:
+    return (
+        f'id{mark}question{mark}answer\n007{mark}"one, or\ntwo?"{mark}1\n\n{mark}{mark}\n008{mark}"say ""é"""{mark}2\n'
+    )
+
+
+def write(path: Path) -> None:
+    """The rows in the form that the file's name has."""
+    lines = "\n".join(map(json.dumps, ROWS)).encode()
+    contents = {
+        "d.csv": csv_text().encode(),
+        "semicolons.csv": ("\ufeff" + csv_text(";")).encode(),
+        "d.tsv": csv_text("\t").encode(),
+        "d.csv.gz": gzip.compress(csv_text().encode()),
+        "d.jsonl.gz": gzip.compress(lines),
+        "d.jsonl.xz": lzma.compress(lines),
+        "d.json.xz": lzma.compress(json.dumps(ROWS).encode()),
+    }
+    if path.name in contents:
+        path.write_bytes(contents[path.name])
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        book = Workbook()
+        for row in (list(ROWS[0]), *(list(row.values()) for row in ROWS)):
+            book.active.append(row)
+        book.save(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["d.csv", "semicolons.csv", "d.tsv", "d.csv.gz", "d.jsonl.gz", "d.jsonl.xz", "d.json.xz", "d.parquet", "d.xlsx"],
+)
+def test_every_form_of_a_table_gives_the_same_questions(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name)
+    data = {"dev": name, "held_out": "not read.csv"}
+    assert [(example.id, example.prompt, example.reference) for example in load(tmp_path, data).examples] == [
+        ("007", "one, or\ntwo?", "1"),
+        ("008", 'say "é"', "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("d.csv", b"question,answer\na,1\nb\n", "d.csv:3: the row has more or fewer cells than the header"),
+        ("d.csv", b"question,answer\na,1\nb,\n", "d.csv:3: the reference is empty"),
+        ("d.csv", b'question,answer\na,1\nb,"2\nc,3\n', "d.csv:3: not CSV (unexpected end of data)"),
+        ("d.csv", b"question,answer\na,1\nb\xe9,2\n", "d.csv:3: not UTF-8 text; save the table as UTF-8"),
+        ("d.csv", "question,answer\na,1\n".encode("utf-16"), "d.csv:1: not UTF-8 text; save the table as UTF-8"),
+        ("d.csv", b"question,answer,answer\na,1,2\n", "d.csv: the column answer occurs twice; rename one"),
+        ("d.csv", b"id,question,answer\n1,a,1\n1,b,2\n", "d.csv:2 has the same id '1'; change one"),
+        ("d.csv", b"frage,answer\na,1\n", "names the field 'question', but"),
+        ("d.xlsx", b"PK\x03\x04", "d.xlsx: it is not a table"),
+        ("d.parquet", b"PAR1", "d.parquet: the file is damaged"),
+        ("d.jsonl.gz", b"\x1f\x8b\x08\x00", "d.jsonl.gz: the compressed data is damaged"),
+        ("d.xls", b"", "d.xls is not a .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .txt file; convert it"),
+    ],
+)
+def test_a_broken_table_is_refused_with_its_row(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert message in refusal(tmp_path, name)
+
+
+def test_what_a_file_expands_to_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "LARGEST", 2**20)
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b" " * 2**21))
+    assert "d.jsonl.gz is larger than 1 MB" in refusal(tmp_path, "d.jsonl.gz")
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress(b"question,answer\n" + b"a,1\n" * 2**16))
+    assert "d.csv.gz: its cells have more than 1 MB" in refusal(tmp_path, "d.csv.gz")
+
+
+def test_a_column_with_spaces_has_underscores_in_templates(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(",Question?,Expected Answer\n0,a,1\n1,b,2\n", encoding="utf-8")
+    keys = {"prompt": "{{Question}}", "reference": "{{Expected_Answer}}"}
+    assert [example.accepted for example in load(tmp_path, "d.csv", **keys).examples] == [("2",)]
+    message = refusal(tmp_path, "d.csv", prompt="{{Question}}", reference="{{Expected Answer}}")
+    assert "the field of the column 'Expected Answer' is {{Expected_Answer}}" in message
+
+
+def test_numbers_that_a_library_made_floats_are_whole_again(tmp_path: Path) -> None:
+    rows = [{"id": 1.0, "question": "a", "answer": 2.0, "x": 0.5}, {"id": None, "question": "b", "answer": 3.0, "x": 1}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    task = load(tmp_path, {"dev": "d.parquet", "held_out": "none.csv"}, prompt="{{question}} {{x}}")
+    assert [(example.id, example.prompt, example.reference) for example in task.examples] == [
+        ("1", "a 0.5", "2"),
+        ("dev-1", "b 1.0", "3"),
+    ]
+
+
+def test_an_excel_formula_without_its_value_is_refused_and_other_sheets_are_said(tmp_path: Path) -> None:
+    book = Workbook()
+    for row in (["question", "answer"], ["a", 1], ["b", 2]):
+        book.active.append(row)
+    book.create_sheet("more")
+    book.save(tmp_path / "d.xlsx")
+    assert "of its 2 sheets only Sheet was read" in load(tmp_path, "d.xlsx").notes[0]
+    book.active["B3"] = "=1+1"
+    book.save(tmp_path / "d.xlsx")
+    assert "cell B3 has a formula without its value" in refusal(tmp_path, "d.xlsx")
+
+
+# --- datasets.save_to_disk ---
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_list([{"question": "a", "answer": ["1", "one"]}, {"question": "b", "answer": ["2"]}])
+    test = datasets.Dataset.from_list([{"question": "c", "answer": ["3"]}])
+    datasets.DatasetDict({"train": train, "test": test}).save_to_disk(
+        tmp_path / "exported", num_shards={"train": 2, "test": 1}
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"dev": "exported/train", "held_out": "exported/test"},
+        {"hub": "./exported", "dev": "train", "held_out": "test"},
+    ],
+)
+def test_a_saved_data_set_is_read(saved: Path, data: dict[str, Any]) -> None:
+    task = load(saved, data)
+    assert [(example.id[-2:], example.prompt, example.reference) for example in task.examples] == [
+        ("-0", "a", ("1", "one")),
+        ("-1", "b", ("2",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"dev": "exported", "held_out": "exported"}, "is not one split of a data set"),
+        (
+            {"hub": "./exported", "dev": "../train", "held_out": "test"},
+            "has no split '../train'; choose among train, test",
+        ),
+    ],
+)
+def test_a_saved_data_set_without_the_split_is_refused(saved: Path, data: dict[str, Any], message: str) -> None:
+    assert message in refusal(saved, data)
+
+
+def test_a_saved_data_set_names_no_file_elsewhere(saved: Path) -> None:
+    state = saved / "exported" / "train" / "state.json"
+    state.write_text('{"_data_files": [{"filename": "../test/data-00000-of-00001.arrow"}]}', encoding="utf-8")
+    message = refusal(saved, {"dev": "exported/train", "held_out": "exported/test"})
+    assert "`_data_files` is not a list of file names" in message
+
+
+def arrow(table: pa.Table, **options: Any) -> bytes:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return bytes(stream.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (arrow(pa.table({"a": ["x" * 999] * 999}), compression="zstd"), "it is compressed"),
+        (arrow(pa.table({"a": pa.array(["x"] * 9).dictionary_encode()})), "has the type dictionary"),
+        (arrow(pa.table({"a": pa.array(["x"] * 9).cast(pa.string_view())})), "has the type string_view"),
+        (arrow(pa.table({"a": ["x"]}))[:200], "the file is damaged"),
+        (b"", "the file is damaged"),
+    ],
+)
+def test_arrow_that_could_expand_or_is_damaged_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(arrow_rows(Path("a.arrow"), data))
+
+
+def test_offsets_that_lead_out_of_a_buffer_are_refused() -> None:
+    data = arrow(pa.table({"a": ["x", "yy"]}))
+    broken = data.replace(
+        b"\x00\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", b"\x00\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x0f"
+    )
+    assert broken != data
+    with pytest.raises(InputError, match="the file is damaged"):
+        list(arrow_rows(Path("a.arrow"), broken))
