@@ -36,7 +36,8 @@ from ensemble.models.spec import (
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
-from ensemble.score.choices import ChoiceQuestion, choice_question
+from ensemble.score.byte_scorer import ScoringMethod
+from ensemble.score.choices import ByteQuestion, ChoiceQuestion, Question, byte_question, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.perplexity import perplexity_weights
 from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
@@ -293,7 +294,7 @@ class Ensemble:
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
         option that the primary cannot write, or with an unused token, has minus infinity. A method's gate plays no
-        part.
+        part. The method ``byte-level`` sums over the option's bytes instead.
 
         Raises:
             InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
@@ -304,7 +305,7 @@ class Ensemble:
         return [score.value for score in scores]
 
     def score_each(
-        self, questions: Sequence[ChoiceQuestion], batch_size: int = 32, *, greedy: bool = False
+        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
     ) -> Iterator[tuple[int, list[ChoiceScore]]]:
         """Score questions that :meth:`encode_options` made, batch by batch; yield each one's number and scores.
 
@@ -319,9 +320,13 @@ class Ensemble:
             MemberError: A member's logits are NaN for a question; raised after the other questions' scores, with the
                 member and the first question's number.
         """
+        # The questions are those of this ensemble's method, so all are of one kind.
+        if isinstance(self._made, ScoringMethod):
+            return self._made.byte_scorer().run(cast("Sequence[ByteQuestion]", questions), batch_size)
+        of_tokens = cast("Sequence[ChoiceQuestion]", questions)
         if self._weights_of_prompt:
-            return in_batches(questions, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
-        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
+            return in_batches(of_tokens, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
+        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(of_tokens, batch_size)
 
     def _score_one(self, questions: Sequence[ChoiceQuestion], *, greedy: bool) -> list[list[ChoiceScore] | MemberError]:
         """The scores of a question whose prompt decides the weights, or why it has none."""
@@ -331,7 +336,7 @@ class Ensemble:
         except MemberError as error:
             return [error]
 
-    def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> ChoiceQuestion:
+    def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> Question:
         """The question of a prompt and options that may follow it, as the members read them.
 
         Raises:
@@ -341,7 +346,7 @@ class Ensemble:
 
     def options_behind(
         self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
-    ) -> ChoiceQuestion:
+    ) -> Question:
         """Like :meth:`encode_options`, for a prompt that is encoded already.
 
         Args:
@@ -352,6 +357,8 @@ class Ensemble:
         Raises:
             InputError: See :meth:`score`.
         """
+        if isinstance(self._made, ScoringMethod):
+            return byte_question(self.members, prompts, options, shorten=shorten)
         self._rule()
         return choice_question(self.members, self._joint, prompts, options, shorten=shorten)
 
@@ -398,11 +405,11 @@ class Ensemble:
             check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
-    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
+    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod | ScoringMethod:
         """The method with some weights."""
         setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
         with plugins().running(self.method):
-            made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
+            made: TokenRule | PromptMethod | ScoringMethod = get_module(self.method).make(setup, self._settings)
         return made
 
     def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:

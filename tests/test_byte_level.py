@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from scipy.stats import chi2
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
+from ensemble.errors import InputError, MemberError
 from ensemble.methods.byte_level import combine
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
-from ensemble.step.byte_model import END, ByteModel, SortedVocabulary
+from ensemble.step.byte_model import END, ByteModel, SortedVocabulary, next_symbols
 from ensemble.vocabulary.joint import load_or_build
 
 PROMPT = "Q: 1?"
@@ -149,6 +151,108 @@ def test_the_text_is_that_of_the_equations_alone_and_in_a_batch(count: int, mean
     assert (alone, together) == (wanted, wanted)
     assert len(set(wanted)) > 1
     assert ["".join(ensemble.stream(prompt, max_new_tokens=10)) for prompt in PROMPTS] == wanted
+
+
+OPTIONS = [" the", "t", "the in", "é", " the"]
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "weights"),
+    [(1, "arithmetic", None), (2, "arithmetic", [0.7, 0.3]), (2, "geometric", [0.2, 0.8]), (3, "proxy", None)],
+)
+def test_an_option_has_the_product_of_the_sums_over_tokenizations(
+    count: int, mean: str, weights: list[float] | None, tmp_path: Path
+) -> None:
+    own = members(count)
+    ensemble = Ensemble(own, method="byte-level", mean=mean, weights=weights, cache_dir=tmp_path)
+    sides = load_or_build([each.vocabulary for each in own], tmp_path).members
+    shares = [1, 1, -1] if mean == "proxy" else weights or [1]
+
+    @cache
+    def mixed(prompt: str, text: bytes) -> list[float]:
+        rows = [
+            brute_force(each, side, each.encode_prompt(prompt), text) for each, side in zip(own, sides, strict=True)
+        ]
+        columns = list(zip(*rows, strict=True))
+        if mean == "arithmetic":
+            return [sum(w * p for w, p in zip(shares, column, strict=True)) for column in columns]
+        # As in combine(): a byte that the untuned model cannot write tells nothing.
+        products = [
+            math.exp(
+                sum(
+                    w * math.log(max(p, 2.3e-308)) * (mean != "proxy" or n == 0 or column[2] > 0)
+                    for n, (w, p) in enumerate(zip(shares, column, strict=True))
+                )
+            )
+            for column in columns
+        ]
+        return [product / sum(products) for product in products]
+
+    wanted, greedy = [], []
+    for prompt in PROMPTS[:2]:
+        texts = [option.encode() for option in OPTIONS]
+        steps = [[mixed(prompt, text[:n]) for n in range(len(text))] for text in texts]
+        wanted.append(
+            [
+                sum(math.log(p[b]) for p, b in zip(each, text, strict=True))
+                for each, text in zip(steps, texts, strict=True)
+            ]
+        )
+        greedy.append(
+            [
+                all(p[b] == max(p) for p, b in zip(each, text, strict=True))
+                for each, text in zip(steps, texts, strict=True)
+            ]
+        )
+    questions = [ensemble.encode_options(prompt, OPTIONS) for prompt in PROMPTS[:2]]
+    for size in (1, 32):
+        found = dict(ensemble.score_each(questions, size, greedy=True))
+        for n in range(2):
+            assert [score.value for score in found[n]] == pytest.approx(wanted[n], abs=1e-9)
+            assert [score.greedy for score in found[n]] == greedy[n]
+    assert ensemble.score(PROMPTS[0], OPTIONS) == pytest.approx(wanted[0], abs=1e-9)
+
+
+def test_greedy_decoding_writes_the_option_that_it_would_write(tmp_path: Path) -> None:
+    ensemble = Ensemble(members(2), method="byte-level", cache_dir=tmp_path)
+    (whole,) = ensemble.generate(PROMPTS[:1], max_new_tokens=4)
+    question = ensemble.encode_options(PROMPTS[0], [whole.text, whole.text + "\x07", "\x07" + whole.text])
+    ((_, scores),) = ensemble.score_each([question])
+    assert [score.greedy for score in scores] == [True, False, False]
+
+
+def test_an_option_that_no_member_can_write_has_no_probability(tmp_path: Path) -> None:
+    ensemble = Ensemble([member("unigram")], method="byte-level", cache_dir=tmp_path)
+    scores = ensemble.score(PROMPT, ["\U0001f600", "the"])
+    assert scores[0] == -math.inf
+    assert scores[1] > -math.inf
+
+
+def test_a_question_that_a_member_fails_on_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = Ensemble(members(2), method="byte-level", cache_dir=tmp_path)
+    wanted = ensemble.score(PROMPTS[0], OPTIONS)
+    questions = [ensemble.encode_options(prompt, OPTIONS) for prompt in PROMPTS[:2]]
+
+    def failing(models: list[ByteModel], row: int) -> object:
+        broken = len(models[0].texts) == 2 * len(OPTIONS) and row == len(OPTIONS) + 1
+        return MemberError("bytes: broken") if broken else next_symbols(models, row)
+
+    monkeypatch.setattr("ensemble.score.byte_scorer.next_symbols", failing)
+    found = {}
+    with pytest.raises(MemberError, match="bytes: broken for number 1; 1 of 2"):
+        for number, scores in ensemble.score_each(questions):
+            found[number] = [score.value for score in scores]
+    assert found == {0: pytest.approx(wanted)}
+
+
+def test_a_prompt_loses_its_beginning_where_an_option_does_not_fit(tmp_path: Path) -> None:
+    own = replace(third(), context=12)
+    ensemble = Ensemble([own], method="byte-level", cache_dir=tmp_path)
+    prompt = own.vocabulary.continue_ids(b"0123456789")
+    with pytest.raises(InputError, match="do not fit its context of 12"):
+        ensemble.options_behind([prompt], ["abcd"])
+    cut = ensemble.options_behind([prompt], ["abcd"], shorten=True)
+    assert (cut.prompts, cut.longest()) == ([prompt[-9:]], 3)
 
 
 def test_a_stop_string_ends_a_text_before_it(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-METHODS = "unite,gac,average,sweetspan,voting,rerank"
+METHODS = "unite,gac,average,abe,sweetspan,voting,rerank"
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +220,15 @@ def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
     assert by_name["safe"]["note"].startswith("its gate plays no part")
     assert "its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_bytes_of_options_are_scored_and_spans_are_not(run: Place) -> None:
+    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
+    run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "byte-level,abe")["methods"]}
+    assert by_name["byte-level"]["left_out"] is None
+    assert by_name["byte-level"]["accuracy"] is not None
+    assert "it scores no tokens" in by_name["abe"]["left_out"]
 
 
 def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:

@@ -163,7 +163,9 @@ class _Encoder:
     def options(self, example: Example, task: Task) -> ChoiceQuestion:
         """A question of a choice task with its options."""
         with self._lock, _as_refusal():
-            return self._ensemble.encode_options(example.model_input, task.continuations(example))
+            # The default method scores tokens.
+            question = self._ensemble.encode_options(example.model_input, task.continuations(example))
+            return cast("ChoiceQuestion", question)
 
 
 @contextlib.contextmanager

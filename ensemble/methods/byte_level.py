@@ -19,7 +19,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -32,7 +31,8 @@ from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.models.member import Member
-from ensemble.step.byte_model import END, SYMBOLS, ByteModel, SortedVocabulary
+from ensemble.score.byte_scorer import ByteScorer
+from ensemble.step.byte_model import END, SYMBOLS, ByteModel, SortedVocabulary, next_symbols
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.token_method import Setup
 
@@ -40,6 +40,7 @@ METHOD = Method(
     level="byte",
     summary="the mean of the members' probabilities of the next byte (Phan et al., 2024; Hayase et al., 2025)",
     when="members whose vocabularies differ much, and proxy-tuning across tokenizers; a pass of each member per byte",
+    version=2,
 )
 
 
@@ -76,7 +77,31 @@ def make(setup: Setup, options: Options) -> PromptMethod:
     # Sorted once: a vocabulary has 100,000 tokens.
     sides = zip(setup.members, setup.joint.members, strict=True)
     members = [(member, SortedVocabulary(member, tables)) for member, tables in sides]
-    return partial(ByteDecoder, members, options, weights)
+    return ByteMethod(members, options, weights)
+
+
+class ByteMethod:
+    """The method, made for some members; see :data:`ensemble.decode.prompt_decoder.PromptMethod`.
+
+    Args:
+        members: The members with their tokens, the primary first.
+        options: The method's options.
+        weights: One for each member.
+    """
+
+    def __init__(
+        self, members: Sequence[tuple[Member, SortedVocabulary]], options: Options, weights: NDArray[np.float64]
+    ) -> None:
+        self._members, self._options, self._weights = members, options, weights
+
+    def __call__(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> ByteDecoder:
+        """Start to continue prompts."""
+        return ByteDecoder(self._members, self._options, self._weights, prompts, settings, batch)
+
+    def byte_scorer(self) -> ByteScorer:
+        """See :class:`ensemble.score.byte_scorer.ScoringMethod`."""
+        models = [ByteModel(*pair) for pair in self._members]
+        return ByteScorer(models, lambda members: combine(members, self._weights, self._options.mean))
 
 
 def combine(members: NDArray[np.float64], weights: NDArray[np.float64], mean: str) -> NDArray[np.float64]:
@@ -182,10 +207,9 @@ class ByteDecoder(PromptDecoder):
 
     def _choose(self, row: int, text: _RunningText) -> int | MemberError:
         """The next symbol of a text; an error if a member's logits are not numbers."""
-        members = np.stack([model.texts[row].next_symbols() for model in self._models])
-        for model, own in zip(self._models, members, strict=True):
-            if np.isnan(own).any():
-                return MemberError(f"{model.member.name}: its logits are not numbers (NaN)")
+        members = next_symbols(self._models, row)
+        if isinstance(members, MemberError):
+            return members
         if not members.any():
             return MemberError("method byte-level: no member can write this text")
         text.counts.steps += 1

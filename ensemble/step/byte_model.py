@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import common_length
 from ensemble.step.distribution import candidate_logits
@@ -71,6 +72,28 @@ class SortedVocabulary:
         if depth == 0:
             return self._first[first:last]
         return self._data[self._starts[first:last] + depth].astype(np.int64)
+
+    @property
+    def has_eos(self) -> bool:
+        """Whether the member can end a text."""
+        return len(self.eos_ids) > 0
+
+    def data(self, place: int) -> bytes:
+        """The bytes of the token at a place in this order."""
+        return self._data[self._starts[place] : self._starts[place] + self._lengths[place]].tobytes()
+
+    def agreeing(self, text: bytes, *, longer: bool) -> NDArray[np.int64]:
+        """The places of the tokens that a text begins with; also of those that begin with the text, if ``longer``."""
+        first, last, ranges = 0, len(self.ids), []
+        for depth, byte in enumerate(text):
+            places = self.bytes_at(first, last, depth)
+            low, high = (int(n) for n in np.searchsorted(places, [byte, byte + 1]))
+            complete, last = first + low, first + high
+            first = self.end_of_complete(complete, last, depth + 1)
+            ranges.append(np.arange(complete, first))
+        if longer:
+            ranges.append(np.arange(first, last))
+        return np.concatenate(ranges) if ranges else np.arange(0)
 
     def end_of_complete(self, first: int, last: int, depth: int) -> int:
         """Where, in a range of tokens that agree in ``depth`` bytes, the tokens with more bytes begin."""
@@ -198,16 +221,24 @@ class ByteModel:
         self._fed: list[list[int]] = []
         self.texts: list[ByteText] = []
 
-    def admit(self, prompts: Sequence[list[int]]) -> None:
-        """Begin texts after prompts, given by their ids, instead of the texts before."""
+    def admit(self, prompts: Sequence[list[int]], parents: Sequence[int] | None = None) -> None:
+        """Begin texts after prompts, given by their ids, instead of the texts before.
+
+        Args:
+            prompts: The prompts; each is read once.
+            parents: For each text the number of its prompt; None: one text after each prompt.
+        """
         # New rows free the memory of the finished ones.
         self._runner = self.member.local.runner()
         logits = self._runner.admit(prompts)
-        self._prompts = list(prompts)
-        self._fed = [[] for _ in prompts]
-        self.texts = [ByteText(self.member, self._vocabulary) for _ in prompts]
-        for text, row in zip(self.texts, logits, strict=True):
-            text.observe(candidate_logits(row[None], self._vocabulary.tables), 0)
+        rows = range(len(prompts)) if parents is None else parents
+        if parents is not None:
+            self._runner.drop(parents)
+        self._prompts = [prompts[row] for row in rows]
+        self._fed = [[] for _ in rows]
+        self.texts = [ByteText(self.member, self._vocabulary) for _ in rows]
+        for text, row in zip(self.texts, rows, strict=True):
+            text.observe(candidate_logits(logits[row : row + 1], self._vocabulary.tables), 0)
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only these texts, in this order."""
@@ -229,3 +260,15 @@ class ByteModel:
         for text, row, count, tokens in zip(self.texts, logits, same, new, strict=True):
             text.observe(candidate_logits(row[len(row) - len(tokens) :], self._vocabulary.tables), count)
         self._fed = wanted
+
+
+def next_symbols(models: Sequence[ByteModel], row: int) -> NDArray[np.float64] | MemberError:
+    """The members' probabilities [members, 257] of the next symbol of a text; an error if a member's logits were NaN.
+
+    They are all 0 for a member that has no tokens for the text.
+    """
+    members = np.stack([model.texts[row].next_symbols() for model in models])
+    for model, own in zip(models, members, strict=True):
+        if np.isnan(own).any():
+            return MemberError(f"{model.member.name}: its logits are not numbers (NaN)")
+    return members
