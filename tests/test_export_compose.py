@@ -63,9 +63,9 @@ def test_local_models_are_mounted_where_the_export_names_them(place: Place, run:
     mounts = {mount["source"]: mount for mount in server["volumes"] if isinstance(mount, dict)}
     out = place.folder / "out"
     members = json.loads((out / "ensemble.json").read_text(encoding="utf-8"))["members"]
-    assert {str((out / member["path"]).resolve()) for member in members} | {"."} == set(mounts)
-    assert mounts["."]["target"] == str(out)
-    assert all(mount["target"] == mount["source"] for source, mount in mounts.items() if source != ".")
+    assert {str((out / member["path"]).resolve()) for member in members} | {"./ensemble.json"} == set(mounts)
+    assert mounts["./ensemble.json"]["target"] == str(out / "ensemble.json")
+    assert all(mount["target"] == mount["source"] for source, mount in mounts.items() if not source.startswith("."))
     assert all(mount["read_only"] for mount in mounts.values())
     said = served(server["command"])
     assert (said["run"], said["host"], said["port"], said["name"]) == (str(out), "0.0.0.0", 8000, "out")
@@ -151,6 +151,8 @@ def test_a_strategy_that_asks_its_models_has_the_files_too(place: Place, run: Pa
     assert place.advisor("export", "run", "out", "--strategy", "single", "--compose").status == 0
     assert (place.folder / "out" / "strategy.json").is_file()
     assert list(composed(place)["services"]) == ["advisor", "prometheus"]
+    sources = [volume["source"] for volume in composed(place)["services"]["advisor"]["volumes"][1:]]
+    assert "./strategy.json" in sources
 
 
 def test_the_image_does_not_run_as_root_and_has_no_secrets(place: Place, run: Path) -> None:

@@ -1,6 +1,6 @@
 """Files to serve an export with Docker Compose: the server, vLLM for members behind it, and Prometheus.
 
-The folder of the export and local models are mounted, so the image has no weights. Keys are named and never written:
+The file of the export and local models are mounted, so the image has no weights. Keys are named and never written:
 Compose takes them from the environment in which it is started.
 """
 
@@ -45,7 +45,7 @@ ENTRYPOINT ["advisor"]
 """
 
 
-def compose(members: Sequence[M], folder: Path, options: Mapping[str, Any]) -> tuple[tuple[M, ...], dict[str, str]]:
+def compose(members: Sequence[M], file: Path, options: Mapping[str, Any]) -> tuple[tuple[M, ...], dict[str, str]]:
     """Give members behind vLLM a service each, and write what starts all of it.
 
     A member is taken for one behind vLLM if its address is ``http://`` and its model has the form of a hub id,
@@ -53,7 +53,7 @@ def compose(members: Sequence[M], folder: Path, options: Mapping[str, Any]) -> t
 
     Args:
         members: The members, local ones with absolute paths.
-        folder: Of the export.
+        file: ``ensemble.json`` or ``strategy.json`` in the folder of the export.
         options: ``run``, ``pool``, ``allow_server`` and ``allow_key_env`` of the command.
 
     Returns:
@@ -83,11 +83,11 @@ def compose(members: Sequence[M], folder: Path, options: Mapping[str, Any]) -> t
             placed.append(member)
     services = dict(vllm.values())
     content = {
-        COMPOSE: _HEAD + _yaml(_compose(placed, services, folder)),
+        COMPOSE: _HEAD + _yaml(_compose(placed, services, file)),
         DOCKERFILE: _DOCKERFILE.format(extras=",".join(_extras(placed)), version=metadata.version("unite-advisor")),
         PROMETHEUS: _yaml(_scraped(services)),
     }
-    _check_unchanged(folder, content)
+    _check_unchanged(file.parent, content)
     return tuple(placed), content
 
 
@@ -141,9 +141,9 @@ def _check_unchanged(folder: Path, content: Mapping[str, str]) -> None:
             raise InputError(f"{folder / name}: is another file than --compose writes; remove it, or give a new folder")
 
 
-def _compose(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], folder: Path) -> Any:
+def _compose(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
     services = {
-        "advisor": _server(members, vllm, folder),
+        "advisor": _server(members, vllm, file),
         **{name: _vllm(address, gpu) for gpu, (name, address) in enumerate(vllm.items())},
         "prometheus": {
             "image": _PROMETHEUS_IMAGE,
@@ -156,14 +156,15 @@ def _compose(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, Server
     return {"services": services, "volumes": {"cache": None, **weights, "figures": None}}
 
 
-def _server(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], folder: Path) -> Any:
+def _server(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
     """The service of ``advisor serve``."""
     paths = _local_paths(members)
     addresses = [member.checkpoint for member in members if isinstance(member.checkpoint, ServerAddress)]
     checkpoints = [member.checkpoint for member in members if isinstance(member.checkpoint, Checkpoint)]
+    folder = absolute(file.parent)
     # The export has paths relative to itself for models beside it, so with local models it keeps its place.
-    place = str(absolute(folder)) if paths else "/ensemble"
-    command = ["serve", place, "--host=0.0.0.0", "--port=8000", f"--name={absolute(folder).name}"]
+    place = str(folder) if paths else "/ensemble"
+    command = ["serve", place, "--host=0.0.0.0", "--port=8000", f"--name={folder.name}"]
     command += [f"--allow-server={url}" for url in dict.fromkeys(address.url for address in addresses)]
     keys = sorted({address.key_env for address in addresses if address.key_env is not None})
     command += [f"--allow-key-env={key}" for key in keys]
@@ -171,7 +172,8 @@ def _server(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerA
         command.append("--trust-remote-code")
     if any(address.is_openai and address.key_env is None for address in addresses):
         keys.append("OPENAI_API_KEY")
-    mounts = {".": place, **{path: path for path in paths}}
+    # Not the folder: its .env may have the keys of other services.
+    mounts = {f"./{file.name}": f"{place}/{file.name}", **{path: path for path in paths}}
     service: dict[str, Any] = {
         "build": ".",
         "command": [_literal(word) for word in command],
@@ -214,8 +216,8 @@ def _vllm(address: ServerAddress, gpu: int) -> Any:
         "image": _VLLM,
         "entrypoint": ["vllm", "serve"],
         "command": command,
-        "environment": {**key, "HF_TOKEN": "${HF_TOKEN:-}"},
-        "volumes": ["weights:/root/.cache/huggingface"],
+        "environment": {**key, "HF_HOME": "/cache", "HF_TOKEN": "${HF_TOKEN:-}"},
+        "volumes": ["weights:/cache"],
         "deploy": {"resources": {"reservations": {"devices": devices}}},
         "shm_size": "4gb",
         "healthcheck": _healthcheck("python3"),

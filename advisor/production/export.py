@@ -70,7 +70,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
     if isinstance(chosen, EnsembleSpec):
         spec = replace(chosen, members=tuple(pinned.values()))
         if options["compose"]:
-            placed, services = compose(spec.members, folder, options)
+            placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
         card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
         saved = savedfolder.save(spec, folder, push, private=private, card=card)
@@ -82,7 +82,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
             "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
         )
     if options["compose"]:
-        members, services = compose(plan.members, folder, options)
+        members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
     content = {
         savedfolder.CARD: _card(plan, run, result),
