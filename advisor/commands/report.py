@@ -19,6 +19,7 @@ def report(run: opt.Run, *, debug: opt.Debug = False) -> None:
 
 
 def export(
+    context: typer.Context,
     run: opt.Run,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, or an earlier export.")],
     *,
@@ -26,11 +27,18 @@ def export(
     pool: opt.Places = None,
     push: Annotated[str | None, typer.Option("--push", metavar="ID", help="Push it to the hub under this id.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Make the new model of --push public.")] = False,
+    compose: Annotated[
+        bool, typer.Option("--compose", help="Also write files for Docker Compose: the server, vLLM and Prometheus.")
+    ] = False,
+    allow_server: opt.Servers = None,
+    allow_key_env: opt.KeyNames = None,
     debug: opt.Debug = False,
 ) -> None:
     """Write the recommended strategy of a run, without weights, and a card with the evidence; push it on request."""
     if public and push is None:
         raise InputError("--public needs --push; add it, or leave out --public")
+    if (allow_server or allow_key_env) and not compose:
+        raise InputError("--allow-server and --allow-key-env need --compose; an export contacts no server")
     from advisor.production.export import export as write
 
-    print(write(run, folder, push, {"strategy": strategy, "pool": pool}, private=not public))
+    print(write(run, folder, push, context.params, private=not public))

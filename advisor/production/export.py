@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.output.result_json import read_result
 from advisor.pool.pool_file import PoolEntry
 from advisor.production.chosen_strategy import plan_of_run
+from advisor.production.compose import compose, write_compose
 from advisor.production.plan import StrategyPlan
 from advisor.production.strategy_file import to_json
 from advisor.production.strategy_json import read_strategy
@@ -40,7 +41,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
         run: The run folder.
         folder: A new or empty folder, or an earlier export.
         push: An id on the hub; None to push nothing.
-        options: ``strategy`` and ``pool`` of the command.
+        options: ``strategy``, ``pool``, ``compose``, ``allow_server`` and ``allow_key_env`` of the command.
         private: Whether a new model on the hub is private.
 
     Returns:
@@ -48,7 +49,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
 
     Raises:
         InputError: The run has no strategy that can be exported, a local model has changed since the run, the folder
-            has other files, or a member cannot be pushed.
+            has other files, a member cannot be pushed, or a container does not reach its server.
         UniteError: The folder cannot be written, or the hub refuses.
     """
     chosen = plan_of_run(run, options, Progress().say)
@@ -65,20 +66,30 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
     if push is not None:
         savedfolder.check_pushable(list(pinned.values()))
     result = run_result.read_result(run / "result.json")
+    services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
         spec = replace(chosen, members=tuple(pinned.values()))
+        if options["compose"]:
+            placed, services = compose(spec.members, folder / savedfolder.FILE, options)
+            spec = replace(spec, members=placed)
         card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
-        return savedfolder.save(spec, folder, push, private=private, card=card) or str(folder)
+        saved = savedfolder.save(spec, folder, push, private=private, card=card)
+        write_compose(folder, services)
+        return saved or str(folder)
     plan = replace(chosen, members=tuple(pinned.get(member.name, member) for member in chosen.members))
     if push is not None and any(isinstance(member, PoolEntry) for member in plan.members):
         raise InputError(
             "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
         )
+    if options["compose"]:
+        members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
+        plan = replace(plan, members=members)
     content = {
         savedfolder.CARD: _card(plan, run, result),
         savedfolder.STRATEGY_FILE: to_json(plan, folder),
     }
     savedfolder.write_files(folder, content)
+    write_compose(folder, services)
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
 
 

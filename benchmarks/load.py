@@ -1,0 +1,222 @@
+"""Latency under load: ``python -m benchmarks.load`` asks a real server in the times of a Poisson process.
+
+The server is ``advisor serve`` in a process of its own, with the demo's set; requests go over httpx2 and are streamed.
+There are two modes for N = 1, 4, 16 and 64 clients:
+
+- closed: N clients, each of which sends its next request when it has its answer. This gives the throughput of N.
+- open: requests are sent at that rate, at the times of a Poisson process, whether or not earlier ones are answered.
+  By Little's law (texts in flight = rate x latency) about N are in flight where the server keeps up.
+
+Latencies of the open mode count from the time when a request was due. A closed client sends less while the server is
+slow, so the slow times would hardly be in its percentiles. What is not here: the network between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.pool.pool_file import read_pool
+from benchmarks._measure import Figure, arguments, progress, spread, tell
+from benchmarks._models import QUESTIONS, demo_prompts
+from benchmarks.serving import KEY, SETS, server
+from ensemble.models.spec import Checkpoint
+
+if TYPE_CHECKING:
+    import httpx2
+
+CLIENTS = (1, 4, 16, 64)
+SHOWN = 16
+"""The number of clients whose latencies have a limit."""
+LIMIT = "at most 2"
+KEYS = (f"p95_over_p50_{SHOWN}", "load_lost")
+"""What is always in the JSON object; null where it cannot be measured."""
+_WAITING = 4096
+"""Texts that the server lets wait: more than a round has, because a refused request says nothing about latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request and when its answer came, on one clock, in seconds.
+
+    Attributes:
+        due: When it was to be sent.
+        first: When its first token came; None if it has none.
+        end: When its last byte came.
+        tokens: New tokens; None if the request is lost: refused, cut off, or without an end.
+    """
+
+    due: float
+    first: float | None
+    end: float
+    tokens: int | None
+
+
+Ask = Callable[[int, float], Awaitable[Sent]]
+"""Sends the request with a number, which was due at a time."""
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure, print it, keep it where asked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--batch-size", default="auto", help="the server's")
+    parser.add_argument("--requests", type=int, default=None, help="in a round of one mode; 1000 without")
+    parser.add_argument("--seed", type=int, default=20261122, help="of the arrivals")
+    options = parser.parse_args(given)
+    pool = read_pool("demo") if QUESTIONS.is_file() else []
+    there = {c.name: c.checkpoint.location for c in pool if isinstance(c.checkpoint, Checkpoint)}
+    folders = [there.get(name, "") for name in SETS[""]]
+    if all((Path(folder) / "config.json").is_file() for folder in folders):
+        with server(folders, options, texts=_WAITING) as (_, url):
+            figures = asyncio.run(_measured(url, options))
+    else:
+        progress("benchmarks.load: skipped, the demo's models are not there (python -m advisor.demo.train)")
+        figures = [Figure(key, None, note="not measured here") for key in KEYS]
+    tell("load", figures, options)
+    return 0
+
+
+def arrivals(rate: float, requests: int, seed: int) -> list[float]:
+    """When requests of a Poisson process are due, in seconds from its beginning [requests], increasing.
+
+    Args:
+        rate: Requests a second on average, above 0.
+        requests: How many.
+        seed: The same seed gives the same times.
+    """
+    # The pauses of a Poisson process are exponential, with the mean 1 / rate.
+    return list(np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests)).tolist())
+
+
+async def open_loop(ask: Ask, due: Sequence[float]) -> list[Sent]:
+    """Send each request when it is due [in seconds from now], whatever became of the others."""
+    start = time.perf_counter()
+    tasks = []
+    for number, seconds in enumerate(due):
+        # Also where it is late: the requests that are under way get their turn.
+        await asyncio.sleep(max(0.0, start + seconds - time.perf_counter()))
+        tasks.append(asyncio.ensure_future(ask(number, start + seconds)))
+    return list(await asyncio.gather(*tasks))
+
+
+async def closed_loop(ask: Ask, requests: int, clients: int) -> list[Sent]:
+    """Send requests from some clients, each of which waits for its answer before the next one."""
+    numbers = iter(range(requests))
+
+    async def client() -> list[Sent]:
+        return [await ask(number, time.perf_counter()) for number in numbers]
+
+    return [sent for one in await asyncio.gather(*(client() for _ in range(clients))) for sent in one]
+
+
+def summary(sent: Sequence[Sent]) -> dict[str, float]:
+    """The figures of a round, from the requests that are not lost.
+
+    Returns:
+        ``p50_ms``, ``p95_ms`` and ``p99_ms`` of the latency, the same with ``first_`` for the time to the first token,
+        ``p95_over_p50``, ``requests_per_second``, ``tokens_per_second``, and ``in_flight``: requests at a time on
+        average.
+
+    Raises:
+        RuntimeError: All requests are lost.
+    """
+    done = [one for one in sent if one.tokens is not None]
+    if not done:
+        raise RuntimeError(f"all {len(sent)} requests are lost; start the server by hand and read its log")
+    latencies = np.array([one.end - one.due for one in done])
+    # A text without tokens has no first one, and its end is when the client knows that.
+    firsts = np.array([(one.end if one.first is None else one.first) - one.due for one in done])
+    seconds = max(one.end for one in done) - min(one.due for one in done)
+    figures = {
+        f"{name}p{percent}_ms": 1000 * float(np.percentile(values, percent))
+        for name, values in (("", latencies), ("first_", firsts))
+        for percent in (50, 95, 99)
+    }
+    return {
+        **figures,
+        "p95_over_p50": figures["p95_ms"] / figures["p50_ms"],
+        "requests_per_second": len(done) / seconds,
+        "tokens_per_second": sum(one.tokens or 0 for one in done) / seconds,
+        "in_flight": float(latencies.sum()) / seconds,
+    }
+
+
+async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
+    import httpx2
+
+    levels = CLIENTS[:2] if options.quick else CLIENTS
+    requests = options.requests or (12 if options.quick else 1000)
+    rounds = options.rounds or (1 if options.quick else 3)
+    found: dict[str, list[float]] = defaultdict(list)
+    sent = lost = 0
+    # As many connections as requests may be in flight: a pool that lets them wait would be a queue of the client.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=600) as client:
+        ask = _asker(client, demo_prompts(200))
+        await closed_loop(ask, max(levels), max(levels))  # does not count: the first texts of a server are slow
+        for turn in range(rounds):
+            for clients in levels:
+                closed = await closed_loop(ask, requests, clients)
+                rate = summary(closed)["requests_per_second"]
+                seed = options.seed + turn
+                opened = await open_loop(ask, arrivals(rate, requests, seed))
+                sent += len(closed) + len(opened)
+                lost += sum(one.tokens is None for one in (*closed, *opened))
+                found[f"closed_requests_per_second_{clients}"].append(rate)
+                for name, value in summary(opened).items():
+                    found[f"{name}_{clients}"].append(value)
+                progress(f"benchmarks.load: round {turn + 1} of {rounds}, {clients} clients, {rate:.0f} requests/s")
+    note = f"{' + '.join(SETS[''])}, {rounds} rounds of {requests} requests, batch of {options.batch_size}, wall clock"
+    figures = [
+        spread(name, values, limit=LIMIT if name == KEYS[0] else "", note=note) for name, values in found.items()
+    ]
+    figures.append(Figure("load_lost", lost, limit="0", note=f"of {sent} requests"))
+    return figures + [Figure(key, None, note="not with --quick") for key in KEYS[:1] if key not in found]
+
+
+def _asker(client: httpx2.AsyncClient, prompts: Sequence[str]) -> Ask:
+    """What sends a streamed request with the next prompt, and reads its answer."""
+    import httpx2
+
+    turns = count()
+
+    async def ask(_: int, due: float) -> Sent:
+        # Not by the request's number: every round would have the same prompts at the same times.
+        prompt = prompts[next(turns) % len(prompts)]
+        body = {"model": "demo", "prompt": prompt, "max_tokens": 64, "stop": ["\n"], "stream": True}
+        first, tokens, ended = None, None, False
+        try:
+            async with client.stream(
+                "POST", "completions", json={**body, "stream_options": {"include_usage": True}}
+            ) as response:
+                async for line in response.aiter_lines():
+                    data = line.removeprefix("data: ")
+                    if response.status_code != 200 or data in ("", "[DONE]"):
+                        ended = ended or data == "[DONE]"
+                        continue
+                    event = json.loads(data)
+                    if first is None and any(choice["text"] for choice in event.get("choices", ())):
+                        first = time.perf_counter()
+                    if event.get("usage"):
+                        tokens = int(event["usage"]["completion_tokens"])
+        except (httpx2.HTTPError, ValueError):
+            ended = False
+        return Sent(due, first, time.perf_counter(), tokens if ended else None)
+
+    return ask
+
+
+if __name__ == "__main__":
+    sys.exit(main())
