@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from advisor.config import RunConfig
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
 from advisor.judge.prompts import LONGEST_RESPONSE
-from advisor.judge.verdicts import Grade, Match
+from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -392,6 +393,19 @@ def test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read(
     both = [by_name[name]["accuracy"] for name in ("moa", "self-moa")]
     assert both == pytest.approx([sum(grades[:QUESTIONS]) / QUESTIONS, sum(grades[QUESTIONS:]) / QUESTIONS])
     assert list(found["provenance"]["judges"]) == ["judge"]
+
+
+def test_verdicts_on_a_method_are_not_those_of_a_candidate_with_its_name(place: Place, raw: Raw) -> None:
+    serve(raw, judge=longer)
+    arguments = prepare(place, raw, PAIRWISE)
+    place.pool(f"{line(raw, 'short')} name=voting", line(raw, "medium"), line(raw, "longest"))
+    with judging(arguments) as (judge, profiler, task):
+        members = ("medium", "longest")
+        best = profiler.alone(members, task)["longest"]
+        profiler.graded(replace(best, model="voting"), members, task)
+        found = {(m.first, m.second): m.score for m in judge.verdicts("dev")[0] if isinstance(m, Match)}
+    assert found["voting", "medium"] == 0
+    assert found[name_of_set("voting", members), "medium"] == 1
 
 
 def test_check_grades_fresh_responses(place: Place, raw: Raw) -> None:
