@@ -178,3 +178,14 @@ def test_intervals_cover_the_truth() -> None:
         found = bradley_terry(list(drawn(strengths, 15, seed, first=0.5)), seed=seed, resamples=200)
         covered += [each.win_rate_ci[0] <= truth[each.model] <= each.win_rate_ci[1] for each in found.strengths]
     assert np.mean(covered) > 0.9
+
+
+def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:
+    matches = list(drawn({"a": 0.4, "b": 0.0, "c": -0.2}, 20, seed=5))
+    turns = [each._replace(question=f"{each.question}:{turn}") for each in matches for turn in (1, 2)]
+    alone, cloned = bradley_terry(matches), bradley_terry(turns, clusters={q: q.split(":")[0] for q, *_ in turns})
+    as_questions = bradley_terry(turns)
+    for once, twice, narrow in zip(alone.strengths, cloned.strengths, as_questions.strengths, strict=True):
+        assert twice.win_rate_ci == pytest.approx(once.win_rate_ci, abs=0.01)
+        assert np.ptp(narrow.win_rate_ci) < 0.85 * np.ptp(twice.win_rate_ci)
+    assert cloned.first_wins_ci == pytest.approx(alone.first_wins_ci, abs=0.01)

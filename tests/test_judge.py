@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
-from advisor.judge.prompts import LONGEST_RESPONSE
-from advisor.judge.verdicts import Grade, Match
+from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Shown
+from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
+from advisor.tasks.task import Example, Rubric
 from ensemble.errors import InputError, JudgeError
 
 if TYPE_CHECKING:
@@ -236,6 +238,27 @@ def test_long_responses_are_cut_off_in_a_judges_prompt(place: Place, raw: Raw) -
     with judging(arguments, "short"):
         pass
     assert {prompt.count("x") for prompt in asked(raw)} == {LONGEST_RESPONSE}
+    assert all(prompt.endswith(f"x{CUT} | grade") for prompt in asked(raw))
+
+
+def test_responses_that_differ_only_where_they_are_cut_are_the_same_to_a_judge() -> None:
+    question, start = Example("1", "", "", ""), "x" * LONGEST_RESPONSE
+    assert Shown(question, (f"{start}a", f"{start}bb")).is_same
+    assert not Shown(question, (start, f"{start}a")).is_same  # a judge sees that one goes on
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("10", 1.0), (" 5.5 ", 0.5), ("1_0", None), ("1e1", None), ("nan", None), ("\u0665", None)]
+)
+def test_a_grade_is_a_plain_number(text: str, value: float | None) -> None:
+    assert Rubric("single", "", "", "text", "", (1, 10), 1).value(text) == value
+
+
+def test_equal_ids_do_not_lose_an_answer(place: Place, raw: Raw) -> None:
+    serve(raw, judge=by_length)
+    with judging(prepare(place, raw, SINGLE), "short") as (_, profiler, task):
+        twice = replace(task, examples=task.examples[:1] * 2)
+        assert len(profiler.alone(["short"], twice)["short"].answers) == 2
 
 
 def test_after_a_judges_failure_the_same_command_asks_only_what_is_missing(place: Place, raw: Raw) -> None:
@@ -392,6 +415,19 @@ def test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read(
     both = [by_name[name]["accuracy"] for name in ("moa", "self-moa")]
     assert both == pytest.approx([sum(grades[:QUESTIONS]) / QUESTIONS, sum(grades[QUESTIONS:]) / QUESTIONS])
     assert list(found["provenance"]["judges"]) == ["judge"]
+
+
+def test_verdicts_on_a_method_are_not_those_of_a_candidate_with_its_name(place: Place, raw: Raw) -> None:
+    serve(raw, judge=longer)
+    arguments = prepare(place, raw, PAIRWISE)
+    place.pool(f"{line(raw, 'short')} name=voting", line(raw, "medium"), line(raw, "longest"))
+    with judging(arguments) as (judge, profiler, task):
+        members = ("medium", "longest")
+        best = profiler.alone(members, task)["longest"]
+        profiler.graded(replace(best, model="voting"), members, task)
+        found = {(m.first, m.second): m.score for m in judge.verdicts("dev")[0] if isinstance(m, Match)}
+    assert found["voting", "medium"] == 0
+    assert found[name_of_set("voting", members), "medium"] == 1
 
 
 def test_check_grades_fresh_responses(place: Place, raw: Raw) -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match
-from advisor.statistics import wilson
+from advisor.statistics import cluster_interval, wilson
 
 MATCHES = [
     Match("1", "a", "b", 1.0),
@@ -36,10 +36,13 @@ def test_position_bias_ties_and_unread_verdicts_are_counted() -> None:
     # Decided: 1, 1, 1, 0 for the first one, then 0 and 1.
     assert found["first_wins"]["n"] == 6
     assert found["first_wins"]["share"] == pytest.approx(100 * 4 / 6)
-    assert found["first_wins"]["share_ci"] == pytest.approx(wilson(np.array([1.0, 1, 1, 0, 0, 1])))
+    # Both verdicts of question 1 and of question 2 are about one question.
+    expected = cluster_interval(np.array([1.0, 1, 1, 0, 0, 1]), ["1", "1", "2", "2", "4", "5"], ends=(0, 1))
+    assert found["first_wins"]["share_ci"] == pytest.approx(expected)
     # The pair of question 5 has one verdict only.
     assert found["changed"]["n"] == 4
     assert found["changed"]["share"] == pytest.approx(50)
+    assert found["changed"]["share_ci"] == pytest.approx(wilson(np.array([1.0, 0, 0, 1])))
     # b is longer: it wins once in question 1, never in 2 and 4, and once in 5.
     assert found["longer_wins"]["n"] == 6
     assert found["longer_wins"]["share"] == pytest.approx(100 * 2 / 6)
@@ -59,7 +62,7 @@ def test_models_have_the_strengths_of_all_matches_with_a_result() -> None:
     found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], {})
     assert [each["matches"] for each in found["models"]] == [10, 10]
     assert found["models"][0]["model"] == "a"
-    assert found["longer_wins"] == {"n": 0, "share": None, "share_ci": None}
+    assert found["longer_wins"] == {"n": 0, "clusters": 0, "share": None, "share_ci": None}
 
 
 def test_agreement_of_two_judges_is_that_of_their_winners() -> None:
@@ -97,7 +100,7 @@ def test_grades_have_means_and_the_agreement_of_two_judges() -> None:
 def test_verdicts_that_are_all_equal_have_no_correlation(score: float) -> None:
     same = [Match(str(n), "a", "b", score) for n in range(5)]
     grades = [Grade(str(n), "a", score) for n in range(5)]
-    assert summarize_matches([same, same], [], {})["agreement"] == {"n": 5, "equal": 100, "kappa": None}
+    assert summarize_matches([same, same], [], {})["agreement"] == {"n": 5, "clusters": 5, "equal": 100, "kappa": None}
     found = summarize_grades([grades, grades], {("0", "a"): 1, ("1", "a"): 2}, 0.1)
     assert found["agreement"]["spearman"] is None
     assert found["length"]["spearman"] is None
@@ -155,6 +158,32 @@ def test_a_consistent_judge_that_agrees_gives_no_warning() -> None:
 
 def test_few_verdicts_give_no_warning() -> None:
     assert judge_warnings(["judge", "other"], judged(lambda *_: 1.0, questions=5)) == []
+
+
+def test_many_verdicts_on_few_questions_give_no_warning() -> None:
+    models = [str(n) for n in range(8)]
+    matches = [Match(str(n), *pair, 1.0) for n in range(5) for pair in permutations(models, 2)]
+    found = summarize_matches([matches, matches], [], {})
+    assert (found["changed"]["n"], found["changed"]["clusters"]) == (140, 5)
+    assert judge_warnings(["judge", "other"], found) == []
+
+
+def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:
+    generator = np.random.default_rng(1)
+    wins = generator.integers(0, 2, 30).astype(float)
+    clusters = {f"{n}:{turn}": str(n) for n in range(30) for turn in (1, 2)}
+    turns = [Match(each, "a", "b", wins[int(own)]) for each, own in clusters.items()]
+    grades = [Grade(each, "a", wins[int(own)]) for each, own in clusters.items()]
+    alone = [each._replace(question=clusters[each.question]) for each in turns[::2]]
+    taken = dict.fromkeys(clusters, "a")
+    once = head_to_head(alone, {each.question: "a" for each in alone}, "b")
+    apart, together = head_to_head(turns, taken, "b"), head_to_head(turns, taken, "b", clusters=clusters)
+    assert np.ptp(apart["win_rate_ci"]) < 0.8 * np.ptp(once["win_rate_ci"])
+    assert np.ptp(together["win_rate_ci"]) == pytest.approx(np.ptp(once["win_rate_ci"]), rel=0.05)
+    shares = [summarize_matches([turns], [], {}, clusters=each)["first_wins"] for each in (None, clusters)]
+    means = [summarize_grades([grades], {}, 1.0, clusters=each)["models"][0] for each in (None, clusters)]
+    assert np.ptp(shares[0]["share_ci"]) < 0.8 * np.ptp(shares[1]["share_ci"])
+    assert np.ptp(means[0]["score_ci"]) < 0.8 * np.ptp(means[1]["score_ci"])
 
 
 def test_verdicts_that_cannot_be_read_give_a_warning() -> None:

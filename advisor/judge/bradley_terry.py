@@ -13,7 +13,7 @@ these scores; otherwise they allow for the opponents and for the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,7 @@ def bradley_terry(
     level: float = LEVEL,
     seed: int = 0,
     resamples: int = _RESAMPLES,
+    clusters: Mapping[str, str] | None = None,
 ) -> Ranking:
     """Estimate strengths from matches.
 
@@ -83,10 +84,11 @@ def bradley_terry(
     figures are finite, even if a model wins all of its matches. This is the log-F(1, 1) prior of Greenland and
     Mansournia (2015, Statistics in Medicine 34, section 4).
 
-    The intervals come from a bootstrap over questions, because the matches of a question share its responses: each
-    question gets a random weight (Rubin 1981, Annals of Statistics 9). The imaginary matches are as many as those of a
-    question there, and have random weights, too (Fong, Lyddon and Holmes 2019, section 2.3). So an interval has a width
-    even if no match was lost. For two models with one match a question it is Jeffreys' interval.
+    The intervals come from a bootstrap over clusters of questions, because the matches of a question share its
+    responses, and the turns of a conversation share what was said before: each cluster gets a random weight (Rubin
+    1981, Annals of Statistics 9). The imaginary matches are as many as those of a cluster there, and have random
+    weights, too (Fong, Lyddon and Holmes 2019, section 2.3). So an interval has a width even if no match was lost. For
+    two models with one match a question it is Jeffreys' interval.
 
     Args:
         matches: The matches; those without a verdict are left out.
@@ -95,6 +97,7 @@ def bradley_terry(
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
         resamples: How often the strengths are estimated for the intervals.
+        clusters: What each question shares with others, by its id; a question that is not there is a cluster alone.
 
     Returns:
         The strengths; none without a match.
@@ -110,26 +113,28 @@ def bradley_terry(
     has_order = np.arange(len(decided)) < len(judged)
     score = np.array([match.score for match in decided], dtype=np.float64)
     pairs, pair = np.unique(np.column_stack((ends, has_order)), axis=0, return_inverse=True)
-    questions, question = np.unique([match.question for match in decided], return_inverse=True)
-    # The scores of the first and of the second one in each question, by pair.
-    won = np.zeros((2, len(questions), len(pairs)))
-    np.add.at(won[0], (question, pair), score)
-    np.add.at(won[1], (question, pair), 1 - score)
+    # Turns of a conversation as questions alone would narrow the intervals without saying more about the models.
+    shared = clusters or {}
+    labels, cluster = np.unique([shared.get(match.question, match.question) for match in decided], return_inverse=True)
+    # The scores of the first and of the second one in each cluster, by pair.
+    won = np.zeros((2, len(labels), len(pairs)))
+    np.add.at(won[0], (cluster, pair), score)
+    np.add.at(won[1], (cluster, pair), 1 - score)
 
     design = np.zeros((len(pairs), len(models) + 1))
     numbers = np.arange(len(pairs))
     design[numbers, pairs[:, 0]], design[numbers, pairs[:, 1]], design[:, -1] = 1, -1, pairs[:, 2]
-    # The imaginary matches are of the size of a question, because a question is the unit that is drawn: with single
-    # ones the interval of a model that wins all of many matches on few questions would be far too short.
+    # The imaginary matches are of the size of a cluster, because a cluster is the unit that is drawn: with single
+    # ones the interval of a model that wins all of many matches in few clusters would be far too short.
     played = np.bincount(ends.ravel(), minlength=len(models))
     takes_part = (np.abs(design[:, :-1]).T @ won.sum(axis=0).T > 0).sum(axis=1)
     # Scores near a half, as likelihoods give them, vary less than wins and losses, so the imaginary ones count less.
     decided_share = (((2 * score - 1) ** 2).sum() + 1) / (len(score) + 1)
-    per_question = decided_share * np.append(played / takes_part, played.mean() / takes_part.mean())
+    per_cluster = decided_share * np.append(played / takes_part, played.mean() / takes_part.mean())
 
     generator = np.random.default_rng(seed)
-    weights = generator.exponential(size=(resamples, len(questions)))
-    imaginary = per_question * generator.gamma(0.5, size=(2, resamples, len(models) + 1))
+    weights = generator.exponential(size=(resamples, len(labels)))
+    imaginary = per_cluster * generator.gamma(0.5, size=(2, resamples, len(models) + 1))
     estimate = _fit(design, won.sum(axis=1)[:, None], np.full((2, 1, len(models) + 1), 0.5))
     drawn = _fit(design, weights @ won, np.maximum(imaginary, _LEAST))
 

@@ -253,10 +253,13 @@ def _scored(answer: Answer, score: float) -> Answer:
 
 def _seen(task: Task, *profiles: Profile) -> list[Shown]:
     """What a judge sees of the responses to each question, with the turns before it."""
-    seen: dict[str | None, Shown] = {}
+    seen: list[Shown] = []
+    # Only to find the turn before: with equal ids it would hold fewer than there are answers.
+    by_id: dict[str | None, Shown] = {}
     for example, *answers in zip(task.examples, *(profile.answers for profile in profiles), strict=True):
-        seen[example.id] = Shown(example, tuple(answer.text or "" for answer in answers), seen.get(example.earlier))
-    return list(seen.values())
+        seen.append(Shown(example, tuple(answer.text or "" for answer in answers), by_id.get(example.earlier)))
+        by_id[example.id] = seen[-1]
+    return seen
 
 
 def _settle(first: Answer, second: Answer, seen: Shown) -> float | None:

@@ -72,13 +72,14 @@ class JudgedProfiler(Profiler):
         profile = super().together(names, task, method, options)
         return self._scored(name_of_set(profile.model, names), profile, task)
 
-    def graded(self, profile: Profile, task: Task) -> Profile:
+    def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:
         """See :meth:`Profiler.graded`.
 
         Raises:
             JudgeError: A judge failed.
         """
-        return self._scored(profile.model, profile, task)
+        # A candidate may be called like a method, and its verdicts are not those of the method.
+        return self._scored(name_of_set(profile.model, names), profile, task)
 
     def _scored(self, name: str, profile: Profile, task: Task) -> Profile:
         if not task.is_relative:

@@ -21,6 +21,8 @@ from ensemble.limits import limited_process
 
 LONGEST_RESPONSE = 20_000
 """Characters of a response in a judge's prompt; the rest is left out. This is about 5,000 tokens."""
+CUT = "\n[... cut]"
+"""Stands where the rest of a long response is left out: without it a judge would take its end for the model's fault."""
 
 
 class Shown(NamedTuple):
@@ -38,8 +40,8 @@ class Shown(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether both responses are the same text, and those of all turns before."""
-        return len(set(self.responses)) == 1 and (self.earlier is None or self.earlier.is_same)
+        """Whether a judge sees the same text twice, and in all turns before: then only the place could decide."""
+        return len(set(map(_cut, self.responses))) == 1 and (self.earlier is None or self.earlier.is_same)
 
 
 def judge_task(task: Task, rubric: Rubric, shown: Sequence[Shown]) -> Task:
@@ -99,13 +101,18 @@ def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
     return min(1.0, expected / sum(weights.values()))
 
 
+def _cut(text: str) -> str:
+    """A response as a judge sees it."""
+    return text if len(text) <= LONGEST_RESPONSE else text[:LONGEST_RESPONSE] + CUT
+
+
 def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
     """The fields of the template; the reference is null if the question has none."""
     names = ("response",) if rubric.mode == "single" else ("response_a", "response_b")
     turns: list[dict[str, Any]] = []
     each: Shown | None = shown
     while each is not None:
-        texts = [text[:LONGEST_RESPONSE] for text in each.responses]
+        texts = [_cut(text) for text in each.responses]
         reference = "\n".join(each.example.accepted) or None
         turn = {"question": each.example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
         # From the last turn back to the first, as each knows only the one before it.

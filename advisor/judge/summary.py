@@ -7,7 +7,7 @@ Arena", 2023) call these position bias, verbosity bias (section 3.3) and agreeme
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy import stats
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Grade, Match
 from advisor.records import LEVEL, TOLERANCE
-from advisor.statistics import Floats, cluster_interval, mean_interval, wilson
+from advisor.statistics import Floats, Interval, cluster_interval, mean_interval, wilson
 
 MOST_CHANGED = 100 / 3
 """Percent of pairs whose verdict may change with the order before a warning. GPT-4 changed a third of them in Zheng et
@@ -25,10 +25,14 @@ LEAST_KAPPA = 0.4
 """Below this, agreement beyond chance is called fair or slight (Landis and Koch 1977, Biometrics 33). The same limit
 holds for the rank correlation of grades."""
 _FEW = 20
-"""With fewer verdicts, a warning would say more about chance than about the judge."""
+"""With fewer clusters of questions, a warning would say more about chance than about the judge. Many verdicts on few
+questions do not help: they are about the same few questions."""
 
 Lengths = Mapping[tuple[str, str], int]
 """Characters of each response, by question and model."""
+Clusters = Mapping[str, str]
+"""What questions share with others, by their ids: turns of a conversation are a cluster. A question that is not there
+is a cluster alone."""
 
 
 def summarize_matches(
@@ -38,6 +42,7 @@ def summarize_matches(
     candidates: Collection[str] | None = None,
     level: float = LEVEL,
     seed: int = 0,
+    clusters: Clusters | None = None,
 ) -> dict[str, Any]:
     """The figures of comparisons on one split, as in ``result.json``. Shares and win rates are in points.
 
@@ -48,21 +53,22 @@ def summarize_matches(
         candidates: The models that win rates are against; None for all.
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
+        clusters: Of the questions; None if each is alone.
     """
     # The first judge decides the scores; the second one is there for the agreement.
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
-    ranking = bradley_terry(matches, settled, candidates, level, seed)
+    ranking = bradley_terry(matches, settled, candidates, level, seed, clusters=clusters)
     # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
     says = {key: _winner(score) for key, score in scores.items()}
     changed = [
-        float(winner != -says[question, second, first])
+        (question, float(winner != -says[question, second, first]))
         for (question, first, second), winner in says.items()
         if first < second and (question, second, first) in says
     ]
     decided = {key: winner for key, winner in says.items() if winner}
     longer = [
-        float((winner > 0) == (lengths[question, first] > lengths[question, second]))
+        (question, float((winner > 0) == (lengths[question, first] > lengths[question, second])))
         for (question, first, second), winner in decided.items()
         # A set may have a response of which only the score is known.
         if len({lengths.get((question, first)), lengths.get((question, second))} - {None}) == 2
@@ -74,18 +80,23 @@ def summarize_matches(
         "settled": len(settled),
         "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
         "groups": [list(group) for group in ranking.groups],
-        "ties": _share([float(not winner) for winner in says.values()], level),
-        "first_wins": _share([float(winner > 0) for winner in decided.values()], level),
+        "ties": _share([(key[0], float(not winner)) for key, winner in says.items()], level, clusters),
+        "first_wins": _share([(key[0], float(winner > 0)) for key, winner in decided.items()], level, clusters),
         "equal_first_wins": ranking.first_wins,
         "equal_first_wins_ci": list(ranking.first_wins_ci),
-        "changed": _share(changed, level),
-        "longer_wins": _share(longer, level),
-        "agreement": _same_winners(says, judged[1]) if len(judged) > 1 else None,
+        "changed": _share(changed, level, clusters),
+        "longer_wins": _share(longer, level, clusters),
+        "agreement": _same_winners(says, judged[1], clusters) if len(judged) > 1 else None,
     }
 
 
 def summarize_grades(
-    judged: Sequence[Sequence[Grade]], lengths: Lengths, step: float, level: float = LEVEL, seed: int = 0
+    judged: Sequence[Sequence[Grade]],
+    lengths: Lengths,
+    step: float,
+    level: float = LEVEL,
+    seed: int = 0,
+    clusters: Clusters | None = None,
 ) -> dict[str, Any]:
     """The figures of single grades on one split, as in ``result.json``. Shares and mean grades are in points.
 
@@ -95,18 +106,19 @@ def summarize_grades(
         step: The distance of two neighbouring grades, on the scale from 0 to 1.
         level: 1 minus the confidence of the intervals, between 0 and 1.
         seed: Of the bootstrap.
+        clusters: Of the questions; None if each is alone.
     """
     grades = judged[0]
     scores = {(each.question, each.model): each.score for each in grades if each.score is not None}
-    by_model = defaultdict[str, list[float]](list)
-    for (_, model), score in scores.items():
-        by_model[model].append(score)
+    by_model = defaultdict[str, list[tuple[str, float]]](list)
+    for (question, model), score in scores.items():
+        by_model[model].append((question, score))
     models = [
         {
             "model": model,
             "grades": len(own),
-            "score": 100 * sum(own) / len(own),
-            "score_ci": list(mean_interval(100 * np.array(own), level, seed)),
+            "score": 100 * sum(score for _, score in own) / len(own),
+            "score_ci": list(_mean_interval(own, level, seed, clusters)),
         }
         for model, own in by_model.items()
     ]
@@ -116,12 +128,16 @@ def summarize_grades(
         "unread": len(grades) - len(scores),
         "models": sorted(models, key=lambda each: (-cast(float, each["score"]), each["model"])),
         "length": {"n": len(sized), "spearman": _correlation(stats.spearmanr, sized)},
-        "agreement": _same_grades(scores, judged[1], step, level) if len(judged) > 1 else None,
+        "agreement": _same_grades(scores, judged[1], step, level, clusters) if len(judged) > 1 else None,
     }
 
 
 def head_to_head(
-    matches: Sequence[Match], taken: Mapping[str, str], rival: str, level: float = LEVEL
+    matches: Sequence[Match],
+    taken: Mapping[str, str],
+    rival: str,
+    level: float = LEVEL,
+    clusters: Clusters | None = None,
 ) -> dict[str, Any] | None:
     """How often responses win against those of one model, in points; a tie is half a win.
 
@@ -130,9 +146,10 @@ def head_to_head(
         taken: For each question, the model or set whose response is compared. The rival's own one is a tie.
         rival: The model.
         level: 1 minus the confidence of the interval, between 0 and 1.
+        clusters: Of the questions; None if each is alone.
 
     Returns:
-        The win rate with its interval over questions; None if the two never met.
+        The win rate with its interval over clusters of questions; None if the two never met.
     """
     # By question, in both orders.
     met = defaultdict[str, list[float]](list)
@@ -143,18 +160,17 @@ def head_to_head(
                 met[match.question].append(match.score if match.second == rival else 1 - match.score)
     if not met:
         return None
-    # Both orders of a question are one value, and the questions are the clusters of the interval.
-    values = np.array(
-        [
-            0.5 if name == rival else np.mean(met[question])
-            for question, name in taken.items()
-            if name == rival or question in met
-        ]
-    )
+    # Both orders of a question are one value: they compare the same two responses.
+    values = {
+        question: 0.5 if name == rival else float(np.mean(met[question]))
+        for question, name in taken.items()
+        if name == rival or question in met
+    }
+    scores = np.array([*values.values()])
     return {
         "questions": len(values),
-        "win_rate": 100 * float(values.mean()),
-        "win_rate_ci": list(cluster_interval(values, np.arange(len(values)), level, (0.0, 1.0))),
+        "win_rate": 100 * float(scores.mean()),
+        "win_rate_ci": list(cluster_interval(scores, _labels(values, clusters), level, (0.0, 1.0))),
     }
 
 
@@ -170,7 +186,7 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
         found.append(f"{figures['unread']:,} of {figures['verdicts']:,} verdicts of the judge {judge} cannot be read.")
     changed = figures.get("changed")
     # The whole interval, so that chance alone gives no warning.
-    if changed and changed["n"] >= _FEW and changed["share_ci"][0] > MOST_CHANGED:
+    if changed and changed["clusters"] >= _FEW and changed["share_ci"][0] > MOST_CHANGED:
         found.append(
             f"The judge {judge} changes its verdict on {changed['share']:.0f}% of {changed['n']:,} pairs if the order "
             "changes, so scores are pulled to 50, and true differences look smaller. Another judge or "
@@ -179,7 +195,7 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
     if len(figures.get("groups") or ()) > 1:
         found.append("Some models share no comparison with the others, so their win rates cannot be compared.")
     agreement = figures["agreement"]
-    if agreement and agreement["n"] >= _FEW:
+    if agreement and agreement["clusters"] >= _FEW:
         name, word = ("kappa", "Cohen's kappa") if "kappa" in agreement else ("spearman", "Spearman's correlation")
         value = agreement[name]
         if value is not None and value < LEAST_KAPPA:
@@ -190,12 +206,32 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
     return found
 
 
-def _share(values: Sequence[float], level: float) -> dict[str, Any]:
-    """The share of ones with Wilson's interval, in points."""
+def _share(values: Sequence[tuple[str, float]], level: float, clusters: Clusters | None) -> dict[str, Any]:
+    """The share of ones in points, from pairs of a question and 0 or 1.
+
+    The interval is Wilson's if each cluster of questions has one value. Otherwise that would count the verdicts on all
+    pairs of models, and in both orders, as independent, and be far too short.
+    """
     if not values:
-        return {"n": 0, "share": None, "share_ci": None}
-    array = np.array(values, dtype=np.float64)
-    return {"n": len(array), "share": 100 * float(array.mean()), "share_ci": list(wilson(array, level))}
+        return {"n": 0, "clusters": 0, "share": None, "share_ci": None}
+    labels, array = _labels([question for question, _ in values], clusters), np.array([one for _, one in values])
+    different = len({*labels})
+    interval = wilson(array, level) if different == len(array) else cluster_interval(array, labels, level, (0.0, 1.0))
+    return {"n": len(array), "clusters": different, "share": 100 * float(array.mean()), "share_ci": list(interval)}
+
+
+def _mean_interval(values: Sequence[tuple[str, float]], level: float, seed: int, clusters: Clusters | None) -> Interval:
+    """The interval of a mean grade in points, from pairs of a question and the grade of a model's response to it."""
+    labels, array = _labels([question for question, _ in values], clusters), np.array([score for _, score in values])
+    # The bootstrap draws questions alone, so it is for questions that share nothing.
+    if len({*labels}) == len(array):
+        return mean_interval(100 * array, level, seed)
+    return cluster_interval(array, labels, level, (0.0, 1.0))
+
+
+def _labels(questions: Iterable[str], clusters: Clusters | None) -> list[str]:
+    """The cluster of each question."""
+    return [(clusters or {}).get(question, question) for question in questions]
 
 
 def _winner(score: float) -> int:
@@ -203,40 +239,49 @@ def _winner(score: float) -> int:
     return 0 if abs(score - 0.5) <= TOLERANCE else 1 if score > 0.5 else -1
 
 
-def _same_winners(says: Mapping[tuple[str, str, str], int], others: Sequence[Match]) -> dict[str, Any]:
+def _same_winners(
+    says: Mapping[tuple[str, str, str], int], others: Sequence[Match], clusters: Clusters | None
+) -> dict[str, Any]:
     """How often two judges name the same winner, or both a tie."""
     from sklearn.metrics import cohen_kappa_score
 
     both = [
-        (says[key], _winner(each.score))
+        (each.question, says[key], _winner(each.score))
         for each in others
         if each.score is not None and (key := (each.question, each.first, each.second)) in says
     ]
-    ours, theirs = ([pair[place] for pair in both] for place in (0, 1))
+    ours, theirs = ([each[place] for each in both] for place in (1, 2))
     return {
         "n": len(both),
-        "equal": 100 * float(np.mean([a == b for a, b in both])) if both else None,
+        "clusters": len({*_labels((question for question, *_ in both), clusters)}),
+        "equal": 100 * float(np.mean([a == b for _, a, b in both])) if both else None,
         # It is not defined if both judges always say the same one thing.
         "kappa": float(cohen_kappa_score(ours, theirs)) if len({*ours, *theirs}) > 1 else None,
     }
 
 
 def _same_grades(
-    scores: Mapping[tuple[str, str], float], others: Sequence[Grade], step: float, level: float
+    scores: Mapping[tuple[str, str], float],
+    others: Sequence[Grade],
+    step: float,
+    level: float,
+    clusters: Clusters | None,
 ) -> dict[str, Any]:
     """How near the grades of two judges are, and whether they order the responses alike."""
     both = [
-        (scores[each.question, each.model], each.score)
+        (each.question, scores[each.question, each.model], each.score)
         for each in others
         if each.score is not None and (each.question, each.model) in scores
     ]
-    near = _share([float(abs(a - b) <= step + TOLERANCE) for a, b in both], level)
+    near = _share([(question, float(abs(a - b) <= step + TOLERANCE)) for question, a, b in both], level, clusters)
+    pairs = [(a, b) for _, a, b in both]
     return {
-        "n": len(both),
+        "n": near["n"],
+        "clusters": near["clusters"],
         "within_one": near["share"],
         "within_one_ci": near["share_ci"],
-        "spearman": _correlation(stats.spearmanr, both),
-        "kendall": _correlation(stats.kendalltau, both),
+        "spearman": _correlation(stats.spearmanr, pairs),
+        "kendall": _correlation(stats.kendalltau, pairs),
     }
 
 

@@ -9,7 +9,7 @@ from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import LEVEL, Profile
-from advisor.tasks.task import Task
+from advisor.tasks.task import Task, clusters_of
 from advisor.verify.held_out import Verified
 from advisor.verify.recommendation import Recommendation
 from advisor.verify.strategies import StrategyResult
@@ -35,9 +35,13 @@ def judge_section(
         seed: Of the bootstrap.
     """
     splits: list[dict[str, Any]] = []
+    met: list[dict[str, Any] | None] = []
     for task, profiles in responses:
         judged = [_without(failed, verdicts) for verdicts in judge.verdicts(task.split)]
         settled = _without(failed, judge.settled(task.split))
+        labels = clusters_of(task) or ()
+        # Tasks whose questions share nothing have no labels.
+        clusters = dict(zip((example.id for example in task.examples), labels, strict=False))
         lengths = {
             (answer.id, name): len(answer.text)
             for name, profile in profiles.items()
@@ -45,16 +49,17 @@ def judge_section(
             if answer.text is not None
         }
         if task.is_relative:
-            matches = cast("list[list[Match]]", judged)
-            figures = summarize_matches(matches, cast("list[Match]", settled), lengths, candidates, seed=seed)
+            matches, sure = cast("list[list[Match]]", judged), cast("list[Match]", settled)
+            figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
+            # Strategies are compared on the held-out questions only; the dev questions choose their members.
+            if task is responses[-1][0]:
+                taking_part = [each for each in strategies if each.strategy.name != "single"]
+                met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
         else:
             low, high = task.rubric.scale if task.rubric else (0, 1)
-            figures = summarize_grades(cast("list[list[Grade]]", judged), lengths, 1 / (high - low), seed=seed)
+            grades = cast("list[list[Grade]]", judged)
+            figures = summarize_grades(grades, lengths, 1 / (high - low), seed=seed, clusters=clusters)
         splits.append({"split": task.split, "calls": judge.calls(task.split), **figures})
-    # Strategies are compared on the held-out questions only; the dev questions choose their members.
-    last = responses[-1][0]
-    every = cast("list[Match]", [*judge.verdicts(last.split)[0], *judge.settled(last.split)])
-    met = [_met(each, every) for each in strategies if each.strategy.name != "single"] if last.is_relative else []
     return {
         "mode": judge.mode,
         "judges": list(judge.names),
@@ -93,7 +98,7 @@ def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list
     return [each for each, own in zip(verdicts, names, strict=True) if own.isdisjoint(failed)]
 
 
-def _met(result: StrategyResult, matches: Sequence[Match]) -> dict[str, Any] | None:
+def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> dict[str, Any] | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
     if strategy.draws > 1:
@@ -102,7 +107,7 @@ def _met(result: StrategyResult, matches: Sequence[Match]) -> dict[str, Any] | N
     together = name_of_set(result.profile.model, strategy.members)
     names = [strategy.members[place] for place in result.takes] or [together] * len(result.profile.answers)
     taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
-    found = head_to_head(matches, taken, result.best_single)
+    found = head_to_head(matches, taken, result.best_single, clusters=clusters)
     if found is None:
         return None
     return {"strategy": strategy.name, "members": list(strategy.members), "rival": result.best_single, **found}

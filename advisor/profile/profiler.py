@@ -156,10 +156,15 @@ class Profiler:
         # Another answer takes the place of one that failed, so failures are for the caller to report.
         return self._run_one(task, job, says_errors=False)
 
-    def graded(self, profile: Profile, task: Task) -> Profile:  # noqa: ARG002  # a judge needs the task
+    def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:  # noqa: ARG002  # for a judge
         """A profile whose texts were not scored when they were written, with its scores.
 
         Most tasks score each text at once. See :mod:`advisor.judge.judged_profiler` for those that do not.
+
+        Args:
+            profile: The answers of a method.
+            names: The members of the method.
+            task: The task.
         """
         return profile
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,11 +76,10 @@ class Rubric:
         """The score of a verdict, 0 to 1: of the response, or of the first of two; None if it is not a verdict."""
         if self.mode == "pairwise":
             return {"A": 1.0, "B": 0.0, "C": 0.5}.get(verdict.strip().upper())
-        try:
-            share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
-        except ValueError:
+        # Python also reads "1_0" as 10, "1e1", "nan" and digits of other scripts, which no judge means as a grade.
+        if not re.fullmatch(r"-?\d+(\.\d+)?", verdict.strip(), re.ASCII):
             return None
-        # NaN is not in this range either.
+        share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
         return share if 0 <= share <= 1 else None
 
 

@@ -186,7 +186,7 @@ class Evaluator:
             if isinstance(method, Aggregation):
                 return self._aggregate(name, method, alone)
             profile, picks = chosen(name, method, self.task, alone)
-            profile = self._profiler.graded(profile, self.task)
+            profile = self._profiler.graded(profile, self._names, self.task)
         except JudgeError:
             raise  # all other methods would fail as well
         except UniteError as error:
@@ -223,7 +223,8 @@ class Evaluator:
         speeds = [_speed(each.cost) for each in ran]
         speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
         # The primary or the first draw is the best guess where the aggregator fails.
-        profile = self._profiler.graded(Profile(name, answered(ran[-1], read[0]).answers, cost), self.task)
+        written_last = Profile(name, answered(ran[-1], read[0]).answers, cost)
+        profile = self._profiler.graded(written_last, self._names, self.task)
         result = self._result(name, "response", profile, alone, speed, None)
         reading = [answer.error for each in ran[len(self._names) :] for answer in each.answers]
         errors = [error for error in reading if error is not None]
