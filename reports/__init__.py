@@ -1,7 +1,7 @@
 """One HTML file from a run folder's ``result.json``, ``samples.jsonl`` and ``evaluation.json``.
 
-The modules in the order of their imports: ``text``, ``read``, ``charts``, ``sections``, ``page``. ``card`` writes the
-evidence for a model card.
+The modules in the order of their imports: ``text``, ``read``, ``charts``, ``sections``, ``page``. ``formats`` writes
+Markdown and CSV, and ``sections.card`` the evidence for a model card.
 """
 
 from __future__ import annotations

@@ -100,6 +100,24 @@ def interval_name(level: float | None) -> str:
     return "interval" if level is None else f"{round(100 * (1 - 2 * level), 6):g}% interval"
 
 
+def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
+    """Return a gain in points as a clause: ``of 1,000 questions, 33 more right (between 12 and 54)``."""
+    ten = round(10 * gain)
+    change = f"{abs(ten):,} {_direction(ten)} right" if ten else "as many right"
+    if ends is None:
+        return f"of 1,000 questions, {change}"
+    low, high = sorted((round(10 * ends[0]), round(10 * ends[1])))
+    if ten and low * ten >= 0 and high * ten >= 0:
+        # One direction for all three; of a loss the nearer end is the upper one.
+        least, most = sorted((abs(low), abs(high)))
+        return f"of 1,000 questions, {change} (between {least:,} and {most:,})"
+    return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
+
+
+def _direction(change: int) -> str:
+    return "fewer" if change < 0 else "more"
+
+
 def ratio(value: float | None) -> str:
     """Return a ratio: ``1.24×``."""
     return UNKNOWN if value is None else f"{value:.2f}×"

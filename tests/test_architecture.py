@@ -32,7 +32,7 @@ ORDER = {
         "api",
         "",
     ],
-    "reports": ["text", "read", "script_data", "charts", "sections", "page", "comparison", ""],
+    "reports": ["text", "read", "script_data", "charts", "sections", "page", "comparison", "formats", ""],
     "advisor": [
         "progress",
         "records",

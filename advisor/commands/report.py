@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,11 +11,25 @@ from advisor.commands import options as opt
 from ensemble.errors import InputError
 
 
-def report(run: opt.Run, *, debug: opt.Debug = False) -> None:
+def report(
+    run: opt.Run,
+    *,
+    form: Annotated[
+        Literal["html", "md", "csv"],
+        typer.Option("--format", help="Markdown of the decision (md) or the leaderboard (csv), to standard output."),
+    ] = "html",
+    debug: opt.Debug = False,
+) -> None:
     """Write the report.html of a run again, from result.json, samples.jsonl and evaluation.json alone."""
     from reports import write_report
 
-    print(write_report(run))
+    if form == "html":
+        print(write_report(run))
+        return
+    from reports.formats import leaderboard_csv, markdown
+    from reports.read import read_run
+
+    print((markdown if form == "md" else leaderboard_csv)(read_run(run)), end="")
 
 
 def export(

@@ -96,6 +96,16 @@ def measured_gain(result: Result) -> str:
     return f"{text.difference(gain)} points ({', '.join(details)})"
 
 
+def of_thousand(result: Result) -> str:
+    """Return the expected gain as right answers of 1,000, as a clause; empty if a question is not right or wrong."""
+    recommended = result.strategies.recommended
+    if recommended is None or recommended.row.is_single or recommended.gain is None:
+        return ""
+    # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
+    is_graded = result.judged is not None or any(each.corpus_score is not None for each in result.candidates)
+    return "" if is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+
+
 def _interval_of_set(result: Result) -> str:
     is_estimated = result.ensemble is not None and result.ensemble.gain is not None
     # Older versions have a plain difference, whose interval has a confidence of 95%.

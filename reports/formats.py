@@ -1,0 +1,111 @@
+"""The report as text for other programs: Markdown for a pull request, and the leaderboard as CSV for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from ensemble.saved.model_card import escaped
+from reports import text
+from reports.read.result import Result
+from reports.sections import verdict
+from reports.sections.leaderboard import STATUS_WORDS
+
+_MOST_ROWS = 30
+_COLUMNS = ("model", "status", "points", "points_low", "points_high", "mean_length", "cut_off", "errors", "reason")
+
+
+def markdown(result: Result) -> str:
+    """Return the decision as Markdown, in which no name or text of a model or a file is markup."""
+    recommended = result.strategies.recommended
+    said = result.advice if recommended is None else recommended.text
+    figures = [(escaped(name), escaped(value)) for name, value in _figures(result)]
+    parts = [
+        f"## {escaped(verdict.headline(result))}",
+        escaped(text.sentence(said)),
+        "\n".join(f"- {name}: {value}" for name, value in figures),
+        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.warnings),
+        f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'question')}",
+        _table(
+            ("model", "", result.measure, "95% interval", "mean length"),
+            [
+                (
+                    each.name,
+                    STATUS_WORDS[each.status],
+                    text.points(each.accuracy),
+                    text.interval(each.accuracy_ci),
+                    text.length(each.mean_length),
+                )
+                for each in result.candidates
+            ],
+        ),
+    ]
+    if result.strategies.rows:
+        parts += [
+            f"### Strategies, {text.counted(result.held_out, 'held-out question')}",
+            _table(
+                ("strategy", "models", result.measure, "expected gain", "calls", "price of 1,000"),
+                [
+                    (
+                        text.strategy(row.name, row.members, row.draws),
+                        ", ".join(row.members),
+                        text.points(row.accuracy),
+                        text.difference(row.expected),
+                        text.decimals(row.calls),
+                        text.price(row.price),
+                    )
+                    for row in result.strategies.rows
+                ],
+            ),
+        ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def leaderboard_csv(result: Result) -> str:
+    """Return all candidates as CSV, the best first; an unknown value is an empty cell."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for each in result.candidates:
+        low, high = each.accuracy_ci or (None, None)
+        numbers = (each.accuracy, low, high, each.mean_length, each.truncated, each.errors)
+        # Only texts are guarded: a number with a sign must stay a number.
+        writer.writerow((_guarded(each.name), each.status, *numbers, _guarded(each.reason)))
+    return stream.getvalue()
+
+
+def _figures(result: Result) -> list[tuple[str, str]]:
+    """Gain, cost and certainty of the recommended strategy: names and values."""
+    recommended = result.strategies.recommended
+    if recommended is None:
+        gain = verdict.measured_gain(result)
+        return [("Gain", gain)] if gain else []
+    row, figures = recommended.row, []
+    if not row.is_single and recommended.gain is not None:
+        limits = f"{text.interval_name(result.level)} {text.difference_interval(recommended.gain_ci)}"
+        figures.append(("Expected gain", f"{text.difference(recommended.gain)} points ({limits})"))
+        figures += [("That is", clause)] if (clause := verdict.of_thousand(result)) else []
+        figures.append(("Shown by the test", text.shown(recommended.shown)))
+    known = (
+        ("Calls a question", row.calls, text.decimals),
+        ("Time of a question", row.seconds_each, text.duration),
+        ("Price of 1,000 questions", row.price, text.price),
+    )
+    return figures + [(name, form(value)) for name, value, form in known if value is not None]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose cells are escaped, with a note on the rows that a pull request has no room for."""
+
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    lines = [line(heads), line("---" for _ in heads), *(line(map(escaped, row)) for row in rows[:_MOST_ROWS])]
+    more = len(rows) - _MOST_ROWS
+    return "\n".join(lines) + (f"\n\nThe report has {text.counted(more, 'more row')}." if more > 0 else "")
+
+
+def _guarded(cell: str) -> str:
+    # A spreadsheet runs a cell that begins with one of these as a formula.
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
