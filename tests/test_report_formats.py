@@ -12,6 +12,7 @@ from report_fixture import make_result, make_samples, write_json
 from typer.testing import CliRunner
 
 from advisor.cli import app
+from reports import write_report
 from reports.formats import leaderboard_csv, markdown
 from reports.read.result import Result, read_result
 from reports.text import of_thousand
@@ -73,3 +74,17 @@ def test_the_command_writes_to_standard_output_alone(tmp_path: Path, figures: di
     ran = CliRunner().invoke(app, ["report", str(folder), "--format", "csv"])
     assert (ran.exit_code, ran.stdout.splitlines()[0][:12]) == (0, "model,status")
     assert not (folder / "report.html").exists()
+
+
+def test_the_first_screen_has_the_gain_in_answers_and_what_was_not_checked(
+    tmp_path: Path, figures: dict[str, Any]
+) -> None:
+    page = write_report(write_json(tmp_path, figures)).read_text(encoding="utf-8").partition("Decoded together")[0]
+    assert "Of 1,000 questions, " in page
+    assert "Not checked: " in page
+
+
+def test_grades_are_not_told_as_right_answers(tmp_path: Path, figures: dict[str, Any]) -> None:
+    first = {**figures["candidates"][0], "corpus_score": 31.0}
+    result = read(tmp_path, {**figures, "candidates": [first, *figures["candidates"][1:]]})
+    assert "of 1,000 questions, " not in markdown(result)

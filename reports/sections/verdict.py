@@ -27,6 +27,8 @@ def values(result: Result) -> dict[str, Any]:
         "recommended": recommended,
         "gain": gain,
         "gain_ci": ends,
+        "of_thousand": of_thousand(result),
+        "unchecked": _unchecked(result),
         "interval": text.interval_name(result.level) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
@@ -104,6 +106,20 @@ def of_thousand(result: Result) -> str:
     # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
     is_graded = result.judged is not None or any(each.corpus_score is not None for each in result.candidates)
     return "" if is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+
+
+def _unchecked(result: Result) -> str:
+    """Return what the run did not check, as a sentence."""
+    recommended = result.strategies.recommended
+    # A model without the hashes of its files may be another one tomorrow, such as a server's.
+    unpinned = sum(not files for *_, files in result.model_files)
+    missing = (
+        "" if result.held_out else "held-out questions",
+        "the price" if recommended and recommended.row.price is None else "",
+        f"the version of {text.counted(unpinned, 'model')}" if unpinned else "",
+        "other tasks and other wordings of the prompt",
+    )
+    return f"Not checked: {', '.join(each for each in missing if each)}."
 
 
 def _interval_of_set(result: Result) -> str:
