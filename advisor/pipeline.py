@@ -101,8 +101,12 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         folder = _folder(options, outcome.task_info["name"], settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
-        # The lines of a pool file may have changed since.
-        settings["models"] = [entry.name for entry in config.candidates]
+        # The pool file, the task file and the data may have changed since.
+        settings["models"] = [
+            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            for entry in config.candidates
+        ]
+        settings["questions"] = [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None]
         # Before the hours of work, not after them.
         folder = _folder(options, config.dev.name, settings)
         with open_session(config, progress) as (cache, engine):

@@ -147,3 +147,10 @@ def test_logs_may_be_one_path(place: Place) -> None:
 def test_a_dry_run_is_for_the_command_line() -> None:
     with pytest.raises(InputError, match="dry_run is no option"):
         select("demo", "word_problems", dry_run=True)
+
+
+def test_another_task_in_the_same_file_is_another_setting(place: Place, models: Path) -> None:
+    place.job(models)
+    place.advisor(*SELECT, "--no-verify")
+    place.task(instructions="Answer briefly.\n\n")
+    assert "other settings (its questions were others)" in place.advisor(*SELECT, "--no-verify").line

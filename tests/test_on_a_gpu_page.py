@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,12 +56,15 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 @pytest.mark.timeout(300)
 def test_every_command_of_the_page_runs_with_tiny_models(shell: Shell) -> None:
     lines = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     for block in blocks(PAGE):
         if block.file is not None:
             lines.append(f'```text title="{block.file}"\n{tiny(block.code)}```')
         elif block.language == "bash" and INSTALLS not in block.code:
-            code = tiny(block.code).replace("--port 8000", "--port 8765")
-            mark = "<!-- stays: http://127.0.0.1:8765/v1/models -->\n" if "advisor serve" in code else ""
+            code = tiny(block.code).replace("--port 8000", f"--port {port}")
+            mark = f"<!-- stays: http://127.0.0.1:{port}/v1/models -->\n" if "advisor serve" in code else ""
             lines.append(f"{mark}```bash\n{code}```")
     page = shell.folder / "page.md"
     page.write_text("\n\n".join(lines), encoding="utf-8")

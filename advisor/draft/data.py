@@ -226,7 +226,8 @@ def _choose(splits: Mapping[str, T]) -> tuple[dict[str, T], str]:
 def _where(records: Sequence[Record]) -> tuple[dict[str, str], str]:
     """The conditions of dev and held_out if a column names the split of each record, and the column."""
     for column in [name for name in (records[0].values if records else ()) if name.lower() in _SPLIT_COLUMNS]:
-        values = {str(record.values.get(column)) for record in records}
+        # In the order of the records: that of a set changes from run to run.
+        values = dict.fromkeys(str(record.values.get(column)) for record in records)
         held = [value for role in _HELD_OUT for value in values if _role(value) == role]
         dev = [value for role in _DEV for value in values if _role(value) == role]
         if not held and len(dev) > 1:

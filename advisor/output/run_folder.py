@@ -62,6 +62,8 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
     if not isinstance(earlier, dict):
         raise InputError(f"--out {out}: it has a run whose settings are not known; {way_out}")
     names = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
+    if len(names) > 1 and "questions" in names:
+        names.remove("questions")  # the other settings say why the questions differ
     if names:
         other = "; ".join(_difference(name, earlier.get(name), settings.get(name)) for name in names[:_MOST_SETTINGS])
         more = f"; and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
@@ -115,7 +117,9 @@ def replace(path: Path, text: str) -> None:
 
 def _difference(name: str, earlier: Any, now: Any) -> str:
     """A setting of an earlier run beside that of this one. The earlier file may be a stranger's."""
-    option = "models" if name == "models" else f"--{name.replace('_', '-')}"
+    if name == "questions":
+        return "its questions were others"
+    option = name if name == "models" else f"--{name.replace('_', '-')}"
     return f"{option} was {_shown(earlier)}, and is {_shown(now)}"
 
 

@@ -109,7 +109,9 @@ def expected_seconds(plan: dict[str, Any], questions: int, prompt: float, new: f
     """
     if (need := plan["need"]) is None or plan["problem"] is not None:
         return None
-    return speed_of(plan["device"], need.dtype).seconds(need, questions, prompt, new, plan["rows"])
+    # Models in other types (float8, int8) are computed in one of these.
+    dtype = need.dtype if need.dtype in ("float32", "float16") else "bfloat16"
+    return speed_of(plan["device"], dtype).seconds(need, questions, prompt, new, plan["rows"])
 
 
 @cache

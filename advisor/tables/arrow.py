@@ -96,6 +96,9 @@ def arrow_rows(path: Path, data: bytes) -> Iterator[Row]:
             batch.validate(full=True)
             for column in batch.columns:
                 _check_length(path, column)
+            # Columns of nulls need no bytes, and each cell becomes an object here.
+            if batch.num_rows * len(schema) > MOST_ROWS:
+                raise InputError(f"{path}: it has over {MOST_ROWS:,} cells in a batch; write smaller ones")
             rows = batch.to_pylist()
         for row in rows:
             number += 1

@@ -221,23 +221,32 @@ def _split_lines(text: str) -> list[str]:
 def _table_rows(path: Path, notes: Notes) -> list[Row]:
     # Tables with an index often have a column without a name for it.
     names = [name for name in columns_of(path) if name.strip()]
-    rows, size = [], 0
-    for row in rows_of(path, names, notes):
-        if isinstance(row, LeftOut):
-            raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
-        rows.append(row)
-        # A row of empty cells takes memory, too.
-        size += 32 + sum(len(value) if isinstance(value, str) else 8 for value in row[0].values())
-        # The size of the file says little: compressed files and Parquet repeat a text in a few bytes.
-        if size > LARGEST:
-            raise InputError(f"{path}: its cells have more than {_size(LARGEST)}; give fewer records")
-    return _with_whole_numbers(rows)
+
+    def complete() -> Iterator[Row]:
+        for row in rows_of(path, names, notes):
+            if isinstance(row, LeftOut):
+                raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
+            yield row
+
+    return _with_whole_numbers(_limited(path, complete()))
 
 
 def _saved_rows(folder: Path) -> list[Row]:
-    # FileSource has checked the size of the files.
-    rows = [row for path in saved_files(folder) for row in arrow_rows(path, path.read_bytes())]
-    return _with_whole_numbers(rows)
+    rows = (row for path in saved_files(folder) for row in arrow_rows(path, path.read_bytes()))
+    return _with_whole_numbers(_limited(folder, rows))
+
+
+def _limited(path: Path, rows: Iterable[Row]) -> list[Row]:
+    """Some rows, if their cells are not too large together."""
+    kept, size = [], 0
+    for row in rows:
+        kept.append(row)
+        # A row of empty cells takes memory, too.
+        size += 32 + sum(len(value) if isinstance(value, str) else 8 for value in row[0].values())
+        # The size of the file says little: compressed files, Parquet and Arrow repeat a text in a few bytes.
+        if size > LARGEST:
+            raise InputError(f"{path}: its cells have more than {_size(LARGEST)}; give fewer records")
+    return kept
 
 
 def _with_whole_numbers(rows: list[Row]) -> list[Row]:

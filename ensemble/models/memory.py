@@ -70,7 +70,11 @@ def need_of(
     vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
     named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
     computed = getattr(torch, named, torch.float32)
-    weights = stored if dtype == "auto" and stored else parameters * computed.itemsize
+    weights = parameters * computed.itemsize
+    if dtype == "auto" and stored:
+        # Files may have another type than the configuration names. The smaller one, because an estimate that is too
+        # large would refuse a run that works.
+        weights = min(stored, weights)
     if quantization is not None:
         # The embeddings and the head stay as they are; tied ones are stored once.
         kept = min(parameters, vocabulary * width * (1 if getattr(text, "tie_word_embeddings", False) else 2))
@@ -82,7 +86,8 @@ def need_of(
 
 def _count(config: object, name: str) -> int:
     value = getattr(config, name, None)
-    return value if isinstance(value, int) else 0
+    # A stranger's file can have a negative number.
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def in_words(needs: Mapping[str, MemoryNeed], quantization: str | None = None) -> str:
@@ -92,7 +97,8 @@ def in_words(needs: Mapping[str, MemoryNeed], quantization: str | None = None) -
         needs: What each model needs, by name.
         quantization: What all of them are quantised to.
     """
-    sizes = sorted({f"{each.parameters / 1e9:.1f}" if each.parameters >= 1e8 else "<0.1" for each in needs.values()})
+    ordered = sorted(each.parameters for each in needs.values())
+    sizes = list(dict.fromkeys(f"{count / 1e9:.1f}" if count >= 1e8 else "<0.1" for count in ordered))
     span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     kinds = quantization or "/".join(sorted({each.dtype for each in needs.values()}))
     count = next(iter(needs)) if len(needs) == 1 else f"{len(needs)} models"
