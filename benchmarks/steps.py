@@ -54,6 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
     figures = _measure(members, [DEFAULT, *(options.only or methods[1:])], options, note)
     if not options.only:
         figures.append(_byte_level(members, options, note))
+    if not options.only or "me" in options.only:
         figures.append(_me(members, options, note))
     figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, with two small models"))
     tell("steps", figures, options)

@@ -233,7 +233,7 @@ def test_bytes_of_options_are_scored_and_spans_are_not(run: Place) -> None:
 
 def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:
     run.task([{"question": f"{n}", "answer": f"the answer is {n}"} for n in range(12)], metric="bleu")
-    assert run.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    assert run.advisor(*SELECT, "--out", "run", "--force", "--quiet").status == 0
     evaluate(run, "--methods", "unite")
     result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
     text = (run.folder / "run" / "report.html").read_text(encoding="utf-8")
