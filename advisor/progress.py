@@ -27,6 +27,12 @@ class Progress:
         self._bars: rich.progress.Progress | None = None
         self._stages = 0
 
+    def starting(self) -> None:
+        """Show a sign of life to a person who waits for slow imports."""
+        # Only on a terminal: in a log the line would say nothing.
+        if self._console.is_terminal:
+            self._console.print("Starting: the libraries take a few seconds to load", style="dim")
+
     @contextmanager
     def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
         """Begin a stage of ``total`` parts. Stages that run side by side have a bar each.

@@ -396,6 +396,23 @@ def test_a_terminal_obeys_no_command_of_a_model(
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 
 
+def test_a_command_on_a_terminal_shows_that_it_starts_before_anything_else(tmp_path: Path) -> None:
+    person, terminal = os.openpty()
+    command = [sys.executable, "-c", "from advisor.cli import main; main()", "select", "--task", "word_problems"]
+    running = subprocess.Popen([*command, "--pool", "missing.txt"], cwd=tmp_path, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    # Linux says with an error that the other side is closed.
+    with suppress(OSError):
+        while part := os.read(person, 4096):
+            shown += part
+    os.close(person)
+    assert running.wait() == 2
+    first, *rest = re.sub(rb"\x1b\[[\d;]*m", b"", shown).decode().splitlines()
+    assert first == "Starting: the libraries take a few seconds to load"
+    assert "missing.txt" in rest[-1]
+
+
 def test_the_version_is_said(place: Place) -> None:
     ran = place.advisor("--version")
     lines = ran.out.splitlines()

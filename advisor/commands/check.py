@@ -59,11 +59,14 @@ def check(
     debug: opt.Debug = False,
 ) -> None:
     """Ask the recommended strategy and the best single model fresh questions; status 3 if the advice fails on them."""
-    from advisor.check import check_run
     from advisor.progress import Progress
+
+    progress = Progress(quiet=quiet)
+    progress.starting()
+    from advisor.check import check_run
     from reports.text import visible
 
-    found = check_run(run, context.params, opt.command_line(), Progress(quiet=quiet))
+    found = check_run(run, context.params, opt.command_line(), progress)
     if as_json:
         opt.print_json(found)
     else:

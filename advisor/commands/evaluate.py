@@ -52,13 +52,16 @@ def evaluate(
     debug: opt.Debug = False,
 ) -> None:
     """Score methods of ensembling, and every member alone, on the same questions; write RUN/evaluation.json."""
+    from advisor.progress import Progress
+
+    progress = Progress(quiet=quiet)
+    progress.starting()
     from advisor.evaluation import evaluate_run
     from advisor.output.run_folder import write_json
     from advisor.output.terminal import print_methods
-    from advisor.progress import Progress
     from reports import write_report
 
-    result = evaluate_run(run, context.params, opt.command_line(), Progress(quiet=quiet))
+    result = evaluate_run(run, context.params, opt.command_line(), progress)
     # Before the report, which reads it.
     write_json(run / "evaluation.json", result)
     write_report(run)

@@ -38,16 +38,18 @@ def profile(
     debug: opt.Debug = False,
 ) -> None:
     """Only profile: fill the cache and print the leaderboard. --json has the form that --profiles reads."""
+    from advisor.progress import Progress
+
+    progress = Progress(quiet=quiet)
+    progress.starting()
     from advisor.choose.race import profile_candidates
     from advisor.config import RunConfig
     from advisor.judge.judged_profiler import open_profiler
-    from advisor.progress import Progress
     from advisor.session import open_session, with_devices
 
     if dry_run:
         opt.print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
         return
-    progress = Progress(quiet=quiet)
     config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
         profiler, _ = open_profiler(config, cache, progress, engine=run_engine)

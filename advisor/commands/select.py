@@ -74,17 +74,20 @@ def select(
     debug: opt.Debug = False,
 ) -> None:
     """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor.output.terminal import print_conclusion, print_tables
-    from advisor.pipeline import select_run
     from advisor.progress import Progress
     from ensemble.errors import InputError
+
+    progress = Progress(quiet=quiet)
+    progress.starting()
+    from advisor.output.terminal import print_conclusion, print_tables
+    from advisor.pipeline import select_run
 
     if dry_run:
         if profiles is not None or logs:
             raise InputError("--dry-run shows prompts and times of models, and --logs and --profiles run none")
         opt.print_dry_run(context.params, as_json=as_json)
         return
-    folder, result = select_run(context.params, opt.command_line(), Progress(quiet=quiet))
+    folder, result = select_run(context.params, opt.command_line(), progress)
     if not quiet:
         print_tables(result)
     if as_json:

@@ -306,7 +306,7 @@ class ModelMeasurer:
             # Question by question, so that a prompt is computed once for all its responses.
             ordered = dict.fromkeys(text for n in answered for by in texts.values() if (text := by.get(n)))
             try:
-                with self._progress.stage(f"{reader} reads the others", len(ordered)) as advance:
+                with self._progress.stage(f"{reader} on the others' responses", len(ordered)) as advance:
                     read = self._read(reader, list(ordered), advance)
             except Exception as error:  # of transformers, torch, or of code that came with the model
                 if type(error) is UniteError:  # of the cache
