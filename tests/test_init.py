@@ -34,7 +34,7 @@ def written(place: Place, *arguments: str, name: str = "questions") -> dict[str,
     """The keys of the task file that the command writes, which loads."""
     ran = place.advisor("init", *arguments, "--name", name, "--yes")
     assert (ran.status, ran.err) == (0, ""), ran.err
-    assert "score 1.0" in ran.out or "not scored" in ran.out
+    assert any(words in ran.out for words in ("score 1.0", "not scored", "nothing to score"))
     return yaml.safe_load((place.folder / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
@@ -94,7 +94,6 @@ def test_the_benchmarks_are_read_as_the_field_reads_them(
     ("data", "message"),
     [
         ("piqa/valid.jsonl", "no column looks like the reference"),
-        ("mt_bench/vicuna_bench_question.jsonl", "no column looks like the reference"),
         ("flores101/metadata_devtest.tsv", "no column looks like a question"),
         ("gsm8k", "several may be the same split: test, test_cleaned; give the two files, dev first"),
     ],
@@ -182,6 +181,69 @@ def test_objects_of_the_hub_are_columns_too(place: Place, record: dict[str, Any]
     place.write("questions.jsonl", "".join(json.dumps({**record, "question": f"{n}?"}) + "\n" for n in range(4)))
     keys = written(place, "questions.jsonl")
     assert {key: keys[key] for key in expected} == expected
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["question", "vicuna_bench_question"])
+def test_conversations_get_a_judge_and_all_their_turns(place: Place, name: str) -> None:
+    place.write("questions.jsonl", (DATA / "mt_bench" / f"{name}.jsonl").read_text(encoding="utf-8"))
+    keys = written(place, "questions.jsonl")
+    assert (keys["metric"], keys["id"], keys["follow_ups"]) == ("judge", "question_id", "{{turns[1:]}}")
+    task = load_task(place.folder / "questions.yaml", split="dev")
+    assert {example.earlier is None for example in task.examples} == ({True, False} if name == "question" else {True})
+    referenced = [example for example in task.examples if any(example.accepted)]
+    assert bool(referenced) is (name == "question")
+
+
+def test_questions_alone_get_a_judge(place: Place) -> None:
+    place.write("questions.csv", table(["id", "Question", "Topic"], *([n, f"How do I do {n}?", "a"] for n in range(8))))
+    ran = place.advisor("init", "questions.csv", "--yes")
+    assert ran.status == 0, ran.err
+    assert "no column has right answers: a judge grades the answers" in ran.out
+    assert ran.out.endswith("advisor select --pool models.txt --task questions.yaml --judge MODEL\n")
+    assert "reference" not in yaml.safe_load((place.folder / "questions.yaml").read_text(encoding="utf-8"))
+
+
+def test_a_single_record_is_too_few(place: Place) -> None:
+    place.write("questions.csv", table(["question", "answer"], ["a?", 1]))
+    assert "questions.csv has one record; give at least two" in place.refused("init", "questions.csv", "--yes")
+
+
+def test_files_of_different_forms_are_refused_with_their_columns(place: Place) -> None:
+    place.write("train.csv", SUMS)
+    place.write("test.csv", SUMS.replace("Question", "Frage").replace("Expected Answer", "Antwort"))
+    message = place.refused("init", "train.csv", "test.csv", "--yes", "--name", "questions")
+    assert "train.csv and test.csv have no column in common" in message and "Frage" in message
+
+
+def test_several_columns_that_could_be_the_reference_are_asked_for(place: Place) -> None:
+    place.write("questions.csv", table(["question", "one", "two"], *([f"{n}?", n, n + 1] for n in range(8))))
+    message = place.refused("init", "questions.csv", "--yes")
+    assert (
+        "give --reference with one of question, one, two, or --metric judge if no answer is right or wrong" in message
+    )
+
+
+@pytest.mark.parametrize("name", ["Right result", "Expected output", "ideal-answer", "Gold Answer", "Lösung"])
+def test_usual_names_of_the_reference_are_known_however_they_are_written(place: Place, name: str) -> None:
+    place.write("questions.csv", table(["question", name, "two"], *([f"{n}?", n, "x"] for n in range(8))))
+    assert written(place, "questions.csv")["metric"] == "number"
+
+
+def test_enter_keeps_the_reasons_of_guesses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    written(place, "questions.csv")
+    unasked = (place.folder / "questions.yaml").read_text(encoding="utf-8")
+    answer(monkeypatch, "", "", "", "")
+    assert place.advisor("init", "questions.csv", "--force").status == 0
+    assert (place.folder / "questions.yaml").read_text(encoding="utf-8") == unasked
+
+
+def test_a_reference_of_blanks_is_none(place: Place) -> None:
+    place.write("questions.csv", SUMS + "What is lost?,   \n")
+    written(place, "questions.csv")
+    sizes = [len(load_task(place.folder / "questions.yaml", split=split).examples) for split in ("dev", "held_out")]
+    assert sum(sizes) == 12
 
 
 def test_two_files_are_dev_and_held_out_by_their_names(place: Place) -> None:
@@ -296,7 +358,7 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
 )
 def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str], message: str) -> None:
     place.write("questions.csv", SUMS)
-    place.write("three.csv", table(["question", "x", "y", "answer"], ["a?", "1", "2", "no"]))
+    place.write("three.csv", table(["question", "x", "y", "answer"], *([f"{n}?", "1", "2", "no"] for n in range(2))))
     place.write("empty.csv", "question,answer\n")
     place.write("twins.csv", "id,question,answer\n1,a?,x\n1,b?,y\n")
     assert message in place.refused("init", *arguments, "--yes")

@@ -78,9 +78,14 @@ def init(
     # Last, so that what stops the command leaves no file.
     write_task(text, place, force=force)
     data_dir = "" if found_data.data_dir is None else f" --data {shlex.quote(str(found_data.data_dir))}"
-    code = " --allow-code-execution" if trial.dev.runs_code else ""
-    print(f"\n{_plain(str(place))} is written. Next, with the demo's models, or with yours in place of demo:")
-    print(f"  advisor select --pool demo --task {_plain(shlex.quote(str(place)))}{_plain(data_dir)}{code}")
+    more = " --allow-code-execution" if trial.dev.runs_code else ""
+    pool, models = "demo", "the demo's models, or with yours in place of demo"
+    if trial.dev.metric == "judge":
+        # The demo's models can grade nothing.
+        pool, models = "models.txt", "your models, one in each line of models.txt, and a stronger one as MODEL"
+        more = " --judge MODEL"
+    print(f"\n{_plain(str(place))} is written. Next, with {models}:")
+    print(f"  advisor select --pool {pool} --task {_plain(shlex.quote(str(place)))}{_plain(data_dir)}{more}")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -109,18 +114,23 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
         return text if text == options else ",".join(map(column, _names(text))) or "none"
 
     print(f"{columns.count:,} records with the columns {columns.listed()}. Press Enter to take a guess.")
+    before = given
     if given.question is None:
-        given = replace(given, question=typer.prompt("Question", default=found.question, value_proc=column))
+        question = typer.prompt("Question", default=found.question, value_proc=column)
+        # An untouched guess is made again, so that the file has its reason.
+        given = given if question == found.question else replace(given, question=question)
     if found.reference is not None and given.reference is None:
-        given = replace(given, reference=typer.prompt("Reference", default=found.reference, value_proc=column))
+        reference = typer.prompt("Reference", default=found.reference, value_proc=column)
+        # With another question, another reference could be guessed than the one that was just confirmed.
+        given = given if (given, reference) == (before, found.reference) else replace(given, reference=reference)
     chosen = options
-    if given.choices is None and found.keys["metric"] != "pass_at_1":
+    if given.choices is None and found.keys["metric"] not in ("pass_at_1", "judge"):
         chosen = typer.prompt("Options", default=options, value_proc=known_options)
-        # An untouched guess is made again with the question and the reference that the user gave.
         given = given if chosen == options else replace(given, choices=_names(chosen))
     if given.metric is None and chosen == "none":
         metric = found.keys["metric"] if found.keys["metric"] != "choice" else "exact_match"
-        given = replace(given, metric=typer.prompt("Metric", default=metric, value_proc=known_metric))
+        answer = typer.prompt("Metric", default=metric, value_proc=known_metric)
+        given = given if (given, answer) == (before, metric) else replace(given, metric=answer)
     return given
 
 
@@ -130,13 +140,16 @@ def _show(text: str, trial: Trial) -> None:
     for number, example in enumerate(trial.dev.examples[:3], start=1):
         print(f"--- Prompt {number} of {len(trial.dev.examples):,} dev questions ---")
         print(_plain(_shortened(example.prompt)))
-        print(f"--- Reference: {_plain(_shown_reference(example))}")
+        if any(example.accepted):
+            print(f"--- Reference: {_plain(_shown_reference(example))}")
     for note in dict.fromkeys((*trial.dev.notes, *trial.held_out.notes)):
         print(f"Note: {_plain(note)}")
     print(f"\n{len(trial.dev.examples):,} dev questions choose, {len(trial.held_out.examples):,} held-out ones verify.")
     if len(trial.held_out.examples) < 100:
         print("These are few: a few hundred in each show smaller differences.")
-    if not trial.scored:
+    if trial.dev.metric == "judge":
+        print("No answer is right or wrong, so there is nothing to score here; the judge grades the models' answers.")
+    elif not trial.scored:
         print("The references were not scored, because that runs programs; give --allow-code-execution to do it.")
     elif not trial.wrong:
         print(f"All {trial.scored:,} references that were tried score 1.0, as right answers must.")

@@ -98,5 +98,5 @@ def _flat(values: Mapping[str, object]) -> Iterable[tuple[str, object]]:
 
 
 def _usual(name: str) -> str:
-    # answerKey is answer_key
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    # answerKey is answer_key, and so are "Answer key" and "answer-key".
+    return re.sub(r"[\s_-]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower()

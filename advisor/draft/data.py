@@ -22,6 +22,7 @@ from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
 from ensemble.errors import InputError
 from ensemble.files import exists
+from reports.text import shortened, visible
 
 T = TypeVar("T")
 # Not plain text, which is often a prompt or a licence beside the data.
@@ -100,6 +101,8 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
     )
     is_shared = files["dev"] == files["held_out"]
     records = source.records("dev")
+    if is_shared and len(records) == 1:
+        raise InputError(f"{files['dev']} has one record; give at least two, one to choose and one to verify")
     where, column = _where(records) if is_shared else ({}, "")
     if where:
         keys["where"] = where
@@ -108,8 +111,23 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
         dev_size, more = _dev_size(len(records), is_shared=is_shared)
         why += more
     if not is_shared:
-        records = [*records, *source.records("held_out")]
+        others = source.records("held_out")
+        _check_columns(files, records, others)
+        records = [*records, *others]
     return DraftData(keys, why, records, None if inside else base, dev_size, is_of_parts="*" in files["dev"])
+
+
+def _check_columns(files: Mapping[str, str], dev: Sequence[Record], held_out: Sequence[Record]) -> None:
+    """Refuse two files of which one template cannot read both."""
+    names = [
+        {name: None for record in records[:100] for name in record.values if not name.startswith("_")}
+        for records in (dev, held_out)
+    ]
+    if all(names) and not any(name in names[1] for name in names[0]):
+        listed = " and ".join(shortened(visible(", ".join(each)), 80) for each in names)
+        raise InputError(
+            f"{files['dev']} and {files['held_out']} have no column in common ({listed}); give files of the same form"
+        )
 
 
 def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:

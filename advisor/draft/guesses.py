@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from advisor.draft.columns import Columns
+from advisor.draft.open_ended import id_of, judge_of, reference_of
 from advisor.tasks.metrics import get_metric, metric_names
+from advisor.tasks.task import JUDGE
 from ensemble.errors import InputError
 
 _QUESTIONS = (
@@ -21,7 +23,9 @@ _QUESTIONS = (
 _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
     *("correct", "answers", "answer", "answer_key", "label", "labels", "output", "response", "solution", "completion"),
-    *("final_answer", "antwort", "respuesta"),
+    *("final_answer", "gold_answer", "ideal_answer", "model_answer", "reference_answer", "right_answer"),
+    *("expected_output", "expected_result", "right_result", "correct_result", "result", "ideal", "truth"),
+    *("antwort", "lösung", "respuesta", "réponse", "reponse"),
 )
 _OPTIONS = ("options", "choices", "candidates", "endings", "alternatives", "mc_options")
 _SEPARATORS = (" | ", "|", "; ", ";", ", ", ",")
@@ -46,7 +50,7 @@ class Guess:
         keys: The values by key.
         why: The reason by key; keys without one need none.
         question: The column of the question.
-        reference: The column of the reference; None for programs.
+        reference: The column of the reference; None for programs and for what a judge grades.
         options: The columns of the options, or one column with lists; empty for tasks without options.
     """
 
@@ -103,6 +107,8 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     found.why["prompt"] = why
     if tests:
         _program(found, columns, tests)
+    elif reason := _is_open(columns, given, found.question, options):
+        _judged(found, columns, given, reason)
     else:
         found.reference, why = _reference(columns, given, taken={found.question, *options})
         right = _choice_reference(columns, found.reference, options)
@@ -156,20 +162,53 @@ def _reference(columns: Columns, given: Given, taken: set[str]) -> tuple[str, st
         for key in ("text", "aliases", "value"):
             if f"{root}.{key}" in columns.values and columns.filled(f"{root}.{key}"):
                 return f"{root}.{key}", "by its name"
-    left = [
-        other
-        for other in columns.values
-        if other not in taken
-        and other.lower() not in (*_GROUPS, *_CLUSTERS, *_CONTEXTS, "idx", "index", "url", "split")
-        and not other.lower().endswith("id")
-    ]
-    if len(left) == 1 and columns.filled(left[0]):
+    left = _left(columns, taken)
+    if len(left) == 1:
         return left[0], "because no other column is left"
-    # Without a reference, a judge could compare answers.
     raise InputError(
-        f"no column looks like the reference, the right answer; give --reference with one of {columns.listed()}; "
-        "data without right answers cannot be scored"
+        f"no column looks like the reference, the right answer; give --reference with one of {columns.listed()}, or "
+        "--metric judge if no answer is right or wrong"
     )
+
+
+def _left(columns: Columns, taken: set[str]) -> list[str]:
+    """The columns that no name explains and that have values."""
+    known = (*_GROUPS, *_CLUSTERS, *_CONTEXTS, *_OPTIONS, "idx", "index", "url", "split", "source", "comment", "notes")
+    return [
+        name
+        for name in columns.values
+        if name not in taken and name.lower() not in known and not name.lower().endswith("id") and columns.filled(name)
+    ]
+
+
+def _is_open(columns: Columns, given: Given, question: str, options: Sequence[str]) -> str:
+    """Why no answer is right or wrong; empty if one may be."""
+    if given.metric is not None or given.reference is not None or options:
+        return "the metric that was given" if given.metric == JUDGE else ""
+    reference = columns.usual(_REFERENCES, (question,))
+    if columns.is_list(question) and (reference is None or columns.filled(reference) < 1):
+        return "the questions have several turns, and not all have a reference: a judge grades the answers"
+    if reference is None and not _left(columns, {question}):
+        return "no column has right answers: a judge grades the answers"
+    return ""
+
+
+def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
+    """The keys of a task whose answers a judge grades."""
+    question = found.question
+    reference = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, (question,))
+    has_turns = columns.is_list(question)
+    if ids := id_of(columns, question):
+        found.add("id", ids, f"{ids} is different in each record")
+    found.add("prompt", f"{{{{{question}[0]}}}}" if has_turns else _with_context(found, columns))
+    if has_turns:
+        found.add("follow_ups", f"{{{{{question}[1:]}}}}", "the other turns are asked after the model's answer")
+    if reference is not None:
+        some = f"{reference} is shown to the judge where a question has it"
+        found.add("reference", reference_of(columns, question, reference), some)
+    found.add("metric", JUDGE, f"{why}; --judge names the model")
+    found.add("max_new_tokens", 1024)
+    found.add("judge", judge_of(has_reference=reference is not None), "one grade for each answer; change the prompt")
 
 
 def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:

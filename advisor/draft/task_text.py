@@ -17,7 +17,7 @@ from advisor.draft.guesses import Guess
 from advisor.tasks.data_sources import open_source
 from advisor.tasks.load import load_task
 from advisor.tasks.questions import QuestionBank
-from advisor.tasks.task import Example, Task
+from advisor.tasks.task import JUDGE, Example, Task
 from advisor.tasks.task_file import read_definition
 from ensemble.errors import InputError
 from ensemble.files import write_text
@@ -36,7 +36,7 @@ class Trial:
     Attributes:
         dev: The dev questions.
         held_out: The held-out questions.
-        scored: How many references were scored; 0 if that needs a permission that was not given.
+        scored: How many references were scored; 0 for a judge, or without the permission to run programs.
         wrong: The questions whose reference does not score 1, and the responses that were scored.
     """
 
@@ -73,7 +73,7 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
     for key, value in found.keys.items():
         if key in found.why:
             lines += _comment(f"{key}: {found.why[key]}.")
-        lines.append(f"{key}: {_value(value)}")
+        lines += _block(key, value) if isinstance(value, dict) else [f"{key}: {_value(value)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -102,14 +102,16 @@ def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution
                 load_task(draft, split, data_dir, allow_code_execution=allow_code_execution)
                 for split in ("dev", "held_out")
             )
-            pairs = _references(Path(draft), data_dir, {"dev": dev, "held_out": held_out})
+            pairs = (
+                [] if dev.metric == JUDGE else _references(Path(draft), data_dir, {"dev": dev, "held_out": held_out})
+            )
         except InputError as error:
             raise InputError(str(error).replace(draft, str(out)).replace(str(Path(draft).name), out.name)) from error
     finally:
         os.unlink(draft)  # noqa: PTH108
     if dev.runs_code:
         pairs = pairs[:3] if allow_code_execution else []
-    scores = dev.score_all(pairs)
+    scores = dev.score_all(pairs) if pairs else ()
     # BLEU of a text with itself is 0.99...
     wrong = [pair for pair, score in zip(pairs, scores, strict=True) if score.value < 1 - 1e-6]
     return Trial(dev, held_out, len(pairs), wrong)
@@ -157,7 +159,8 @@ def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) ->
 
 def _filled_only(where: object, keys: Mapping[str, object], reference: str) -> dict[str, str]:
     """Conditions that leave out the records without a reference, added to those of the splits."""
-    filled = f"{reference} is defined and {reference} is not none and {reference} != ''"
+    # Blanks and empty lists are as empty as nothing.
+    filled = f"{reference} is defined and {reference} is not none and {reference} | string | trim not in ('', '[]')"
     # The conditions of local files are by role, and those of the hub by its split.
     splits = [str(keys[role]) for role in ("dev", "held_out")] if "hub" in keys else ["dev", "held_out"]
     before = where if isinstance(where, dict) else {}
@@ -176,6 +179,17 @@ def _comment(text: str) -> list[str]:
 def _mapping(key: str, values: Mapping[str, object]) -> list[str]:
     line = f"{key}: {_value(values)}"
     return [line] if len(line) < _WIDTH else [f"{key}:", *(f"  {_key(k)}: {_value(v)}" for k, v in values.items())]
+
+
+def _block(key: str, values: Mapping[str, object]) -> list[str]:
+    """A mapping on several lines, with long texts as people write them."""
+    lines = [f"{key}:"]
+    for name, value in values.items():
+        if isinstance(value, str) and "\n" in value:
+            lines += [f"  {name}: |-", *(f"    {line}".rstrip() for line in value.split("\n"))]
+        else:
+            lines.append(f"  {name}: {_value(value)}")
+    return lines
 
 
 def _value(value: object) -> str:
