@@ -9,8 +9,9 @@ There are two modes for N = 1, 4, 16 and 64 clients:
   is all that the server can do, so there requests wait.
 
 Latencies of the open mode count from the time when a request was due. A closed client sends less while the server is
-slow, so the slow times would hardly be in its percentiles. Each mode ends after 1,000 requests or 15 s, so three rounds take at
-most seven minutes. A figure is the median of the rounds. What is not here: the network between machines.
+slow, so the slow times would hardly be in its percentiles. Each mode of a round sends for 15 s, and at most 1,000
+requests, so three rounds take about seven minutes at most. A figure is the median of the rounds. What is not here: the
+network between machines.
 """
 
 from __future__ import annotations
