@@ -136,13 +136,13 @@ class RequestTrace:
 
     Args:
         tracer: Makes the spans of its parts.
-        span: The span; it has begun.
+        span: It has begun.
         operation: What the request is for, as the conventions name it.
         model: The model's name for clients.
 
     Attributes:
-        span: As above.
-        operation: As above.
+        span: The request's; calls of members are parts of it.
+        operation: What the request is for.
     """
 
     def __init__(self, tracer: trace.Tracer, span: Span, operation: str, model: str) -> None:
