@@ -97,6 +97,7 @@ class RequestTraces:
             return None
         sent = Headers(scope=scope)
         carrier = {name: sent[name] for name in ("traceparent", "tracestate") if name in sent}
+        # It goes on to other servers, so a client must not make it long.
         if len(carrier.get("tracestate", "")) > _LONGEST_STATE:
             del carrier["tracestate"]
         attributes = {"http.request.method": "POST", "url.path": scope["path"], "gen_ai.operation.name": operation}
@@ -160,6 +161,7 @@ class RequestTrace:
             "gen_ai.request.temperature": request.settings.temperature,
             "gen_ai.request.top_p": request.settings.top_p,
         }
+        # The conventions leave it out for one text.
         if len(stream.numbers) > 1:
             parameters["gen_ai.request.choice.count"] = len(stream.numbers)
         self.span.set_attributes(parameters)
@@ -184,6 +186,7 @@ class RequestTrace:
         self.span.set_attribute("http.response.status_code", status)
         if failure >= 400:
             self.span.set_attribute("error.type", str(failure))
+        # By the conventions a client's own mistake is no error of the server's span.
         if failure >= 500:
             self.span.set_status(StatusCode.ERROR)
         self.span.end()
@@ -259,6 +262,7 @@ def _resource(version: str) -> Resource:
 
 def _headers(span: Span) -> dict[str, str]:
     """The headers by which another server continues a span; none where the trace is not made."""
+    # Without baggage, which may hold a client's text.
     headers: dict[str, str] = {}
     _CONTEXT.inject(headers, trace.set_span_in_context(span))
     return headers
