@@ -5,10 +5,13 @@ There are two modes for N = 1, 4, 16 and 64 clients:
 
 - closed: N clients, each of which sends its next request when it has its answer. This gives the throughput of N.
 - open: requests are sent at that rate, at the times of a Poisson process, whether or not earlier ones are answered.
-  By Little's law (texts in flight = rate x latency) about N are in flight where the server keeps up.
+  By Little's law (texts in flight = rate x latency) about N are in flight where the server keeps up. The rate of 64
+  is all that the server can do, so there requests wait.
 
 Latencies of the open mode count from the time when a request was due. A closed client sends less while the server is
-slow, so the slow times would hardly be in its percentiles. What is not here: the network between machines.
+slow, so the slow times would hardly be in its percentiles. Each mode of a round sends for 15 s, and at most 1,000
+requests, so three rounds take about seven minutes at most. A figure is the median of the rounds. What is not here: the
+network between machines.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +46,8 @@ SHOWN = 16
 LIMIT = "at most 2"
 KEYS = (f"p95_over_p50_{SHOWN}", "load_lost")
 """What is always in the JSON object; null where it cannot be measured."""
+_SECONDS = 15.0
+"""After these, a round of one mode sends no more requests."""
 _WAITING = 4096
 """Texts that the server lets wait: more than a round has, because a refused request says nothing about latency."""
 
@@ -71,7 +77,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print it, keep it where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--batch-size", default="auto", help="the server's")
-    parser.add_argument("--requests", type=int, default=None, help="in a round of one mode; 1000 without")
+    parser.add_argument("--requests", type=int, default=None, help="most in a round of one mode; 1000 without")
     parser.add_argument("--seed", type=int, default=20261122, help="of the arrivals")
     options = parser.parse_args(given)
     pool = read_pool("demo") if QUESTIONS.is_file() else []
@@ -110,9 +116,17 @@ async def open_loop(ask: Ask, due: Sequence[float]) -> list[Sent]:
     return list(await asyncio.gather(*tasks))
 
 
-async def closed_loop(ask: Ask, requests: int, clients: int) -> list[Sent]:
-    """Send requests from some clients, each of which waits for its answer before the next one."""
-    numbers = iter(range(requests))
+async def closed_loop(ask: Ask, requests: int, clients: int, seconds: float = math.inf) -> list[Sent]:
+    """Send requests from some clients, each of which waits for its answer before the next one.
+
+    Args:
+        ask: Sends a request.
+        requests: The most of all clients together.
+        clients: How many clients.
+        seconds: After these, none begins another request.
+    """
+    end = time.perf_counter() + seconds
+    numbers = takewhile(lambda _: time.perf_counter() < end, range(requests))
 
     async def client() -> list[Sent]:
         return [await ask(number, time.perf_counter()) for number in numbers]
@@ -168,17 +182,18 @@ async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
         await closed_loop(ask, max(levels), max(levels))  # does not count: the first texts of a server are slow
         for turn in range(rounds):
             for clients in levels:
-                closed = await closed_loop(ask, requests, clients)
+                closed = await closed_loop(ask, requests, clients, _SECONDS)
                 rate = summary(closed)["requests_per_second"]
                 seed = options.seed + turn
-                opened = await open_loop(ask, arrivals(rate, requests, seed))
+                opened = await open_loop(ask, [due for due in arrivals(rate, requests, seed) if due < _SECONDS])
                 sent += len(closed) + len(opened)
                 lost += sum(one.tokens is None for one in (*closed, *opened))
                 found[f"closed_requests_per_second_{clients}"].append(rate)
                 for name, value in summary(opened).items():
                     found[f"{name}_{clients}"].append(value)
                 progress(f"benchmarks.load: round {turn + 1} of {rounds}, {clients} clients, {rate:.0f} requests/s")
-    note = f"{' + '.join(SETS[''])}, {rounds} rounds of {requests} requests, batch of {options.batch_size}, wall clock"
+    each = f"{rounds} rounds of at most {requests} requests and {_SECONDS:g} s"
+    note = f"{' + '.join(SETS[''])}, {each}, batch of {options.batch_size}, wall clock"
     figures = [
         spread(name, values, limit=LIMIT if name == KEYS[0] else "", note=note) for name, values in found.items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +160,31 @@ def test_the_image_does_not_run_as_root_and_has_no_secrets(place: Place, run: Pa
     assert place.advisor(*EXPORT).status == 0
     lines = (place.folder / "out" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     words = [line.split()[0] for line in lines if line and not line.startswith("#")]
-    assert set(words) <= {"FROM", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT"}
+    assert set(words) <= {"FROM", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT"}
     assert lines.index("USER advisor") < lines.index('ENTRYPOINT ["advisor"]')
     environment = composed(place)["services"]["advisor"]["environment"]
     assert all(re.fullmatch(rf"\$\{{{name}:.*\}}", value) for name, value in environment.items())
+
+
+def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(place: Place, run: Path) -> None:
+    done = place.advisor(*EXPORT)
+    assert done.status == 0
+    text = (place.folder / "out" / "Dockerfile").read_text(encoding="utf-8")
+    (copied,) = re.findall(r"^COPY (\S+) /tmp/$", text, re.MULTILINE)
+    assert copied == f"unite_advisor-{metadata.version('unite-advisor')}-py3-none-any.whl"
+    assert f"put {copied} into out" in done.err
+    (installed,) = re.findall(r'pip install [^"]*"([^"]+)"', text)
+    assert installed == f"/tmp/{copied}[serve,otel]"
+    extras = metadata.metadata("unite-advisor").get_all("Provides-Extra") or []
+    assert {"serve", "openai", "gguf"} <= set(extras)
+
+
+def test_every_image_has_an_exact_version(place: Place, run: Path, models: Path) -> None:
+    move(run, models, 0, "openai:http://a:8000/v1#org/alpha")
+    assert place.advisor(*EXPORT).status == 0
+    images = [service["image"] for service in composed(place)["services"].values() if "image" in service]
+    assert len(images) == 2
+    assert all(re.fullmatch(r"[\w./-]+:v\d+\.\d+\.\d+", image) for image in images)
 
 
 def test_a_dollar_in_a_path_is_no_variable(place: Place, models: Path) -> None:

@@ -68,6 +68,14 @@ def test_the_closed_loop_has_one_request_of_each_client_under_way() -> None:
     assert sorted(asked) == list(range(10))
 
 
+def test_the_closed_loop_begins_no_request_after_its_time() -> None:
+    async def ask(number: int, due: float) -> Sent:
+        return Sent(due, None, due, number)
+
+    assert asyncio.run(closed_loop(ask, 10, 3, seconds=0.0)) == []
+    assert len(asyncio.run(closed_loop(ask, 10, 3, seconds=1e9))) == 10
+
+
 def test_a_round_is_summed_up_without_its_lost_requests() -> None:
     sent = [Sent(float(n), n + 0.1, n + 0.1 * n, 5) for n in range(1, 101)]
     figures = summary([*sent, Sent(0.0, None, 500.0, None)])

@@ -50,6 +50,16 @@ class Far:
         return [cast("RemoteMember", member) for member in Ensemble.from_pretrained(self.lines).members]
 
 
+def tiny_folder(parent: Path, number: int = 0) -> Path:
+    """The folder of a new model."""
+    name, arch = KINDS[number]
+    tokenizer = tokenizer_named(name)
+    # Sure enough of itself that it drafts.
+    return save_member(
+        parent / f"model{number}", tiny_model(tokenizer, seed=number, arch=arch, sharpness=6.0), tokenizer
+    )
+
+
 @contextlib.contextmanager
 def served(folder: Path, port: int = 0) -> Iterator[Running]:
     member = load_member(ModelSpec(Checkpoint(str(folder)), "tiny", dtype="float64", chat_template="never"))
@@ -59,12 +69,8 @@ def served(folder: Path, port: int = 0) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
-    folders = []
-    for n, (name, arch) in enumerate(KINDS):
-        tokenizer = tokenizer_named(name)
-        # Sure enough of itself that it drafts.
-        model = tiny_model(tokenizer, seed=n, arch=arch, sharpness=6.0)
-        folders.append(save_member(tmp_path_factory.mktemp(f"model{n}"), model, tokenizer))
+    parent = tmp_path_factory.mktemp("models")
+    folders = [tiny_folder(parent, number) for number in range(len(KINDS))]
     here = Ensemble.from_pretrained(folders, dtype="float64")
     with served(folders[0]) as first, served(folders[1]) as second:
         lines = [line(server, folder) for server, folder in zip((first, second), folders, strict=True)]

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
@@ -25,16 +25,19 @@ from advisor.production.plan import StrategyPlan
 from advisor.response_cache import Response
 from advisor.serving import starting
 from advisor.serving.engine import ServingEngine
-from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategies import EngineModel, StrategyEngine
+from advisor.serving.telemetry.metrics import Metrics
 from advisor.verify.strategies import Strategy
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.servers.address import ServerAddress
+
+if TYPE_CHECKING:
+    from advisor.serving.telemetry.tracing import RequestTraces
 
 READER = AnswerReader("exact_match", None, "x")
 LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
@@ -83,12 +86,17 @@ def plan_of(name: str, models: Sequence[Any], **fields: Any) -> StrategyPlan:
 
 @contextlib.contextmanager
 def serving(
-    name: str, models: Sequence[Any], limits: RequestLimits = LIMITS, group: str | None = None, **fields: Any
+    name: str,
+    models: Sequence[Any],
+    limits: RequestLimits = LIMITS,
+    group: str | None = None,
+    traces: RequestTraces | None = None,
+    **fields: Any,
 ) -> Iterator[tuple[Running, openai.OpenAI]]:
     metrics = Metrics()
-    engine = StrategyEngine(plan_of(name, models, **fields), models, limits, metrics, group)
+    engine = StrategyEngine(plan_of(name, models, **fields), models, limits, metrics, group, traces)
     served = ServedModel("tiny", tuple(model.name for model in models), name, "fp_test", 0)
-    with running(engine, served, limits, metrics) as server, server.client() as client:
+    with running(engine, served, limits, metrics, traces=traces) as server, server.client() as client:
         yield server, client
 
 

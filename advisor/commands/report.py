@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from advisor.commands import options as opt
+from advisor.progress import Progress
 from ensemble.errors import InputError
 
 
@@ -101,3 +102,7 @@ def export(
     from advisor.production.export import export as write
 
     print(write(run, folder, push, context.params, private=not public))
+    if compose:
+        from advisor.production.compose import wheel
+
+        Progress().say(f"before `docker compose up --build`, put {wheel()} into {folder}: the image is built with it")

@@ -83,6 +83,10 @@ def serve(
         float,
         typer.Option("--deadline", min=1, help="Seconds after which a strategy goes on without a model's answer."),
     ] = 600,
+    otel: Annotated[
+        bool,
+        typer.Option("--otel", help="Send a trace of each request to a collector, which the OTEL_* variables name."),
+    ] = False,
     trust_remote_code: opt.Trust = False,
     no_check_files: opt.NoCheck = False,
     debug: opt.Debug = False,
@@ -116,10 +120,11 @@ def serve(
     shown = name
     if isinstance(chosen, StrategyPlan):
         shown = f"{name} ({chosen.strategy.name} of {', '.join(chosen.strategy.members)})"
+    traces = starting.traces_of(name) if otel else None
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(host, port) as bound:
         hosts = allowed_hosts(bound, host, allow_host or ())
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, group)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, group, traces)
 
         def ready() -> None:
             _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)

@@ -26,15 +26,18 @@ from ensemble.servers.address import ServerAddress
 M = TypeVar("M", ModelSpec, ModelSpec | PoolEntry)
 COMPOSE, DOCKERFILE, PROMETHEUS = "compose.yaml", "Dockerfile", "prometheus.yml"
 _VLLM = "vllm/vllm-openai:v0.32.0"
-_PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
+_PROMETHEUS_IMAGE = "prom/prometheus:v3.14.0"
 _HEAD = """\
-# Written by `advisor export --compose`. Set ADVISOR_API_KEY, the key of the server's clients, and start it with
-# `docker compose up`. Each vLLM service has a GPU: change device_ids for another one, or for several.
+# Written by `advisor export --compose`. Put the wheel that the Dockerfile names into this folder, set ADVISOR_API_KEY,
+# the key of the server's clients, and start it with `docker compose up --build`. Each vLLM service has a GPU: change
+# device_ids for another one, or for several.
 """
 _DOCKERFILE = """\
 # Written by `advisor export --compose`: the server without models, which compose.yaml mounts.
-FROM python:3.12-slim
-RUN pip install --no-cache-dir "unite-advisor[{extras}]=={version}"
+FROM python:3.12-slim-trixie
+# The wheel of this release has to be beside this file. By its name alone, pip would take whatever an index has.
+COPY {wheel} /tmp/
+RUN pip install --no-cache-dir "/tmp/{wheel}[{extras}]" && pip check
 # Not root: the server reads what clients and model files hold. The uid is the first user's of most systems, so that
 # it can read mounted models.
 RUN useradd --create-home --uid 1000 advisor && install --directory --owner advisor /cache
@@ -84,11 +87,16 @@ def compose(members: Sequence[M], file: Path, options: Mapping[str, Any]) -> tup
     services = dict(vllm.values())
     content = {
         COMPOSE: _HEAD + _yaml(_compose(placed, services, file)),
-        DOCKERFILE: _DOCKERFILE.format(extras=",".join(_extras(placed)), version=metadata.version("unite-advisor")),
+        DOCKERFILE: _DOCKERFILE.format(extras=",".join(_extras(placed)), wheel=wheel()),
         PROMETHEUS: _yaml(_scraped(services)),
     }
     _check_unchanged(file.parent, content)
     return tuple(placed), content
+
+
+def wheel() -> str:
+    """The name of this release's wheel, which the image is built with."""
+    return f"unite_advisor-{metadata.version('unite-advisor')}-py3-none-any.whl"
 
 
 def write_compose(folder: Path, content: Mapping[str, str]) -> None:
@@ -254,7 +262,7 @@ def _local_paths(members: Sequence[ModelSpec | PoolEntry]) -> list[str]:
 def _extras(members: Sequence[ModelSpec | PoolEntry]) -> list[str]:
     remote = any(isinstance(member.checkpoint, ServerAddress) for member in members)
     gguf = any(isinstance(c := member.checkpoint, Checkpoint) and c.gguf is not None for member in members)
-    return ["serve", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
+    return ["serve", "otel", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
 
 
 def _literal(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.pool.pool_file import PoolEntry
@@ -152,8 +153,11 @@ class ServerModel:
                 future.set_result(result)
 
         # Not an executor: Python would wait for its threads at exit, and a request can take minutes.
+        # In a copy of this context: new threads have none of the request that is traced.
         work = threading.Thread(
-            target=_call, args=(lambda: self._generate(prompt, settings), loop, finish), daemon=True
+            target=copy_context().run,
+            args=(_call, lambda: self._generate(prompt, settings), loop, finish),
+            daemon=True,
         )
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         work.start()

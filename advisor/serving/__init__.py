@@ -9,5 +9,6 @@ A request passes through these modules:
 - ``strategies``: the engine of a strategy, which asks several models for each text;
 - ``token_prompts``: requests with token ids, where the server has one model and may be a member of another ensemble;
 - ``responses``: writes the generated texts as OpenAI's JSON objects;
-- ``server``, ``starting`` and ``metrics``: the process and its log, how it starts, its figures for Prometheus.
+- ``telemetry``: figures for Prometheus, and with ``--otel`` traces for OpenTelemetry;
+- ``server`` and ``starting``: the process and its log, how it starts.
 """

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from advisor.servers.health import ServerHealth
 from advisor.serving.engine import RequestEngine, ServingEngine
-from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
     ChatRequest,
@@ -40,7 +39,11 @@ from advisor.serving.responses import (
     response_events,
     whole_response,
 )
+from advisor.serving.telemetry.metrics import Metrics
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
+
+if TYPE_CHECKING:
+    from advisor.serving.telemetry.tracing import RequestTraces
 
 T = TypeVar("T")
 
@@ -53,6 +56,7 @@ def make_app(
     key_digest: bytes | None,
     hosts: frozenset[str] | None = None,
     health: ServerHealth | None = None,
+    traces: RequestTraces | None = None,
 ) -> FastAPI:
     """The application; the engine runs as long as the application runs.
 
@@ -64,6 +68,7 @@ def make_app(
         key_digest: Digest of the API key; None where requests need no key.
         hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
         health: Asks the servers of members whether they answer; None if no member is behind a server.
+        traces: Makes a span of each request for texts; None where no traces are wanted.
     """
 
     @asynccontextmanager
@@ -76,6 +81,8 @@ def make_app(
             health.stop()
         # In a thread: the engine's last step posts events to this loop, which must not be blocked meanwhile.
         await asyncio.to_thread(engine.stop)
+        if traces is not None:
+            await asyncio.to_thread(traces.stop)
 
     # Without FastAPI's documentation pages: they load scripts from other hosts.
     # And without redirects: they would send a client, with its key, to whatever host the request names.
@@ -87,9 +94,11 @@ def make_app(
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
+    app.add_middleware(
+        RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts, traces=traces
+    )
     # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
-    endpoints = Endpoints(engine, model, limits, metrics, health)
+    endpoints = Endpoints(engine, model, limits, metrics, health, traces)
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
@@ -117,8 +126,10 @@ class Endpoints:
         limits: RequestLimits,
         metrics: Metrics,
         health: ServerHealth | None = None,
+        traces: RequestTraces | None = None,
     ) -> None:
         self._engine = engine
+        self._traces = traces
         self._health = health
         self._model = model
         self._limits = limits
@@ -133,7 +144,7 @@ class Endpoints:
             if self._tokens is None:
                 raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
             if body.logprobs is not None or body.logprob_token_ids or body.return_tokens_as_token_ids:
-                return await _work_response(request, self._tokens.complete(body))
+                return await self._complete_tokens(self._tokens, body, request)
             # Without log-probabilities it is a text like others: with stop strings, draws and streams.
             self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
@@ -152,7 +163,8 @@ class Endpoints:
             self._check_model(body.model)
         if self._tokens is None:
             raise RequestError(404, "this server runs a strategy, whose models have different tokenizers")
-        return await _work_response(request, self._tokens.tokenize(body))
+        found = await _unless_disconnected(request, self._tokens.tokenize(body))
+        return Response(status_code=499) if found is None else json_response(found)
 
     async def list_models(self) -> Response:
         """``/v1/models``."""
@@ -189,8 +201,18 @@ class Endpoints:
                 code="model_not_found",
             )
 
+    async def _complete_tokens(self, tokens: TokenPrompts, body: CompletionRequest, request: Request) -> Response:
+        found = await _unless_disconnected(request, tokens.complete(body))
+        if found is None:
+            return Response(status_code=499)
+        if self._traces is not None:
+            self._traces.describe(found)
+        return json_response(found)
+
     async def _respond(self, generation: GenerationRequest, request: Request, response: ResponseFormat) -> Response:
         stream = self._engine.submit(generation)
+        if self._traces is not None:
+            self._traces.follow(stream)
         streaming = False
         try:
             if not generation.stream:
@@ -221,12 +243,6 @@ class _CancellableStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
-
-
-async def _work_response(request: Request, result: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-    """The response with a result; it is cancelled where the client disconnects before."""
-    found = await _unless_disconnected(request, result)
-    return Response(status_code=499) if found is None else json_response(found)
 
 
 async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T]) -> T | None:

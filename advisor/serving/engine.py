@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     GenerationRequest,
     RequestError,
@@ -29,9 +28,11 @@ from advisor.serving.protocol import (
     unavailable,
 )
 from advisor.serving.responses import Event, Piece, RequestStream, RunningText
+from advisor.serving.telemetry.metrics import Metrics
 from ensemble.decode.stream import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
+from ensemble.servers.client import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -403,6 +404,10 @@ class ServingEngine:
 
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
+        start = time.monotonic()
+        streams = {text.stream for text in self._texts.values()}
+        # A request to a member has the texts of all clients, so it belongs to a trace only where there is one client.
+        TRACE_HEADERS.set(streams.pop().trace_headers if len(streams) == 1 else {})
         try:
             finished = self._decoder.step()
         except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
@@ -420,12 +425,12 @@ class ServingEngine:
                 self._metrics.failed_texts.inc()
                 events.append((text.stream, model_error(result)))
                 continue
-            self._observe_first_token(text)
+            self._observe_first_token(text, start)
             self._metrics.new_tokens.inc(len(result.tokens))
             events.append((text.stream, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]
-            self._observe_first_token(text)
+            self._observe_first_token(text, start)
             # A response without a stream needs no pieces; its whole text comes with the last one.
             if text.stream.request.stream and (new := text.pieces.grow(data)):
                 steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
@@ -465,9 +470,12 @@ class ServingEngine:
         self._count_out(work.texts)
         self._call(_settle, work.future, value, error)
 
-    def _observe_first_token(self, text: RunningText) -> None:
+    def _observe_first_token(self, text: RunningText, start: float) -> None:
+        """Note a text's first token, of a step that began at ``start``."""
         if not text.begun:
             text.begun = True
+            if text.stream.begun is None:
+                text.stream.begun = start
             self._metrics.first_token.observe(time.monotonic() - text.stream.arrived)
 
     def _restart(self, error: Exception) -> None:

@@ -10,12 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from starlette.responses import Response
 
 from advisor.serving.protocol import GenerationRequest, RequestError
+from ensemble.servers.client import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from ensemble.decode.sequences import Generation
@@ -59,8 +60,13 @@ class RequestStream:
 
     Attributes:
         arrived: Time of arrival, by the monotonic clock.
+        begun: When the step began that gave the first of its texts a token, by the same clock; None before it.
+        trace_headers: The trace that requests to the servers of members continue; empty if it has none.
         events: Written and read by the event loop only.
         extras: More fields of ``usage``; complete with the last event.
+        read: Tokens of its prompts, when they are known.
+        ended: The last piece of each text that is finished, without its characters, by index.
+        error: The error that ended it.
         cancelled: Whether its client left, or has all that it gets.
     """
 
@@ -68,8 +74,13 @@ class RequestStream:
         self.request = request
         self.numbers = numbers
         self.arrived = time.monotonic()
+        self.begun: float | None = None
+        self.trace_headers = TRACE_HEADERS.get()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.extras: dict[str, Any] = {}
+        self.read: int | None = None
+        self.ended: dict[int, Piece] = {}
+        self.error: RequestError | None = None
         self.cancelled = False
 
     async def prompt_tokens(self) -> int:
@@ -81,6 +92,7 @@ class RequestStream:
         event = await self._next_event()
         if isinstance(event, Piece):
             raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
+        self.read = event
         return event
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -104,11 +116,14 @@ class RequestStream:
                 steps = [step for part in parts for step in part.steps]
                 last = parts[-1]
                 yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
-                unfinished -= last.finish_reason is not None
+                if last.finish_reason is not None:
+                    self.ended[index] = replace(last, text="", steps=())
+                    unfinished -= 1
 
     async def _next_event(self) -> int | Piece:
         event = await self.events.get()
         if isinstance(event, RequestError):
+            self.error = event
             raise event
         return event
 
@@ -226,15 +241,11 @@ class ResponseFormat(ABC):
 
     def choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
         """The choice of a whole text, or of a piece of it."""
-        reason = None
-        if piece.finish_reason is not None:
-            # OpenAI has no word for EOS: it is "stop" as well.
-            reason = "length" if piece.finish_reason == "length" else "stop"
         return {
             "index": piece.index,
             **self._content(piece, whole=whole),
             "logprobs": self._logprobs(piece) if self._with_logprobs else None,
-            "finish_reason": reason,
+            "finish_reason": openai_reason(piece.finish_reason),
         }
 
     @abstractmethod
@@ -302,6 +313,12 @@ class ChatFormat(ResponseFormat):
             for step in piece.steps
         ]
         return {"content": content, "refusal": None}
+
+
+def openai_reason(reason: str | None) -> str | None:
+    """OpenAI's word for why a text ended; None where it has not ended."""
+    # There is no word for EOS: it is "stop" as well.
+    return reason if reason in (None, "length") else "stop"
 
 
 def _chat_token(token: TokenLogprob) -> dict[str, Any]:

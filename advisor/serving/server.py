@@ -32,7 +32,15 @@ _QUEUE = 1024
 """Connections that wait in the system until they are accepted."""
 # After the last text is decoded, slow clients have this time to read it.
 _SHUTDOWN_S = 10
-_LOGGERS = ("uvicorn.error", "asyncio", "advisor.serving.engine", "advisor.servers.health")
+_LOGGERS = (
+    "uvicorn.error",
+    "asyncio",
+    "advisor.serving.engine",
+    "advisor.servers.health",
+    # Of the collector of traces; by name, because it is an extra.
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.sdk._shared_internal",
+)
 _LOG_LINES = 20
 _LOG_SECONDS = 60.0
 _LOG_LENGTH = 300

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from advisor.config import InferenceConfig
     from advisor.production.members import ServerModel
     from advisor.serving.engine import RequestEngine, ServingEngine
-    from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.strategies import EngineModel
+    from advisor.serving.telemetry.metrics import Metrics
+    from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -45,6 +47,24 @@ def check_extra() -> None:
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if util.find_spec(name) is None:
             raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
+
+
+def traces_of(name: str) -> RequestTraces:
+    """What sends the traces of requests to a collector, as the variables ``OTEL_*`` say.
+
+    Args:
+        name: The model's name for clients.
+
+    Raises:
+        InputError: A library is not installed, or a variable has a value that cannot be used.
+    """
+    try:
+        from advisor.serving.telemetry.tracing import RequestTraces, otlp_processor
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"--otel needs {error.name}, which is not installed; pip install 'unite-advisor[otel]'"
+        ) from None
+    return RequestTraces(name, otlp_processor(os.environ))
 
 
 def check_joinable(chosen: EnsembleSpec) -> None:
@@ -108,6 +128,7 @@ def make_app_of(
     hosts: frozenset[str] | None,
     inference: InferenceConfig,
     group: str | None = None,
+    traces: RequestTraces | None = None,
 ) -> tuple[FastAPI, RequestEngine]:
     """Load a set or the models of a strategy, and make an application and its engine.
 
@@ -120,6 +141,7 @@ def make_app_of(
         inference: Its batch size is the number of texts that are decoded at a time; if it is None, as many as fit into
             memory, at most 64.
         group: For a router by groups, the group of prompts whose request names none.
+        traces: Makes a span of each request for texts; None where no traces are wanted.
 
     Raises:
         InputError: The set cannot be loaded with these options.
@@ -127,8 +149,8 @@ def make_app_of(
     """
     from advisor.output.chosen_set import load_chosen
     from advisor.serving.app import make_app
-    from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
+    from advisor.serving.telemetry.metrics import Metrics
     from ensemble.distributed.remote_member import RemoteMember
 
     metrics = Metrics()
@@ -147,12 +169,12 @@ def make_app_of(
         from advisor.serving.strategies import StrategyEngine
 
         method = chosen.strategy.name
-        engine = StrategyEngine(chosen, _models(chosen, limits, inference), limits, metrics, group)
+        engine = StrategyEngine(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
     servers = {each.name: each.checkpoint for each in chosen.members if isinstance(each.checkpoint, ServerAddress)}
     health = ServerHealth(servers) if servers else None
-    return make_app(engine, served, limits, metrics, key_digest, hosts, health), engine
+    return make_app(engine, served, limits, metrics, key_digest, hosts, health, traces), engine
 
 
 def _decoders(
@@ -160,7 +182,7 @@ def _decoders(
 ) -> list[ServingEngine]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
     from advisor.serving.engine import ServingEngine
-    from advisor.serving.metrics import Metrics
+    from advisor.serving.telemetry.metrics import Metrics
     from ensemble.decode.settings import Batch
 
     batch_size = inference.batch_size

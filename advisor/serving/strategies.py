@@ -22,7 +22,6 @@ from advisor.production.plan import StrategyPlan
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.serving.engine import STOPPING, ServingEngine
-from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     GenerationRequest,
     RequestError,
@@ -32,9 +31,11 @@ from advisor.serving.protocol import (
     unavailable,
 )
 from advisor.serving.responses import Event, Piece, RequestStream
+from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
+    from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
 
@@ -84,6 +85,7 @@ class StrategyEngine:
         limits: Limits of requests.
         metrics: The figures to update.
         group: The group of prompts whose request names none.
+        traces: Makes a span of each call of a model; None where no traces are wanted.
 
     Raises:
         InputError: A router has too few dev questions to learn from.
@@ -96,10 +98,12 @@ class StrategyEngine:
         limits: RequestLimits,
         metrics: Metrics,
         group: str | None = None,
+        traces: RequestTraces | None = None,
     ) -> None:
         self._name, self._votes = plan.strategy.name, plan.reader is not None
         self._models, self._limits, self._metrics, self._group = models, limits, metrics, group
-        self._answerer = Answerer(plan, models, self._observe)
+        called = models if traces is None else [traces.of_member(model) for model in models]
+        self._answerer = Answerer(plan, called, self._observe)
         self._tasks: dict[RequestStream, asyncio.Task[None]] = {}
         self._numbers = itertools.count()
         self._accepted = 0

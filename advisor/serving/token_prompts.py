@@ -13,7 +13,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.serving.engine import ServingEngine
-from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     CompletionRequest,
     RequestError,
@@ -23,6 +22,7 @@ from advisor.serving.protocol import (
     refuse_unsupported,
 )
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
+from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import MemberError
 from ensemble.models.member import LocalMember
 from ensemble.runtime.local_server import LocalTokenServer

@@ -13,6 +13,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -37,6 +38,8 @@ _MAX_DIGITS = 20
 _MIN_SECRET = 8
 _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
+TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("TRACE_HEADERS", default={})  # noqa: B039  # a default that is only read
+"""W3C Trace Context of the request that a server is asked for: the headers ``traceparent`` and ``tracestate``."""
 
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
 """All other questions would fail too; only this request failed; the server does not accept this question; or the API
@@ -210,7 +213,9 @@ class ServerClient:
 
         url = self.address.url
         try:
-            response = self._http.request("GET" if body is None else "POST", self._place(path), json=body)
+            response = self._http.request(
+                "GET" if body is None else "POST", self._place(path), json=body, headers=TRACE_HEADERS.get()
+            )
         except httpx2.TimeoutException:
             return _Fault(
                 ServerError(

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -137,7 +138,9 @@ class TokenClient:
                 future.set_exception(error)
 
         # A daemon thread, not an executor's: Python would wait for those at its exit, and a request can take minutes.
-        threading.Thread(target=run, name=f"request to {self.name}", daemon=True).start()
+        # In a copy of this context: new threads have none of the request that is traced.
+        context = copy_context()
+        threading.Thread(target=context.run, args=(run,), name=f"request to {self.name}", daemon=True).start()
         return future
 
     def _call(self, call: Callable[[], T], second: bool) -> T:

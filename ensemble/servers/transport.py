@@ -20,7 +20,7 @@ from ensemble.servers.address import ServerAddress
 MAX_BYTES = 4 << 20
 # A host that accepts no connection in this time is taken as absent, however long a request may take.
 _CONNECT_S = 10.0
-_HEADERS = ("host", "content-type", "content-length", "connection")
+_HEADERS = ("host", "content-type", "content-length", "connection", "traceparent", "tracestate")
 _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 _PIECE = 1 << 16
 """Bytes that are written at a time, each with the time that is left."""
