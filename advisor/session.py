@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from advisor.config import RunConfig
 from advisor.pool.checks import check_pool
@@ -12,6 +13,7 @@ from advisor.pool.fit import check_candidates
 from advisor.pool.placement import place_entries
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
+from advisor.profile.stored import is_profiled
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 
@@ -53,7 +55,11 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         if inference.engine == "local":
             together = config.held_out is not None
             for note in check_candidates(
-                config.candidates, inference.device, inference.dtype, decode_together=together
+                config.candidates,
+                inference.device,
+                inference.dtype,
+                decode_together=together,
+                is_stored=partial(is_profiled, config),
             ):
                 progress.say(note)
         # Opened last, so that a run that is refused writes nothing.
