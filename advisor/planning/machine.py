@@ -138,7 +138,7 @@ def cache_folder(folder: Path) -> dict[str, Any]:
     """A cache folder: its bytes, the free bytes of its disk, and whether it can be written. It is not created."""
     there, usable = folder, True
     try:
-        os.stat(folder)
+        folder.stat()
     except (OSError, ValueError) as error:  # ValueError: a null character
         # Any other error than a missing folder, as that of a name that is too long, also prevents making it.
         usable = isinstance(error, FileNotFoundError)

@@ -112,7 +112,8 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     yield f"time         {_time(total, [model['model'] for model in asked])}"
     yield f"price        {'no prices in the pool file' if total['price'] is None else _dollars(total['price'])}"
-    yield from problem_lines(plan["problems"])
+    said = {model["problem"] for model in asked}
+    yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
 
 

@@ -18,6 +18,8 @@ from ensemble.models.spec import Checkpoint
 
 _TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
+_reasons: list[str] = []
+"""Why the hub did not answer this process; empty if it did, or was never asked."""
 
 
 def check_on_hub(checkpoint: Checkpoint) -> None:
@@ -261,8 +263,11 @@ def _request(request: Callable[[], Any]) -> Any:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ValueError(first_line(error)) from error
     except Exception as error:  # many libraries raise: no network, no answer, a malformed answer
+        if not constants.HF_HUB_OFFLINE:
+            _reasons[:] = [first_line(error)]
         # Without this, each library would retry the request for each file.
         constants.HF_HUB_OFFLINE = True
         if data := sys.modules.get("datasets"):
             data.config.HF_HUB_OFFLINE = True
-        raise ConnectionError(first_line(error)) from error
+        # Later requests would only say that the hub is switched off.
+        raise ConnectionError(_reasons[0] if _reasons else first_line(error)) from error
