@@ -31,8 +31,7 @@ def model_line(plan: Mapping[str, Any]) -> str:
         return f"{plan['model']}: cannot run: {plan['problem']}"
     where = plan["device"]
     if (wanted := plan["resources"]) is not None:
-        gpus = f" and {counted(wanted['num_gpus'], 'GPU')}" if wanted["num_gpus"] else ""
-        where = f"on a node of the cluster, with {counted(wanted['num_cpus'], 'core')}{gpus}"
+        where = f"on a node of the cluster ({', '.join(f'{name}={value:g}' for name, value in wanted.items())})"
     # A model behind a server, or one whose files do not tell.
     if plan["need"] is None:
         return f"{plan['model']}: {where}; its size is not known here"
@@ -127,7 +126,7 @@ def _time(total: Mapping[str, Any], names: Sequence[str]) -> str:
     """The expected time of a dry run, and whose time is not in it."""
     without = total["without"]
     if len(without) == len(names):
-        return "not known here: servers and clusters have their own speed, or a model cannot run"
+        return "not known here: servers and clusters have their own speed, and some files do not tell a model's size"
     if not total["seconds"]:
         known = "none: the cache has all responses of single models"
     else:
