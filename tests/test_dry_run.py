@@ -152,6 +152,17 @@ def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
     assert [path.name for path in cache.parent.glob("responses*damaged*")] == []
 
 
+def test_a_model_whose_responses_are_stored_need_not_fit(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models)
+    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 1000)
+    assert planned(place, "--no-verify")["problems"] == []
+    ran = place.advisor(*SELECT, "--dry-run")
+    assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
+
+
 # --- Choice tasks and turns ---
 
 

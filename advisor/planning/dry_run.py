@@ -140,6 +140,9 @@ def _plan(
     tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
     new = prompts.new
     plan = plan_model(entry, inference, prompt=max(lengths or [512]), new=new, problem=problem or trouble)
+    if plan["fits"] is False and not questions:
+        # All its responses are stored, so it is not loaded.
+        plan["problem"] = None
     price = None
     if entry.price is not None:
         # Without a tokenizer here a token counts as four characters.

@@ -25,8 +25,8 @@ def memory(count: int | None) -> str:
     return "unknown" if count is None else gigabytes(count)
 
 
-def model_line(plan: Mapping[str, Any]) -> str:
-    """A model of a plan, in one line."""
+def model_line(plan: Mapping[str, Any], asked: str = "questions") -> str:
+    """A model of a plan, in one line, with what it is asked."""
     if plan["problem"] is not None:
         return f"{plan['model']}: cannot run: {plan['problem']}"
     where = plan["device"]
@@ -46,7 +46,7 @@ def model_line(plan: Mapping[str, Any]) -> str:
     if plan["download"]:
         parts.append(f"download {memory(plan['download'])}")
     if plan.get("seconds"):
-        parts.append(f"at most about {duration(plan['seconds'])} for {plan['questions']:,} questions")
+        parts.append(f"at most about {duration(plan['seconds'])} for {plan['questions']:,} {asked}")
     return f"{plan['model']}: {', '.join(parts)}"
 
 
@@ -87,14 +87,14 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
-    asked = [*plan["models"], *plan["judges"]]
-    for n, model in enumerate(asked):
-        name = f"judge {model['model']}" if n >= len(plan["models"]) else model["model"]
-        for line in _prompt_lines(name, model["prompts"]):
+    asked = [("", "questions", model) for model in plan["models"]]
+    asked += [("judge ", "verdicts", judge) for judge in plan["judges"]]
+    for role, _, model in asked:
+        for line in _prompt_lines(f"{role}{model['model']}", model["prompts"]):
             yield visible(line, keep_lines=True)
     yield ""
-    for n, model in enumerate(asked):
-        yield visible(f"{'judge ' if n >= len(plan['models']) else ''}{model_line(model)}")
+    for role, what, model in asked:
+        yield visible(f"{role}{model_line(model, what)}")
         tokens = model["prompt_tokens"]
         if tokens is not None:
             new = model["new_tokens"]
@@ -109,9 +109,9 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
-    yield f"time         {_time(total, [model['model'] for model in asked])}"
+    yield visible(f"time         {_time(total, len(asked))}")
     yield f"price        {'no prices in the pool file' if total['price'] is None else _dollars(total['price'])}"
-    said = {model["problem"] for model in asked}
+    said = {model["problem"] for _, _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
 
@@ -122,10 +122,10 @@ def problem_lines(problems: Sequence[str]) -> Iterator[str]:
         yield visible(f"problem      {problem}")
 
 
-def _time(total: Mapping[str, Any], names: Sequence[str]) -> str:
+def _time(total: Mapping[str, Any], models: int) -> str:
     """The expected time of a dry run, and whose time is not in it."""
     without = total["without"]
-    if len(without) == len(names):
+    if len(without) == models:
         return "not known here: servers and clusters have their own speed, and some files do not tell a model's size"
     if not total["seconds"]:
         known = "none: the cache has all responses of single models"
