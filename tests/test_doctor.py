@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,24 @@ def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
     (plan,) = json.loads(ran.out)["models"]
     weights = (models / "alpha" / "model.safetensors").stat().st_size
     assert (plan["download"], plan["problem"]) == (weights, None)
+
+
+def test_a_gguf_file_on_the_hub_is_planned_without_its_download(
+    place: Place, serve: Callable[[Path], None], tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "there" / "packed").mkdir(parents=True)
+    # Not a GGUF file, so that whatever reads it fails.
+    (tmp_path / "there" / "packed" / "q4.gguf").write_bytes(b"x" * 5000)
+    serve(tmp_path / "there")
+    place.pool("org/packed gguf_file=q4.gguf")
+    place.task()
+    ran = place.advisor("doctor", "--pool", "models.txt", "--task", "task.yaml", "--json")
+    (plan,) = json.loads(ran.out)["models"]
+    assert (ran.status, plan["problem"], plan["download"]) == (0, None, 5000)
+    planned = place.advisor("select", "--pool", "models.txt", "--task", "task.yaml", "--dry-run")
+    assert (planned.status, "q4: cpu; its size is not known here" in planned.out) == (0, True)
+    assert list((tmp_path / "hub").rglob("q4.gguf")) == []
 
 
 def test_the_variable_is_blamed_only_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

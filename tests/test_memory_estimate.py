@@ -161,9 +161,9 @@ def test_a_model_that_is_stored_quantised_says_so(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    need = need_of_entry(entry(folder), "auto")
-    assert need is not None
-    assert (need.quantization, need.kind) == ("gptq", "gptq")
+    size = (folder / "model.safetensors").stat().st_size
+    needs = [need_of_entry(entry(folder), dtype) for dtype in ("auto", "float16")]
+    assert [need and (need.kind, need.weights) for need in needs] == [("gptq", size)] * 2
 
 
 @pytest.mark.parametrize("command", ["select", "profile"])

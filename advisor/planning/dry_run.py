@@ -48,13 +48,13 @@ class _Prompts(NamedTuple):
 
     Attributes:
         examples: The questions; for a judge, its prompts.
-        open: How many responses each holds that are not written yet.
+        missing: How many responses each holds that are not written yet.
         limit: Tokens of such a response at most.
         new: Tokens that the model writes at most.
     """
 
     examples: tuple[Example, ...]
-    open: list[int]
+    missing: list[int]
     limit: int
     new: int
 
@@ -136,7 +136,7 @@ def _plan(
 ) -> dict[str, Any]:
     """The plan of a model that answers some questions with prompts like these."""
     shown, counted, trouble = _encoded(entry, inference.chat_template, prompts.examples, problem)
-    lengths = [count + each * prompts.limit for count, each in zip(counted, prompts.open, strict=False)]
+    lengths = [count + each * prompts.limit for count, each in zip(counted, prompts.missing, strict=False)]
     tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
     new = prompts.new
     plan = plan_model(entry, inference, prompt=max(lengths or [512]), new=new, problem=problem or trouble)

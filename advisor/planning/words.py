@@ -110,7 +110,12 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     yield visible(f"time         {_time(total, len(asked))}")
-    yield f"price        {'no prices in the pool file' if total['price'] is None else _dollars(total['price'])}"
+    if total["price"] is None:
+        yield "price        no prices in the pool file"
+    else:
+        # Two digits of less than a cent, which would else be nothing.
+        dollars = f"{total['price']:.2f}" if total["price"] >= 0.01 else f"{total['price']:.2g}"
+        yield f"price        at most ${dollars} for {_whose(total)}"
     said = {model["problem"] for _, _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
@@ -130,13 +135,12 @@ def _time(total: Mapping[str, Any], models: int) -> str:
     if not total["seconds"]:
         known = "none: the cache has all responses of single models"
     else:
-        whose = "single models and judges" if total["judging"] else "single models"
-        known = f"at most about {duration(total['seconds'])} for {whose}"
+        known = f"at most about {duration(total['seconds'])} for {_whose(total)}"
     return f"{known}; not known for {', '.join(without)}" if without else known
 
 
-def _dollars(price: float) -> str:
-    return f"at most ${price:.2f} for single models" if price >= 0.01 else f"at most ${price:.2g} for single models"
+def _whose(total: Mapping[str, Any]) -> str:
+    return "single models and judges" if total["judging"] else "single models"
 
 
 def _prompt_lines(name: str, shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -81,7 +81,10 @@ def need_of(
     named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
     computed = getattr(torch, named, torch.float32)
     weights = parameters * computed.itemsize
-    if dtype == "auto" and stored:
+    if stored and (as_stored := _stored_as(config)) is not None:
+        # No numeric type changes these weights, and several of them are packed into one number of the files.
+        weights, quantization = stored, as_stored
+    elif dtype == "auto" and stored:
         # Files may have another type than the configuration names. The smaller one, because an estimate that is too
         # large would refuse a run that works.
         weights = min(stored, weights)
@@ -91,9 +94,7 @@ def need_of(
         weights = int((parameters - kept) * _BITS[quantization] / 8) + 2 * kept
     layers = _count(text, "num_hidden_layers")
     per_token = token_size(text, computed) if layers else 0
-    return MemoryNeed(
-        parameters, named, weights, per_token, vocabulary, width, layers, quantization or _stored_as(config)
-    )
+    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, layers, quantization)
 
 
 def _stored_as(config: PretrainedConfig) -> str | None:
