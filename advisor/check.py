@@ -32,6 +32,7 @@ from advisor.output.chosen_set import (
     limits_of_run,
 )
 from advisor.output.result_json import is_text, read_result
+from advisor.planning.judging import say_judging
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.production.chosen_strategy import read_learned, sample_lines
@@ -276,6 +277,7 @@ def _from_models(
         judges=judges,
     )
     with open_session(config, progress) as (cache, _):
+        say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
         asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models

@@ -29,6 +29,7 @@ from advisor.output.chosen_set import candidates_of_run, deterministic_as, entri
 from advisor.output.evaluation_json import evaluation_of
 from advisor.output.judged import judge_section
 from advisor.output.result_json import read_result
+from advisor.planning.judging import say_judging
 from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Rules
@@ -65,6 +66,7 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     for method, values in method_options.items():
         make_options(method, values)
     with open_session(config, progress) as (cache, _):
+        say_judging(config, progress, {} if config.held_out is None else {config.held_out.split: len(methods)})
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
     judge, task = evaluator.judge, evaluator.task

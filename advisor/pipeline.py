@@ -19,6 +19,7 @@ from advisor.output import provenance
 from advisor.output.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.output.result_json import Outcome, result_of, samples_of, task_info
 from advisor.output.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.planning.judging import say_judging
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
@@ -101,21 +102,34 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         folder = _folder(options, outcome.task_info["name"], settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
-        # The pool file, the task file and the data may have changed since.
-        settings["models"] = [
-            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
-            for entry in config.candidates
-        ]
-        settings["questions"] = [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None]
         # Before the hours of work, not after them.
-        folder = _folder(options, config.dev.name, settings)
+        folder, settings = run_folder(options, config)
         with open_session(config, progress) as (cache, engine):
+            say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
     result = result_of(outcome)
     result["provenance"]["settings"] = settings
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result
+
+
+def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run that runs models, and the settings that it keeps there.
+
+    Raises:
+        InputError: The folder cannot be written, or has a run with other settings.
+    """
+    settings = {
+        **_settings(options),
+        # The pool file, the task file and the data may have changed since.
+        "models": [
+            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            for entry in config.candidates
+        ],
+        "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
+    }
+    return _folder(options, config.dev.name, settings), settings
 
 
 def run(

@@ -79,22 +79,28 @@ class ResponseCache:
     Args:
         folder: The folder of its file; it is created if it does not exist.
         say: Called with each message for the user.
+        read_only: Whether to leave the folder as it is. The file must exist then, and storing fails.
 
     Raises:
-        InputError: The folder cannot be written, or a newer version wrote its file.
+        InputError: The folder cannot be written (read, if it is left as it is), or a newer version wrote its file.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None, *, read_only: bool = False) -> None:
         self._path = folder / "responses.sqlite"
         self._say = say
+        self._read_only = read_only
         self._has_said_unreadable = False
         try:
+            if read_only:
+                self._connection = _connect_to_read(self._path)
+                return
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = self._open()
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error  # the system's message without its number
+            access = "read" if read_only else "written"
             raise InputError(
-                f"--cache-dir {folder}: the folder cannot be written ({reason}); give a folder that can be written"
+                f"--cache-dir {folder}: the folder cannot be {access} ({reason}); give a folder that can be {access}"
             ) from None
 
     def __enter__(self) -> ResponseCache:
@@ -153,7 +159,8 @@ class ResponseCache:
         if rows and _SHA256.fullmatch(str(rows[0][0])):
             return str(rows[0][0])
         digest = sha256(path)
-        self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
+        if not self._read_only:
+            self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
         return digest
 
     def _say_unreadable(self) -> None:
@@ -167,7 +174,7 @@ class ResponseCache:
             try:
                 return _transact(self._connection, sql, values)
             except sqlite3.DatabaseError as error:
-                if not _is_damage(error):
+                if not _is_damage(error) or self._read_only:
                     raise
                 self._connection.close()
                 self._connection = self._replace_damaged(error)
@@ -269,6 +276,21 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
         else:
             return
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    # Without a write-ahead log no run has the file open. "immutable" then keeps SQLite from making a log beside it.
+    kind = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{kind}", timeout=_LOCK_SECONDS, uri=True)
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != _VERSION:
+            raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(path: Path) -> sqlite3.Connection:

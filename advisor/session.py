@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from advisor.config import RunConfig
 from advisor.pool.checks import check_pool
@@ -13,6 +14,7 @@ from advisor.pool.fit import check_candidates
 from advisor.pool.placement import place_entries
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
+from advisor.profile.stored import is_profiled
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 
@@ -56,7 +58,11 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         if inference.engine == "local":
             together = config.held_out is not None
             for note in check_candidates(
-                config.candidates, inference.device, inference.dtype, decode_together=together
+                config.candidates,
+                inference.device,
+                inference.dtype,
+                decode_together=together,
+                is_stored=partial(is_profiled, config),
             ):
                 progress.say(note)
         # Opened last, so that a run that is refused writes nothing.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,14 +29,29 @@ TINY = MemoryNeed(1_000_000, "float32", 4_000_000, 1000, 100, 64, 2)
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(autouse=True)
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terabyte is free, whatever this machine has."""
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 10**12)
 
 
 def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(place: Place) -> None:
     ran = place.advisor("doctor")
     assert ran.status == 0
     first = [line.split()[0] for line in ran.out.splitlines()]
-    assert first == ["processor", "GPU", "versions", *["extra"] * len(machine.EXTRAS), "hub", "cache"]
+    assert first == [
+        "processor",
+        "GPU",
+        "versions",
+        *["extra"] * len(machine.EXTRAS),
+        *["quantisation"] * 2,
+        "hub",
+        "cache",
+    ]
     assert "switched off by HF_HUB_OFFLINE" in ran.out
     assert (place.files(), place.cache.exists()) == (set(), False)
 
@@ -53,7 +71,7 @@ def test_each_model_of_a_pool_has_its_plan(place: Place, models: Path) -> None:
     for plan in found["models"]:
         assert plan["fits"] is True
         assert plan["download"] == 0
-        assert 0 < plan["weights"] < plan["memory"] < plan["free"]
+        assert 0 < plan["weights"] < plan["memory"] < plan["free"] == 10**12
         assert plan["seconds"] > 0
     assert (found["problems"], len(found["together"]["models"])) == ([], 3)
 
@@ -77,7 +95,48 @@ def test_a_model_that_is_too_large_gives_status_1(place: Place, models: Path, mo
 def test_a_cache_that_cannot_be_written_gives_status_1(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
     ran = place.advisor("doctor")
-    assert (ran.status, "cannot be written" in ran.out) == (1, True)
+    problem = f"problem      {place.cache / 'unite-advisor'} cannot be written; give --cache-dir"
+    assert (ran.status, ran.out.splitlines()[-1]) == (1, problem)
+
+
+def test_a_download_that_is_larger_than_the_disk_is_a_problem_on_the_terminal_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch, small_hub: None
+) -> None:
+    place.pool("org/alpha")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    ran = place.advisor("doctor", "--pool", "models.txt")
+    assert ran.status == 1
+    assert "to download, and" in ran.out.splitlines()[-1]
+    assert ran.out.splitlines()[-1].startswith("problem ")
+
+
+def test_a_name_that_no_folder_can_have_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 300) / "below"
+    found = machine.cache_folder(long)
+    assert (found["folder"], found["size"], found["writable"]) == (str(long), 0, False)
+    assert machine.cache_folder(tmp_path / "new")["writable"] is True
+    (tmp_path / "file").write_bytes(b"")
+    assert machine.cache_folder(tmp_path / "file" / "below")["writable"] is False
+
+
+def test_the_packages_of_quantisation_are_listed_with_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "accelerate":
+            return "1.2"
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(machine, "version", version)
+    assert machine.quantization() == {"bitsandbytes": None, "accelerate": "1.2"}
+
+
+def test_options_of_a_choice_task_are_read_and_not_written(place: Place, models: Path) -> None:
+    place.pool(str(models / "alpha"))
+    memory = []
+    for choice in ({}, {"metric": "choice", "choices": ["{{answer}}", "0"]}):
+        place.task(**choice, max_new_tokens=5000)
+        ran = place.advisor("doctor", "--pool", "models.txt", "--task", "task.yaml", "--json")
+        memory.append(json.loads(ran.out)["models"][0]["memory"])
+    assert memory[1] < memory[0] / 10
 
 
 def test_a_server_is_in_the_plan_and_gets_no_request(place: Place) -> None:
@@ -96,8 +155,33 @@ def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
     assert (plan["download"], plan["problem"]) == (weights, None)
 
 
+def test_a_gguf_file_on_the_hub_is_planned_without_its_download(
+    place: Place, serve: Callable[[Path], None], tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "there" / "packed").mkdir(parents=True)
+    # Not a GGUF file, so that whatever reads it fails.
+    (tmp_path / "there" / "packed" / "q4.gguf").write_bytes(b"x" * 5000)
+    serve(tmp_path / "there")
+    place.pool("org/packed gguf_file=q4.gguf")
+    place.task()
+    ran = place.advisor("doctor", "--pool", "models.txt", "--task", "task.yaml", "--json")
+    (plan,) = json.loads(ran.out)["models"]
+    assert (ran.status, plan["problem"], plan["download"]) == (0, None, 5000)
+    planned = place.advisor("select", "--pool", "models.txt", "--task", "task.yaml", "--dry-run")
+    assert (planned.status, "q4: cpu; its size is not known here" in planned.out) == (0, True)
+    assert list((tmp_path / "hub").rglob("q4.gguf")) == []
+
+
+def test_the_variable_is_blamed_only_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.hub()["offline"] == "HF_HUB_OFFLINE"
+    # As after a request that the hub did not answer: the library's constant is set, and the variable is not.
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert (machine.hub()["offline"], machine.hub()["answers"]) == (None, False)
+
+
 def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr("huggingface_hub.get_session", lambda: time.sleep(60))
     monkeypatch.setattr(machine, "_HUB_SECONDS", -0.9)
     assert machine.hub()["answers"] is False
@@ -135,7 +219,7 @@ def test_durations_are_said_in_a_unit_that_fits(seconds: float | None, said: str
 
 def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() -> None:
     plans = [
-        {"model": name, "device": device, "weights": weights, "free": 25, "need": TINY}
+        {"model": name, "device": device, "weights": weights, "free": 25, "need": TINY, "resources": None}
         for name, device, weights in (("a", "cuda:0", 10), ("b", "cuda:0", 20), ("c", "cuda:0", 5), ("d", "cuda:1", 8))
     ]
     found = plan_together(plans, 2)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from transformers import AutoTokenizer
 
+from advisor.planning.judging import UNKNOWN
+from advisor.profile.stored import unanswered
+from advisor.response_cache import ResponseCache
+from advisor.tasks import load_task
+from advisor.tasks.task import Example
+
 if TYPE_CHECKING:
     from pools import Place
 
-pytest_plugins = ["pools"]
+pytest_plugins = ["pools", "hubs"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
+
+
+@pytest.fixture(autouse=True)
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terabyte is free, whatever this machine has."""
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 10**12)
+    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 10**12)
 
 
 def planned(place: Place, *options: str) -> dict[str, Any]:
@@ -110,6 +126,201 @@ def test_a_model_that_cannot_run_gives_status_1_after_the_plan(place: Place, mod
     place.pool(str(models / "alpha"), "./empty")
     ran = place.advisor(*SELECT, "--dry-run")
     assert (ran.status, "empty: cannot run: " in ran.out) == (1, True)
+
+
+def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models)
+    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+    cache = place.cache / "unite-advisor" / "responses.sqlite"
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in cache.parent.glob("responses*"))
+    reading = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        assert not path.name.startswith("responses")
+        return reading(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert planned(place)["total"]["profiling"] == 0
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in cache.parent.glob("responses*")) == before
+    # Another run has the cache open, with rows that are only in its log.
+    with ResponseCache(cache.parent):
+        assert planned(place)["total"]["profiling"] == 0
+    cache.write_bytes(b"damaged")
+    assert planned(place)["total"]["profiling"] > 0
+    assert [path.name for path in cache.parent.glob("responses*damaged*")] == []
+
+
+def test_a_model_whose_responses_are_stored_need_not_fit(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models)
+    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 1000)
+    assert planned(place, "--no-verify")["problems"] == []
+    ran = place.advisor(*SELECT, "--dry-run")
+    assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
+
+
+# --- Choice tasks and turns ---
+
+
+def test_options_of_a_choice_task_are_scored_and_not_written(place: Place, models: Path) -> None:
+    place.task(metric="choice", choices=["{{answer}}", "0"])
+    place.pool(str(models / "alpha"), "openai:http://127.0.0.1:9/v1#big price_in=1 price_out=1000 chat_template=never")
+    here, server = planned(place, "--no-verify")["models"]
+    assert here["new_tokens"] == 0
+    # The server reads each prompt with each of two options, and writes nothing.
+    read = sum(len(prompt) / 4 for prompt in dev_prompts(place))
+    assert server["price"] == pytest.approx(2 * read / 1e6)
+    assert "options are scored, so nothing is written" in place.advisor(*SELECT, "--dry-run").out
+
+
+def dev_prompts(place: Place) -> list[str]:
+    return [example.prompt for example in load_task(str(place.folder / "task.yaml"), split="dev").examples]
+
+
+TURNS: dict[str, Any] = {"prompt": "{{turns[0]}}", "follow_ups": "{{turns[1:]}}", "reference": "x"}
+
+
+def talk(place: Place, models: Path) -> None:
+    place.task([{"turns": [f"Say {n}.", "Again."]} for n in range(8)], **TURNS)  # type: ignore[list-item]
+    place.pool(str(models / "alpha"))
+
+
+def test_later_turns_are_shown_with_the_conversation(place: Place, models: Path) -> None:
+    talk(place, models)
+    (model,) = planned(place, "--no-verify")["models"]
+    first, second = model["prompts"][:2]
+    assert UNKNOWN not in first["text"]
+    assert first["text"] in second["text"]
+    assert second["text"].rstrip().endswith("Again.")
+    assert UNKNOWN in second["text"]
+    # A response that is not written yet counts with all the tokens that it may have.
+    assert model["prompt_tokens"]["max"] >= second["tokens"] + model["new_tokens"]
+
+
+def test_later_turns_that_are_stored_are_not_counted(place: Place, models: Path) -> None:
+    talk(place, models)
+    assert planned(place)["total"]["profiling"] == 8
+    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+    (model,) = planned(place)["models"]
+    assert model["profiling"] == 0
+    assert UNKNOWN not in model["prompts"][1]["text"]
+
+
+def test_after_a_response_that_failed_no_turn_is_asked() -> None:
+    first, second, other = (
+        Example(str(n), "p", "p", "", earlier=earlier) for n, earlier in enumerate((None, "0", None))
+    )
+    task = SimpleNamespace(examples=(first, second, other))
+    assert [unanswered(task, said) for said in ({}, {"0": "yes"}, {"0": None}, {"0": "a", "1": None})] == [3, 2, 1, 1]  # type: ignore[arg-type]
+
+
+# --- Judges ---
+
+SINGLE = {"prompt": "{{question}} | {{response}} | grade", "max_new_tokens": 20}
+PAIRWISE = {**SINGLE, "mode": "pairwise", "prompt": "{{question}} | {{response_a}} | {{response_b}}"}
+
+
+def judged(place: Place, models: Path, judge: dict[str, Any]) -> tuple[str, ...]:
+    place.task(metric="judge", judge=judge)
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    return "--judge", f"{models / 'gamma'} price_in=1 price_out=2"
+
+
+@pytest.mark.parametrize(("judge", "each"), [(SINGLE, 2 + 2 + 1), (PAIRWISE, 2 + 2 + 4)])
+def test_a_judge_has_its_place_in_the_plan(place: Place, models: Path, judge: dict[str, Any], each: int) -> None:
+    arguments = judged(place, models, judge)
+    plan = planned(place, *arguments)
+    (found,) = plan["judges"]
+    # Dev and held-out questions: both candidates, or both orders of the pair; and the set, on the held-out ones.
+    assert (plan["total"]["judging"], found["questions"]) == (6 * each, 6 * each)
+    assert (found["model"], found["device"], found["fits"]) == ("gamma", "cpu", True)
+    assert 0 < found["weights"] < found["memory"]
+    assert found["new_tokens"] == 20
+    texts = [prompt["text"] for prompt in found["prompts"]]
+    assert all(text.count(UNKNOWN) == (1 if judge is SINGLE else 2) for text in texts)
+    low, high = (found["questions"] * (found["prompt_tokens"][end] + 2 * 20) / 1e6 for end in ("min", "max"))
+    assert low <= plan["total"]["price"] <= high
+    ran = place.advisor(*SELECT, "--dry-run", *arguments)
+    assert "judge gamma: " in ran.out
+    assert f"judging      at most {6 * each} verdicts" in ran.out
+
+
+def test_the_sets_of_a_search_are_judged_on_dev_as_well(place: Place, models: Path) -> None:
+    arguments = judged(place, models, SINGLE)
+    plan = planned(place, *arguments, "--choose", "search", "--tries", "3")
+    assert plan["total"]["together"] == 2 * 3 * 6
+    assert plan["total"]["judging"] == 2 * (2 + 3) * 6
+
+
+def test_a_judge_that_cannot_run_gives_status_1(place: Place, models: Path) -> None:
+    judged(place, models, SINGLE)
+    (place.folder / "empty").mkdir()
+    ran = place.advisor(*SELECT, "--dry-run", "--judge", "./empty")
+    assert (ran.status, "judge empty: cannot run: " in ran.out) == (1, True)
+
+
+def test_a_judged_run_says_first_what_the_judge_takes(place: Place, models: Path) -> None:
+    arguments = judged(place, models, SINGLE)
+    ran = place.advisor("profile", *SELECT[1:], *arguments)
+    assert ran.status == 0
+    told = next(line for line in ran.err.splitlines() if "note judge gamma: at most 12 verdicts" in line)
+    assert "; at most about " in told
+    assert ran.err.index(told) < ran.err.index("alpha on dev")
+
+
+# --- Clusters, other folders, no network ---
+
+
+def test_models_of_a_cluster_are_not_planned_for_this_machine(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.task()
+    place.pool(f"{models / 'alpha'} num_gpus=2", f"{models / 'beta'} num_cpus=4", f"{models / 'gamma'} device=cuda:7")
+    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 0)
+    ran = place.advisor(*SELECT, "--dry-run", "--json", "--engine", "ray")
+    plan = json.loads(ran.out)
+    alpha, beta, gamma = plan["models"]
+    assert (ran.status, plan["together"]) == (1, None)
+    assert (alpha["device"], alpha["resources"]) == ("cuda", {"num_cpus": 1, "num_gpus": 2})
+    assert (beta["device"], beta["resources"]) == ("cpu", {"num_cpus": 4, "num_gpus": 0})
+    assert [each["seconds"] for each in plan["models"]] == [None] * 3
+    assert [each["fits"] for each in plan["models"]] == [None] * 3
+    assert "--engine ray assigns the GPUs itself" in gamma["problem"]
+    told = place.advisor(*SELECT, "--dry-run", "--engine", "ray").out
+    assert "on a node of the cluster (num_cpus=1, num_gpus=2)" in told
+    assert "time         not known here" in told
+
+
+def test_a_folder_that_the_run_would_not_replace_is_said_now(place: Place, models: Path) -> None:
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+    assert planned(place, "--out", "run")["problems"] == []
+    ran = place.advisor(*SELECT, "--out", "run", "--max-gap", "3", "--dry-run")
+    assert ran.status == 1
+    assert ran.out.splitlines()[-2].startswith("problem      --out run: it has a run with other settings (--max-gap")
+    assert planned(place, "--out", "run", "--max-gap", "3", "--force")["problems"] == []
+
+
+def test_without_a_network_each_model_has_one_line_and_one_request_is_made(
+    place: Place, hub: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        hub(f"http://127.0.0.1:{closed.getsockname()[1]}")
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: pytest.fail("a request is repeated"))
+    place.task()
+    place.pool("org/one", "org/two", "openai:http://127.0.0.1:9/v1#big tokenizer=org/three")
+    ran = place.advisor(*SELECT, "--dry-run")
+    assert ran.status == 1
+    lines = [line for line in ran.out.splitlines() if "cannot run" in line]
+    assert len(lines) == 3
+    # The reason is the hub, and no variable that the user has not set.
+    assert all("the hub cannot be reached" in line and "offline" not in line.lower() for line in lines)
+    assert "unknown" not in ran.out.split("cannot run")[-1]
 
 
 def test_logs_have_no_dry_run(place: Place) -> None:

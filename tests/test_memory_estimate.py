@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +18,14 @@ from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 from advisor.pool.checks import check_models
 from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.fit import check_candidates, check_together, need_of_entry
+from advisor.pool.fit import check_candidates, check_together, need_of_entry, too_large
 from advisor.pool.placement import place as placed_of
 from advisor.pool.placement import place_entries
 from advisor.pool.pool_file import PoolEntry, read_pool
 from advisor.pool.quantization import check_quantization, quantization_config, with_quantization
 from advisor.response_cache import ResponseCache
 from ensemble.errors import InputError
+from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
 from ensemble.models.memory import MemoryNeed, need_of
 from ensemble.models.spec import QUANTIZATIONS, Checkpoint, ModelSpec
@@ -135,6 +139,62 @@ def test_a_run_of_which_no_model_fits_ends_before_one_is_loaded(
     assert "has 0 MB free" in place.refused("select", "--pool", "models.txt", "--task", "task.yaml")
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "quantization", "way_out"),
+    [
+        ("cuda", "bfloat16", None, "load it in 4 bits with quantization=4bit"),
+        ("cuda", "bfloat16", "8bit", "load it in 4 bits with quantization=4bit"),
+        ("cuda", "bfloat16", "4bit", "take a smaller model"),
+        ("cuda", "float16", "gptq", "take a smaller model"),
+        ("cuda", "float32", "gguf", "load it with dtype=bfloat16"),
+        ("cpu", "float32", None, "load it with dtype=bfloat16"),
+        ("cpu", "bfloat16", None, "take a smaller model"),
+    ],
+)
+def test_the_way_out_is_one_that_the_model_has(device: str, dtype: str, quantization: str | None, way_out: str) -> None:
+    need = SEVEN._replace(dtype=dtype, quantization=quantization)
+    assert f"free: {way_out}, or serve it (openai:" in too_large({"m": need}, device, 10**9)
+
+
+def test_a_model_that_is_stored_quantised_says_so(tmp_path: Path) -> None:
+    folder = save(tmp_path / "a", 64, 1)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    size = (folder / "model.safetensors").stat().st_size
+    needs = [need_of_entry(entry(folder), dtype) for dtype in ("auto", "float16")]
+    assert [need and (need.kind, need.weights) for need in needs] == [("gptq", size)] * 2
+
+
+@pytest.mark.parametrize("command", ["select", "profile"])
+def test_a_run_whose_responses_are_stored_needs_no_memory(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    place.job(models)
+    out = ("--out", "run") if command == "select" else ()
+    run = (command, "--pool", "models.txt", "--task", "task.yaml", *out)
+    before = place.advisor(*run, "--json")
+    assert before.status == 0, before
+    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 1000)
+    again = place.advisor(*run, "--json")
+    assert again.status == 0, again
+    assert "note models.txt:1: alpha of <0.1 billion parameters" in again.err
+    if command == "profile":
+        assert again.out == before.out
+
+
+def test_methods_whose_members_are_stored_need_no_memory(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models)
+    task = ("--task", "task.yaml")
+    assert place.advisor("select", "--pool", "models.txt", *task, "--out", "run", "--quiet").status == 0
+    evaluate = ("evaluate", "run", *task, "--methods", "unite", "--members", "alpha,beta")
+    assert place.advisor(*evaluate, "--quiet").status == 0
+    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 1000)
+    assert place.advisor(*evaluate).status == 0
+
+
 def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / name) for name in ("alpha", "beta")]
     sizes = sorted(need.weights for each in entries if (need := need_of_entry(each, "auto")) is not None)
@@ -142,6 +202,62 @@ def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, mo
     (note,) = check_candidates(entries, "cpu", "auto", decode_together=True)
     assert note.startswith("no two models fit on cpu together")
     assert check_candidates(entries, "cpu", "auto", decode_together=False) == []
+
+
+# --- On the hub ---
+
+
+@pytest.fixture
+def on_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int | None, int] | None]:
+    """The weights of a model on the hub that has some files."""
+
+    def found(
+        files: dict[str, int], counts: dict[str, Any], names: list[list[str]], gguf_file: str | None = None
+    ) -> tuple[int | None, int] | None:
+        siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files.items()]
+        info = SimpleNamespace(siblings=siblings, **{"safetensors": None, "gguf": None, **counts})
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+        monkeypatch.setattr("ensemble.models.hub.weight_names", lambda _: names)
+        return weights_on_hub(Checkpoint("org/a", gguf_file=gguf_file))
+
+    return found
+
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+COPIES = {"consolidated.safetensors": 30, "pytorch_model.bin": 30, "model.fp16.safetensors": 15, "onnx/model.onnx": 30}
+
+
+def test_a_second_copy_of_the_weights_is_not_counted(
+    on_hub: Callable[..., tuple[int | None, int] | None],
+) -> None:
+    total = {"safetensors": SimpleNamespace(total=7)}
+    names = [["model.safetensors"], SHARDS]
+    shards = dict(zip(SHARDS, (20, 10), strict=True))
+    assert on_hub({**COPIES, **shards}, total, names) == (7, 30)
+    assert on_hub({**COPIES, **shards, "model.safetensors": 29}, total, names) == (7, 29)
+    assert on_hub({**COPIES, "model.safetensors": 29}, {}, [["model.safetensors"], []]) == (None, 29)
+    assert on_hub(COPIES, total, names) is None
+
+
+def test_of_a_gguf_repository_only_the_named_file_counts(
+    on_hub: Callable[..., tuple[int | None, int] | None],
+) -> None:
+    files = {"q4.gguf": 4, "q8.gguf": 8, "model.safetensors": 16}
+    assert on_hub(files, {"gguf": {"total": 7}}, [], "q8.gguf") == (7, 8)
+    assert on_hub(files, {}, [], "q4.gguf") == (None, 4)
+    assert on_hub(files, {}, [], "q2.gguf") is None
+
+
+def test_gguf_weights_that_are_still_on_the_hub_are_counted_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (7, 4))
+    there = PoolEntry("a", Checkpoint("org/nowhere", gguf_file="q4.gguf"), "models.txt:1")
+    needs = [need_of_entry(there, dtype) for dtype in ("auto", "bfloat16")]
+    assert [need and (need.parameters, need.weights, need.quantization) for need in needs] == [
+        (7, 28, "gguf"),
+        (7, 14, "gguf"),
+    ]
+    monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (None, 4))
+    assert need_of_entry(there, "auto") is None
 
 
 # --- Several GPUs ---

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib
 import pytest
@@ -16,6 +17,11 @@ from sharing import demo_cache
 from advisor.planning.speed import Speed
 from advisor.planning.words import duration
 from ensemble.models.memory import gigabytes, need_of
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "how-to" / "on-a-gpu.md").read_text(encoding="utf-8")
@@ -71,6 +77,22 @@ def test_every_command_of_the_page_runs_with_tiny_models(shell: Shell) -> None:
     shell.run(page)
     assert (shell.folder / "runs" / "gsm8k" / "report.html").is_file()
     assert len(lines) == 6
+
+
+def test_the_refusal_on_the_page_is_what_the_program_prints(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (quoted,) = re.findall(r"^advisor: models\.txt:1: .*", PAGE, re.MULTILINE)
+    place.task()
+    place.pool(f"{models / 'alpha'} name=Qwen2-7B-Instruct", str(models / "beta"))
+    # The sizes of a 7B model and of a GPU with 12 GB, in place of those of a tiny model and of this machine.
+    count, values = MODELS["7B"]
+    seven = need_of(count, 2 * count, values, "bfloat16")  # type: ignore[arg-type]
+    monkeypatch.setattr("advisor.pool.fit.need_of_entry", lambda *_: seven)
+    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 12_000_000_000)
+    monkeypatch.setattr("advisor.pool.pool_file.resolve_device", lambda _: "cuda")
+    monkeypatch.setattr("advisor.session.check_pool", lambda *_, **__: None)
+    assert place.refused("select", "--pool", "models.txt", "--task", "task.yaml") == quoted
 
 
 def test_every_substitution_is_of_something_on_the_page() -> None:

@@ -32,7 +32,7 @@ def doctor(
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
     from advisor.config import InferenceConfig, load_split
     from advisor.planning import machine, words
-    from advisor.planning.plan import expected_seconds, plan_model, plan_together
+    from advisor.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
     from advisor.pool.placement import place_entries
     from advisor.pool.pool_file import read_pool
     from advisor.pool.quantization import with_quantization
@@ -49,6 +49,7 @@ def doctor(
         "machine": machine.machine(),
         "versions": machine.versions(),
         "extras": machine.extras(),
+        "quantization": machine.quantization(),
         "hub": machine.hub(),
         "cache": machine.cache_folder(cache_dir or default_cache_dir()),
     }
@@ -56,28 +57,33 @@ def doctor(
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
     asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
     prompt = int(sum(asked) / len(asked)) + 1 if asked else 512
-    new = max_new_tokens or 256 if questions is None else inference.limit(questions)
-    plans = [plan_model(entry, device, dtype, prompt=prompt, new=new) for entry in entries]
+    new = max_new_tokens or 256 if questions is None else tokens_written(questions, inference)
+    plans = [
+        plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
+    ]
     for plan in plans if asked else ():
         plan |= {"questions": len(asked), "seconds": expected_seconds(plan, len(asked), prompt, new)}
     together = plan_together(plans, max_models)
-    problems = [plan["problem"] for plan in plans if plan["problem"] is not None]
+    # Those of models are in the models' lines already.
+    problems: list[str] = []
     download = sum(plan["download"] or 0 for plan in plans)
     disk = machine.hub_cache() if download else found["cache"]
     if download > disk["free"]:
-        problems.append(f"{words.memory(download)} to download, and {disk['folder']} has {words.memory(disk['free'])}")
+        free = words.memory(disk["free"])
+        problems.append(f"{words.memory(download)} to download, and {disk['folder']} has {free}; free disk space")
     if not found["cache"]["writable"]:
-        problems.append(f"{found['cache']['folder']} cannot be written")
+        problems.append(f"{found['cache']['folder']} cannot be written; give --cache-dir")
+    of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
     if as_json:
         models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
-        opt.print_json({**found, "models": models, "together": together, "problems": problems})
+        opt.print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
     else:
         lines = [*words.machine_lines(found), *map(words.model_line, plans), *words.together_line(together)]
         lines += [f"placed       {placed}"] if placed else []
         lines += (
             [f"download     {words.memory(download)}, {words.memory(disk['free'])} of disk free"] if download else []
         )
-        for line in lines:
+        for line in (*lines, *words.problem_lines(problems)):
             print(visible(line))
-    if problems:
+    if of_models or problems:
         raise typer.Exit(1)

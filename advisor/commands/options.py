@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -254,23 +253,3 @@ def print_json(value: Any) -> None:
     """Print a result as JSON."""
     # ASCII, because the reader's encoding is unknown, and so that no escape of a model's text reaches a terminal.
     print(json.dumps(value, indent=2, ensure_ascii=True))
-
-
-def print_dry_run(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a run with these options would do."""
-    from advisor.config import RunConfig
-    from advisor.planning.dry_run import dry_run, lines_of
-    from advisor.profile.loader import hush
-    from advisor.progress import Progress
-    from advisor.session import with_devices
-
-    hush(quiet=True)
-    plan = dry_run(with_devices(RunConfig.from_options(options, command_line()), Progress(quiet=as_json)))
-    if as_json:
-        models = [{name: value for name, value in model.items() if name != "need"} for model in plan["models"]]
-        print_json({**plan, "models": models})
-    else:
-        for line in lines_of(plan):
-            print(line)
-    if any(model["problem"] is not None for model in plan["models"]):
-        raise typer.Exit(1)

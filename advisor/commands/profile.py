@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from advisor.commands import options as opt
+from advisor.commands.dry_run import print_dry_run
 
 
 def profile(
@@ -45,13 +46,15 @@ def profile(
     from advisor.choose.race import profile_candidates
     from advisor.config import RunConfig
     from advisor.judge.judged_profiler import open_profiler
+    from advisor.planning.judging import say_judging
     from advisor.session import open_session, with_devices
 
     if dry_run:
-        opt.print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
+        print_dry_run({**context.params, "no_verify": True}, as_json=as_json)
         return
     config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
+        say_judging(config, progress)
         profiler, _ = open_profiler(config, cache, progress, engine=run_engine)
         profiled = profile_candidates(config, profiler, progress)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]

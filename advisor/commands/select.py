@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from advisor.commands import options as opt
+from advisor.commands.dry_run import print_dry_run
 
 
 def select(
@@ -80,12 +82,12 @@ def select(
     progress = Progress(quiet=quiet)
     progress.starting()
     from advisor.output.terminal import print_conclusion, print_tables
-    from advisor.pipeline import select_run
+    from advisor.pipeline import run_folder, select_run
 
     if dry_run:
         if profiles is not None or logs:
             raise InputError("--dry-run shows prompts and times of models, and --logs and --profiles run none")
-        opt.print_dry_run(context.params, as_json=as_json)
+        print_dry_run(context.params, as_json=as_json, check_folder=partial(run_folder, context.params))
         return
     folder, result = select_run(context.params, opt.command_line(), progress)
     if not quiet:

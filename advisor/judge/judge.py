@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from advisor.config import RunConfig
+from advisor.config import InferenceConfig, RunConfig
 from advisor.judge.prompts import Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
@@ -82,9 +82,7 @@ class Judge:
         self._rubric: Rubric = config.dev.rubric
         self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
-        # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
-        inference = replace(config.inference, max_new_tokens=None, temperature=0.0)
-        judges = replace(config, candidates=config.judges, weights=EQUAL, inference=inference)
+        judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
         self._profiler = Profiler(judges, cache, progress, engine=engine)
         self.mode: str = self._rubric.mode
         self.names = tuple(entry.name for entry in config.judges)
@@ -244,6 +242,12 @@ class Judge:
         if self.mode == "single":
             return Grade(key[0], key[1], score)
         return Match(key[0], key[1], key[2], score)
+
+
+def judging(config: RunConfig) -> InferenceConfig:
+    """How the judges of a run generate."""
+    # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
+    return replace(config.inference, max_new_tokens=None, temperature=0.0)
 
 
 def _scored(answer: Answer, score: float) -> Answer:

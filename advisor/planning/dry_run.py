@@ -5,24 +5,22 @@ Only tokenizers are loaded. Nothing is written, and no request goes to a server 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
-from advisor.config import RunConfig
-from advisor.planning import words
-from advisor.planning.plan import expected_seconds, plan_model, plan_together
+from advisor.config import InferenceConfig, RunConfig
+from advisor.judge.judge import judging
+from advisor.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts
+from advisor.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
+from advisor.pool.fit import weights_here
 from advisor.pool.pool_file import PoolEntry
-from advisor.profile.profiler import Profiler
-from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.tasks.task import Example
+from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
+from advisor.profile.turns import continued
+from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check_tokenizer
 from ensemble.models.member import Member
@@ -30,7 +28,6 @@ from ensemble.models.spec import ChatTemplate, Dialogue, Sourced, tokenizer_of
 from ensemble.runtime.model_runner import ModelRunner
 from ensemble.servers.address import ServerAddress
 from ensemble.vocabulary.token_bytes import Vocabulary
-from reports.text import counted, visible
 
 SHOWN = 3
 """Prompts that are shown of each model."""
@@ -46,6 +43,22 @@ class _TokenizerOnly(Member):
         return None
 
 
+class _Prompts(NamedTuple):
+    """The prompts of a model.
+
+    Attributes:
+        examples: The questions; for a judge, its prompts.
+        missing: How many responses each holds that are not written yet.
+        limit: Tokens of such a response at most.
+        new: Tokens that the model writes at most.
+    """
+
+    examples: tuple[Example, ...]
+    missing: list[int]
+    limit: int
+    new: int
+
+
 def dry_run(config: RunConfig) -> dict[str, Any]:
     """Plan a run.
 
@@ -54,108 +67,120 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.planning.plan.plan_model`) with its prompts, its
-        token counts, the generations that the cache lacks, seconds and dollars at most; and ``total``.
+        token counts, the generations that the cache lacks, seconds and dollars at most; ``judges``: the same for the
+        judges; ``problems``; and ``total``.
+
+    Raises:
+        InputError: The template of a judge fails on a question.
     """
-    stored = _stored(config)
-    models = [_plan(entry, config, stored.get(entry.name, {})) for entry in config.candidates]
+    inference, judge_inference = config.inference, judging(config)
+    # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
+    problems = {entry.name: problem_of(entry, inference) for entry in config.candidates}
+    known = [entry for entry in config.candidates if problems[entry.name] is None and not _has_to_come(entry)]
+    stored = stored_responses(config, known)
+    models = []
+    for entry in config.candidates:
+        said = stored.get(entry.name, ({}, {}))
+        left = [unanswered(task, each) for task, each in zip(splits_of(config), said, strict=False)]
+        prompts = _questions(config.dev, said[0], inference)
+        plan = _plan(entry, inference, prompts, sum(left), problems[entry.name], config.dev)
+        models.append({**plan, "profiling": left[0], "alone": sum(left[1:])})
+    judges, sets = [], decoded_sets(config)
+    if (rubric := config.dev.rubric) is not None:
+        task, responses = judge_prompts(config.dev, rubric)
+        shown = _Prompts(task.examples, responses, inference.limit(config.dev), tokens_written(task, judge_inference))
+        for judge in config.judges:
+            problem = problem_of(judge, judge_inference)
+            judges.append(_plan(judge, judge_inference, shown, verdicts(config, sets), problem, task))
+    every = [*models, *judges]
     together = plan_together(models, config.rules.max_models) if config.held_out is not None else None
-    sets = 0
-    if config.held_out is not None and len(models) > 1:
-        # The rules run one set; the other ways to choose run at most `tries` sets. A search decodes them on dev.
-        tried = 1 if config.choose == "rules" else config.tries
-        asked = len(config.held_out.examples)
-        on_dev = config.verify_on != "held_out" or config.choose == "search"
-        sets = tried * (asked + (len(config.dev.examples) if on_dev else 0))
-    seconds = [model["seconds"] for model in models]
-    prices = [model["price"] for model in models if model["price"] is not None]
+    seconds = [plan["seconds"] for plan in every if plan["seconds"] is not None]
+    prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
         "dev": len(config.dev.examples),
         "held_out": None if config.held_out is None else len(config.held_out.examples),
         "models": models,
+        "judges": judges,
         "together": together,
+        "problems": [plan["problem"] for plan in every if plan["problem"] is not None],
         "total": {
             "profiling": sum(model["profiling"] for model in models),
             "alone": sum(model["alone"] for model in models),
-            "together": sets,
-            "seconds": None if None in seconds else sum(seconds),
+            "together": sum(sets.get(task.split, 0) * len(task.examples) for task in splits_of(config)),
+            "judging": sum(judge["questions"] for judge in judges),
+            "seconds": sum(seconds) if seconds else None,
+            "without": [plan["model"] for plan in every if plan["seconds"] is None],
             "price": sum(prices) if prices else None,
         },
     }
 
 
-def _stored(config: RunConfig) -> dict[str, dict[str, int]]:
-    """How many responses the cache has of each model that is loaded here, by split."""
-    # What is stored of a model behind a server depends on what the server says today, and it is not asked.
-    here = tuple(entry for entry in config.candidates if not isinstance(entry.checkpoint, ServerAddress))
-    file = config.cache_dir / "responses.sqlite"
-    if not here or not file.is_file():
-        return {}
-    with TemporaryDirectory() as folder:
-        # A copy, because the cache also keeps hashes of files, and this run writes nothing.
-        for ending in ("", "-wal"):
-            if (part := Path(f"{file}{ending}")).is_file():
-                Path(folder, part.name).write_bytes(part.read_bytes())
-        with ResponseCache(Path(folder)) as cache:
-            found: dict[str, dict[str, int]] = {}
-            for entry in here:
-                try:
-                    alone = Profiler(replace(config, candidates=(entry,), weights="equal"), cache, Progress(quiet=True))
-                except UniteError:
-                    continue  # the model's plan says why it cannot run
-                splits = [config.dev, *([config.held_out] if config.held_out is not None else [])]
-                found[entry.name] = {
-                    kind: alone.stored_alone(entry.name, task)
-                    for kind, task in zip(("dev", "held_out"), splits, strict=False)
-                }
-            return found
+def _has_to_come(entry: PoolEntry) -> bool:
+    """Whether even the tokenizer would be a large download: in GGUF it is in the file of the weights."""
+    checkpoint = entry.checkpoint
+    if isinstance(checkpoint, ServerAddress) or checkpoint.gguf is None or checkpoint.is_local:
+        return False
+    return weights_here(entry.name, checkpoint) is None
 
 
-def _plan(entry: PoolEntry, config: RunConfig, stored: dict[str, int]) -> dict[str, Any]:
-    inference, dev = config.inference, config.dev
-    held_out = config.held_out.examples if config.held_out is not None else ()
-    shown, lengths, trouble = _prompts(entry, inference.chat_template, dev.examples)
+def _questions(task: Task, said: Said, inference: InferenceConfig) -> _Prompts:
+    """The questions with the responses that are stored, and a mark for each of the others."""
+    examples = continued(task, {example.id: said.get(example.id, UNKNOWN) for example in task.examples}).examples
+    missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in examples]
+    return _Prompts(examples, missing, inference.limit(task), tokens_written(task, inference))
+
+
+def _plan(
+    entry: PoolEntry, inference: InferenceConfig, prompts: _Prompts, questions: int, problem: str | None, task: Task
+) -> dict[str, Any]:
+    """The plan of a model that answers some questions with prompts like these."""
+    shown, counted, trouble = _encoded(entry, inference.chat_template, prompts.examples, problem)
+    lengths = [count + each * prompts.limit for count, each in zip(counted, prompts.missing, strict=False)]
     tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
-    # Choice tasks read the options and write nothing.
-    limit = 0 if dev.metric == "choice" else inference.limit(dev)
-    plan = plan_model(entry, inference.device, inference.dtype, prompt=max(lengths or [512]), new=limit)
-    plan["problem"] = plan["problem"] or trouble
-    profiling = len(dev.examples) - stored.get("dev", 0)
-    alone = len(held_out) - stored.get("held_out", 0)
-    mean = sum(lengths) / len(lengths) if lengths else None
-    seconds = None if mean is None else expected_seconds(plan, profiling + alone, mean, limit)
+    new = prompts.new
+    plan = plan_model(entry, inference, prompt=max(lengths or [512]), new=new, problem=problem or trouble)
+    if plan["fits"] is False and not questions:
+        # All its responses are stored, so it is not loaded.
+        plan["problem"] = None
     price = None
     if entry.price is not None:
         # Without a tokenizer here a token counts as four characters.
-        typical = mean or sum(len(each.prompt) for each in dev.examples) / len(dev.examples) / 4
-        price = (entry.price.price_in * typical + entry.price.price_out * limit) * (profiling + alone) / 1e6
+        texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
+        read = mean(lengths or texts)
+        if task.metric == "choice" and isinstance(entry.checkpoint, ServerAddress):
+            # A server reads the prompt again with each option.
+            read *= mean(len(each.choices) for each in prompts.examples)
+        price = (entry.price.price_in * read + entry.price.price_out * new) * questions / 1e6
     return {
         **plan,
         "prompts": shown,
         "prompt_tokens": tokens,
-        "new_tokens": limit,
-        "profiling": profiling,
-        "alone": alone,
-        "questions": profiling + alone,
-        "seconds": seconds,
+        "new_tokens": new,
+        "questions": questions,
+        "seconds": expected_seconds(plan, questions, mean(lengths), new) if lengths else None,
         "price": price,
     }
 
 
-def _prompts(
-    entry: PoolEntry, template: ChatTemplate, examples: Sequence[Example]
+def _encoded(
+    entry: PoolEntry, template: ChatTemplate, examples: Sequence[Example], problem: str | None
 ) -> tuple[list[dict[str, Any]], list[int], str | None]:
     """The first prompts as the model gets them, the tokens of all, and why the tokenizer cannot be used."""
-    plain = [{"id": each.id, "text": each.prompt, "tokens": None} for each in examples[:SHOWN]]
+    inputs = [_text(entry, example) for example in examples]
+    texts = [each.text if isinstance(each, Dialogue) else each for each in inputs[:SHOWN]]
+    plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
+    if problem is not None or _has_to_come(entry):
+        return plain, [], None
     if isinstance(entry.checkpoint, ServerAddress) and entry.checkpoint.tokenizer is None:
         return plain, [], None
     try:
         member = _tokenizer_only(entry, entry.chat_template or template)
-        encoded = [member.prompt_ids(_text(entry, example)) for example in examples]
+        encoded = [member.prompt_ids(each) for each in inputs]
     except UniteError as error:
         return plain, [], str(error)
     except Exception as error:  # noqa: BLE001  # damaged tokenizers raise errors of many libraries
-        return plain, [], f"its tokenizer cannot be used ({type(error).__name__}: {first_line(error)})"
+        return plain, [], f"{entry.name}: its tokenizer cannot be used ({type(error).__name__}: {first_line(error)})"
     shown = [
         {"id": example.id, "text": member.tokenizer.decode(ids), "tokens": len(ids)}
         for example, ids in zip(examples[:SHOWN], encoded, strict=False)
@@ -192,26 +217,3 @@ def _tokenizer_only(entry: PoolEntry, template: ChatTemplate) -> Member:
         place="",
         token_size=0,
     )
-
-
-def lines_of(plan: dict[str, Any]) -> Iterator[str]:
-    """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
-    for model in plan["models"]:
-        for line in words.prompt_lines(model["model"], model["prompts"]):
-            yield visible(line, keep_lines=True)
-    yield ""
-    for model in plan["models"]:
-        yield visible(words.model_line(model))
-        tokens = model["prompt_tokens"]
-        if tokens is not None:
-            yield (
-                f"  prompts of {tokens['min']:,} to {tokens['max']:,} tokens, median {tokens['median']:,}; "
-                f"responses of at most {model['new_tokens']:,}"
-            )
-    yield from words.together_line(plan["together"])
-    total = plan["total"]
-    yield f"profiling: {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
-    if plan["held_out"] is not None:
-        yield f"verifying: at most {total['alone']:,} of single models, and {total['together']:,} of sets"
-    price = "no prices in the pool file" if total["price"] is None else f"${total['price']:.2f}"
-    yield f"single models: at most about {words.duration(total['seconds'])}; {price}. Nothing was run or written."

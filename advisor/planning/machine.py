@@ -11,6 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from advisor.pool.quantization import ROUNDING
+from ensemble.files import exists
+
 PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
 """The packages whose versions matter in a bug report."""
 EXTRAS = {
@@ -22,6 +25,9 @@ EXTRAS = {
     "gguf": "gguf",
 }
 """The module that each optional part of the installation needs; tests hold the names against pyproject.toml."""
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""The variables by which huggingface_hub makes no requests, if they have one of these values."""
+_TRUE = ("1", "ON", "YES", "TRUE")
 _HUB_SECONDS = 3.0
 
 
@@ -79,12 +85,25 @@ def extras() -> dict[str, bool]:
     return {name: find_spec(module) is not None for name, module in EXTRAS.items()}
 
 
+def quantization() -> dict[str, str | None]:
+    """The version of each package that ``quantization=`` needs; None if it is missing."""
+    found: dict[str, str | None] = {}
+    for package in ROUNDING:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
 def hub() -> dict[str, Any]:
-    """Whether a token is set, whether the hub is switched off, and whether it answers within three seconds."""
+    """Whether a token is set, which variable switches the hub off, and whether it answers within three seconds."""
     from huggingface_hub import constants, get_token
 
-    if constants.HF_HUB_OFFLINE:
-        return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": True, "answers": None}
+    # Not the library's own constant: this program sets that when the hub has not answered an earlier request.
+    offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
+    if offline is not None:
+        return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": offline, "answers": None}
     answered: list[bool] = []
 
     def reach() -> None:
@@ -103,7 +122,7 @@ def hub() -> dict[str, Any]:
     return {
         "endpoint": constants.ENDPOINT,
         "token": get_token() is not None,
-        "offline": False,
+        "offline": None,
         "answers": bool(answered and answered[0]),
     }
 
@@ -117,11 +136,16 @@ def hub_cache() -> dict[str, Any]:
 
 def cache_folder(folder: Path) -> dict[str, Any]:
     """A cache folder: its bytes, the free bytes of its disk, and whether it can be written. It is not created."""
-    there = folder
-    while not there.exists() and there != there.parent:
+    there, usable = folder, True
+    try:
+        folder.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        # Any other error than a missing folder, as that of a name that is too long, also prevents making it.
+        usable = isinstance(error, FileNotFoundError)
+    while not exists(there) and there != there.parent:
         there = there.parent
-    size = sum(_size(path) for path in folder.rglob("*")) if folder.is_dir() else 0
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    size = sum(_size(path) for path in folder.rglob("*")) if there == folder and folder.is_dir() else 0
+    writable = usable and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     return {"folder": str(folder), "size": size, "free": shutil.disk_usage(there).free, "writable": writable}
 
 

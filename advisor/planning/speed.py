@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -118,7 +120,9 @@ def _decoding(place: torch.device, kind: torch.dtype, layers: int, rows: int) ->
         model: Any = LlamaForCausalLM(config)
     model = model.to(device=place, dtype=kind)
     member = member_of(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer), name="calibration")
-    ensemble = Ensemble([member], k=1)
+    # A measurement leaves nothing behind: the tables of the user's cache are for models of a run.
+    with TemporaryDirectory() as folder:
+        ensemble = Ensemble([member], k=1, cache_dir=Path(folder))
     return _time(lambda: ensemble.generate(["calibrate"] * rows, max_new_tokens=_STEPS), place) / _STEPS
 
 

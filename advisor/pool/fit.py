@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.quantization import kind_of
 from ensemble.errors import InputError, UniteError
-from ensemble.models.hub import cached_folder, weights_on_hub
+from ensemble.models.hub import cached_file, weights_on_hub
 from ensemble.models.model_files import stored_weights
 from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
 from ensemble.servers.address import ServerAddress
@@ -40,35 +40,44 @@ def need_of_model(model: ModelSpec) -> MemoryNeed | None:
 
 
 def _need(name: str, checkpoint: Checkpoint, dtype: str, quantization: str | None) -> MemoryNeed | None:
+    from transformers import PretrainedConfig
+
     from ensemble.models.check import check
     from ensemble.models.memory import need_of
 
     try:
-        found = weights_of(name, checkpoint)
+        here = weights_here(name, checkpoint)
+        found = weights_on_hub(checkpoint) if here is None and not checkpoint.is_local else here
         if found is None:
             return None
-        config = check(checkpoint)
         count, stored = found
+        if checkpoint.gguf is not None:
+            # The weights of a GGUF file are loaded unquantised, so its bytes do not tell how many there are. Its
+            # configuration is in the same file, which may not be here yet.
+            config = check(checkpoint) if here is not None else PretrainedConfig()
+            loaded = "float32" if dtype == "auto" else dtype
+            return need_of(count, 0, config, loaded, "gguf") if count else None
+        config = check(checkpoint)
         # Where the hub counts no weights, their type tells how many are in the bytes.
         half = "16" in str(getattr(config, "dtype", ""))
-        # The weights of a GGUF file are loaded unquantised.
-        loaded = "float32" if dtype == "auto" and checkpoint.gguf is not None else dtype
-        return need_of(count or stored // (2 if half else 4), stored, config, loaded, quantization)
+        return need_of(count or stored // (2 if half else 4), stored, config, dtype, quantization)
     except UniteError:
         return None  # the check of the model, or the library that loads it, reports the problem
 
 
-def weights_of(name: str, checkpoint: Checkpoint) -> tuple[int | None, int] | None:
-    """The number of weights of a model and the bytes of their files, without a download; None if they are not known.
+def weights_here(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """The number of weights of a model and the bytes of their files; None if the weights are not on this machine.
 
     Raises:
         UniteError: A file of the model is damaged.
     """
-    if checkpoint.is_local:
-        return stored_weights(name, checkpoint)
-    folder = cached_folder(checkpoint) if checkpoint.gguf is None else None
-    # A download that was stopped has its small files only.
-    return (stored_weights(name, Checkpoint(str(folder))) if folder else None) or weights_on_hub(checkpoint)
+    if not checkpoint.is_local:
+        file = cached_file(checkpoint, checkpoint.config_file)
+        if file is None:
+            return None
+        # A download that was stopped has its small files only, and no weights.
+        checkpoint = Checkpoint(str(file.parent if checkpoint.gguf is None else file))
+    return stored_weights(name, checkpoint)
 
 
 def free_on(device: str) -> int | None:
@@ -100,7 +109,14 @@ def check_together(models: Mapping[str, Placed]) -> None:
             raise InputError(too_large(needs, device, free))
 
 
-def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, decode_together: bool) -> list[str]:
+def check_candidates(
+    entries: Sequence[PoolEntry],
+    device: str,
+    dtype: str,
+    *,
+    decode_together: bool,
+    is_stored: Callable[[PoolEntry], bool] = lambda _: False,
+) -> list[str]:
     """Check that candidates fit, each alone as they are profiled, and two of them together.
 
     Args:
@@ -108,17 +124,20 @@ def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, d
         device: The device of candidates that name none.
         dtype: The numeric type of candidates that name none.
         decode_together: Whether a set will be loaded at the same time.
+        is_stored: Whether the cache has what a candidate is profiled by, so that it need not be loaded for that. It is
+            called only if no candidate fits.
 
     Returns:
         Notes about candidates and sets that do not fit.
 
     Raises:
-        InputError: No candidate fits, so that the run cannot do anything.
+        InputError: No candidate fits and none is stored, so that the run cannot do anything.
     """
     from ensemble.models.memory import gigabytes, in_words
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
-    refusals, unknown = [], False
+    refused: list[tuple[PoolEntry, str]] = []
+    unknown = False
     for entry in entries:
         place = entry.placed(device, "local") if isinstance(entry.checkpoint, Checkpoint) else ""
         need = need_of_entry(entry, dtype)
@@ -126,13 +145,13 @@ def check_candidates(entries: Sequence[PoolEntry], device: str, dtype: str, *, d
         if need is None or free is None:
             unknown = True
         elif need.weights > free:
-            refusals.append(f"{entry.place}: {too_large({entry.name: need}, place, free)}")
+            refused.append((entry, f"{entry.place}: {too_large({entry.name: need}, place, free)}"))
         else:
             fitting.setdefault(place, []).append((need.weights, entry.name, need))
     # A model whose need is not known may fit, so the run goes on.
-    if refusals and not fitting and not unknown:
-        raise InputError(refusals[0])
-    notes = list(refusals)
+    if refused and not fitting and not unknown and not any(is_stored(entry) for entry, _ in refused):
+        raise InputError(refused[0][1])
+    notes = [note for _, note in refused]
     for place, each in fitting.items():
         free = free_on(place)
         pair = sorted(each)[:2]
@@ -151,9 +170,12 @@ def too_large(needs: Mapping[str, MemoryNeed], device: str, free: int) -> str:
     from ensemble.models.memory import gigabytes, in_words
 
     them = "it" if len(needs) == 1 else "them"
-    if device.startswith("cuda"):
-        way_out = f"load {them} in 4 bits with quantization=4bit, or serve {them}"
+    # Other quantised weights cannot be rounded again while they are loaded, and GGUF files not at all.
+    if device.startswith("cuda") and any(need.quantization in (None, "8bit") for need in needs.values()):
+        way_out = f"load {them} in 4 bits with quantization=4bit"
+    elif any(need.dtype in ("float32", "float64") and need.quantization in (None, "gguf") for need in needs.values()):
+        way_out = f"load {them} with dtype=bfloat16"
     else:
-        halved = any(need.dtype in ("float32", "float64") for need in needs.values())
-        way_out = f"{f'load {them} with dtype=bfloat16' if halved else 'take fewer or smaller models'}, or serve {them}"
+        way_out = "take a smaller model" if len(needs) == 1 else "take fewer or smaller models"
+    way_out += f", or serve {them}"
     return f"{in_words(needs)}; {device} has {gigabytes(free)} free: {way_out} (openai:http://HOST:PORT/v1#MODEL)"

@@ -14,6 +14,9 @@ from advisor.pool.pool_file import PoolEntry
 from ensemble.errors import InputError
 from ensemble.models.spec import QUANTIZATIONS, Checkpoint
 
+ROUNDING = ("bitsandbytes", "accelerate")
+"""The packages that it needs besides a GPU."""
+
 
 def with_quantization(entries: Sequence[PoolEntry], quantization: str | None) -> tuple[PoolEntry, ...]:
     """The candidates, with the quantisation of the command line for those that set none.
@@ -81,6 +84,6 @@ def check_quantization(name: str, quantization: str | None, device: str) -> None
         raise InputError(
             f"{said} needs a CUDA GPU, and it runs on {device}; leave it out, or serve the model (openai:http://...)"
         )
-    for package in ("bitsandbytes", "accelerate"):
+    for package in ROUNDING:
         if find_spec(package) is None:
             raise InputError(f"{said} needs {package}; install it (pip install {package}), or leave it out")

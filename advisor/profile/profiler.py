@@ -168,26 +168,27 @@ class Profiler:
         """
         return profile
 
-    def stored_alone(self, name: str, task: Task) -> int:
-        """The number of questions of a task to which the cache has the candidate's response."""
-        choice = task.metric == "choice" and not self.is_remote(name)
-        key = self.key([name], _WHOLE_VOCABULARY if choice else None)
-        found = self._cache.get(question_key(key, each, task, self._config.inference) for each in task.examples)
-        return len(found)
+    def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
+        """The candidate's responses that the cache has, by the ids of their questions; None for one that failed."""
+        return self._stored(self.key([name], self._single(name, task)), task)
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
-        key = self.key(names, self.decoding(names, method, options))
+        said = self._stored(self.key(names, self.decoding(names, method, options)), task)
+        return not next_turns(task, said).examples
+
+    def _stored(self, key: Mapping[str, Any], task: Task) -> dict[str, str | None]:
+        """The responses that the cache has for a key, as :func:`next_turns` takes them."""
         said: dict[str, str | None] = {}
         # The key of a later turn has the responses before it.
         while examples := next_turns(task, said).examples:
             keys = [question_key(key, example, task, self._config.inference) for example in examples]
             stored = self._cache.get(keys)
-            if len(stored) < len(set(keys)):
-                return False
-            found = {example.id: stored[key] for example, key in zip(examples, keys, strict=True)}
+            if not stored:
+                break
+            found = {each.id: stored[key] for each, key in zip(examples, keys, strict=True) if key in stored}
             said |= {number: None if response.error else response.text for number, response in found.items()}
-        return True
+        return said
 
     def is_remote(self, name: str) -> bool:
         """Whether a server runs the candidate, so that it cannot be loaded here."""

@@ -44,7 +44,7 @@ _BROKEN = (
     NotImplementedError,  # an unknown method of compression
 )
 Notes = list[str]
-"""Sentences for the user on what was left out of a log, and why."""
+"""Sentences for the user on what was left out of a file, and why."""
 
 
 class _Limited(io.RawIOBase):
@@ -102,7 +102,7 @@ def open_stream(path: Path, member: str | None = None) -> Iterator[_Limited]:
     try:
         # Before opening: opening a pipe waits for its writer, and a device may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{path}: it is not a regular file; give a file or a folder with logs")
+            raise InputError(f"{path}: it is not a regular file; give one with the records")
         if member is not None:
             with zipfile.ZipFile(path) as archive, _open_member(archive, member, place) as limited:
                 yield limited
@@ -143,7 +143,7 @@ def _broken() -> tuple[type[Exception], ...]:
 def head_of(path: Path) -> bytes:
     """The first 64 kB of a file, decompressed; of a zip file, its own bytes. Empty if it cannot be read.
 
-    A file of a folder that cannot be read is no log: :func:`advisor.logs.sources.find_sources` lists it.
+    So a file that cannot be read is recognised as nothing, and the caller lists it.
     """
     try:
         with open_stream(path) as stream:

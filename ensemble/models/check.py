@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
+from ensemble.models.hub import info_on_hub
 from ensemble.models.model_files import check_files, file_of
 from ensemble.models.spec import Checkpoint
 
@@ -70,6 +71,8 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
         raise InputError(f"{folder}: no such folder; give the folder or the hub id of the model's tokenizer")
     if checkpoint.is_local and not (folder / "tokenizer.json").is_file():
         raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there")
+    if not checkpoint.is_local:
+        info_on_hub(checkpoint, "tokenizer.json")
     check_files(checkpoint)
 
 

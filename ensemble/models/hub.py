@@ -13,10 +13,13 @@ from typing import Any
 
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models import gguf
+from ensemble.models.model_files import weight_names
 from ensemble.models.spec import Checkpoint
 
 _TIMEOUT = 10.0
 """Seconds to wait for the hub's answer."""
+_reasons: list[str] = []
+"""Why the hub did not answer this process; empty if it did, or was never asked."""
 
 
 def check_on_hub(checkpoint: Checkpoint) -> None:
@@ -25,16 +28,10 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
     Raises:
         InputError: It does not; or it cannot be reached, and the model was not downloaded before.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    name, revision = checkpoint.path_or_id, checkpoint.revision
-    try:
-        info = _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT))
-    except ConnectionError as error:
-        # The cache returns a marker that is not a string for files that are known to be missing.
-        if isinstance(try_to_load_from_cache(name, checkpoint.config_file, revision=revision), str):
-            return
-        raise _unreachable(name, error) from error
+    info = info_on_hub(checkpoint, checkpoint.config_file)
+    if info is None:
+        return
+    name = checkpoint.path_or_id
     names = sorted(sibling.rfilename for sibling in info.siblings or ())
     gguf_files = [file for file in names if file.endswith(gguf.SUFFIX)]
     # Before the safetensors: a repository may have both, and the user named the file.
@@ -52,26 +49,52 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
     raise InputError(f"{name}: {what}; choose a revision or a model with *.safetensors")
 
 
+def info_on_hub(checkpoint: Checkpoint, file: str) -> Any:
+    """What the hub says of a model: one request, before the libraries repeat theirs for every file.
+
+    Args:
+        checkpoint: The model.
+        file: A file that an earlier download has.
+
+    Returns:
+        None if the hub cannot be reached, and the model was downloaded before.
+
+    Raises:
+        InputError: The hub does not have the model; or it cannot be reached, and the model was not downloaded before.
+    """
+    from huggingface_hub import HfApi
+
+    name, revision = checkpoint.path_or_id, checkpoint.revision
+    try:
+        return _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT))
+    except ConnectionError as error:
+        if cached_file(checkpoint, file) is None:
+            raise _unreachable(name, error) from error
+        return None
+
+
 def commit_of(checkpoint: Checkpoint) -> str:
     """The commit of a branch or tag of a downloaded model.
 
     Raises:
         InputError: The hub's cache does not tell.
     """
-    from huggingface_hub import try_to_load_from_cache
-
     name = checkpoint.path_or_id
-    config = try_to_load_from_cache(name, checkpoint.config_file, revision=checkpoint.revision)
-    if not isinstance(config, str):
+    config = cached_file(checkpoint, checkpoint.config_file)
+    if config is None:
         raise InputError(f"{name}: its commit on the hub is unknown; give one as {name}@COMMIT")
     # The cache has a folder for each commit. The file may be in a folder below it.
-    return Path(config).parents[checkpoint.config_file.count("/")].name
+    return config.parents[checkpoint.config_file.count("/")].name
 
 
 def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
     """The number of weights of a model on the hub, None if the hub does not count them, and the bytes of their files.
 
-    Nothing is downloaded. None if the hub does not tell, or does not answer.
+    Only the files that loading reads count: many repositories have the weights again in another format or precision.
+    No weights are downloaded. None if the hub does not tell, or does not answer.
+
+    Raises:
+        InputError: The model's list of weight files cannot be used.
     """
     from huggingface_hub import HfApi
 
@@ -83,19 +106,23 @@ def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
     except (ValueError, ConnectionError):
         return None
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
-    files = {file: size for file, size in sizes.items() if file.endswith(".safetensors") and "/" not in file}
-    # Some repositories have the same weights twice; transformers reads these names.
-    usual = {file: size for file, size in files.items() if file.startswith("model")}
-    stored = sum((usual or files).values())
-    return (getattr(info.safetensors, "total", None), stored) if stored else None
+    if checkpoint.gguf is not None:
+        stored = sizes.get(checkpoint.gguf, 0)
+        count = (getattr(info, "gguf", None) or {}).get("total")
+    else:
+        sets = (names for names in weight_names(checkpoint) if names and all(name in sizes for name in names))
+        stored = sum(sizes[name] for name in next(sets, []))
+        count = getattr(info.safetensors, "total", None)
+    return (count if isinstance(count, int) else None, stored) if stored else None
 
 
-def cached_folder(checkpoint: Checkpoint) -> Path | None:
-    """The folder of a hub model in the hub's cache; None if it was not downloaded. Some of its files may be missing."""
+def cached_file(checkpoint: Checkpoint, name: str) -> Path | None:
+    """A file of a hub model in the hub's cache; None if it was not downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(checkpoint.path_or_id, "config.json", revision=checkpoint.revision)
-    return Path(config).parent if isinstance(config, str) else None
+    path = try_to_load_from_cache(checkpoint.path_or_id, name, revision=checkpoint.revision)
+    # For files that are known to be missing, the cache returns a marker that is not a string.
+    return Path(path) if isinstance(path, str) else None
 
 
 def file_on_hub(name: str, revision: str | None, file: str) -> Path:
@@ -236,8 +263,11 @@ def _request(request: Callable[[], Any]) -> Any:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ValueError(first_line(error)) from error
     except Exception as error:  # many libraries raise: no network, no answer, a malformed answer
+        if not constants.HF_HUB_OFFLINE:
+            _reasons[:] = [first_line(error)]
         # Without this, each library would retry the request for each file.
         constants.HF_HUB_OFFLINE = True
         if data := sys.modules.get("datasets"):
             data.config.HF_HUB_OFFLINE = True
-        raise ConnectionError(first_line(error)) from error
+        # Later requests would only say that the hub is switched off.
+        raise ConnectionError(_reasons[0] if _reasons else first_line(error)) from error

@@ -30,6 +30,8 @@ class MemoryNeed(NamedTuple):
         vocabulary: Logits of a row.
         width: Numbers of a token between two layers.
         layers: Layers that a token passes.
+        quantization: What the weights are rounded to: one of QUANTIZATIONS, the method that its files name (``gptq``),
+            or ``gguf``, whose weights are loaded unquantised; None for weights that are not rounded.
     """
 
     parameters: int
@@ -39,6 +41,14 @@ class MemoryNeed(NamedTuple):
     vocabulary: int
     width: int
     layers: int
+    quantization: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The form of the weights in memory, in words."""
+        if self.quantization == "gguf":
+            return f"{self.dtype} (GGUF weights are loaded unquantised)"
+        return self.quantization or self.dtype
 
     def total(self, rows: int, tokens: int) -> int:
         """Bytes while a batch runs, without the libraries' code.
@@ -64,24 +74,36 @@ def need_of(
         stored: The files' bytes.
         config: Its configuration.
         dtype: The type to load the weights in; ``auto`` is the stored one.
-        quantization: ``4bit`` or ``8bit``; None for weights in ``dtype``.
+        quantization: One of QUANTIZATIONS, or ``gguf``; None for weights as the files have them.
     """
     text: Any = config.get_text_config()
     vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
     named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
     computed = getattr(torch, named, torch.float32)
     weights = parameters * computed.itemsize
-    if dtype == "auto" and stored:
+    if stored and (as_stored := _stored_as(config)) is not None:
+        # No numeric type changes these weights, and several of them are packed into one number of the files.
+        weights, quantization = stored, as_stored
+    elif dtype == "auto" and stored:
         # Files may have another type than the configuration names. The smaller one, because an estimate that is too
         # large would refuse a run that works.
         weights = min(stored, weights)
-    if quantization is not None:
+    if quantization in _BITS:
         # The embeddings and the head stay as they are; tied ones are stored once.
         kept = min(parameters, vocabulary * width * (1 if getattr(text, "tie_word_embeddings", False) else 2))
         weights = int((parameters - kept) * _BITS[quantization] / 8) + 2 * kept
     layers = _count(text, "num_hidden_layers")
     per_token = token_size(text, computed) if layers else 0
-    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, layers)
+    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, layers, quantization)
+
+
+def _stored_as(config: PretrainedConfig) -> str | None:
+    """The quantisation that a model's files have already."""
+    stored: Any = getattr(config, "quantization_config", None)
+    if stored is None:
+        return None
+    method = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
+    return str(getattr(method, "value", method) or "quantised")[:20]
 
 
 def _count(config: object, name: str) -> int:
@@ -90,17 +112,16 @@ def _count(config: object, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def in_words(needs: Mapping[str, MemoryNeed], quantization: str | None = None) -> str:
+def in_words(needs: Mapping[str, MemoryNeed]) -> str:
     """Models and the memory of their weights: "3 models of 7.6 billion parameters in bfloat16: 46 GB".
 
     Args:
         needs: What each model needs, by name.
-        quantization: What all of them are quantised to.
     """
     ordered = sorted(each.parameters for each in needs.values())
     sizes = list(dict.fromkeys(f"{count / 1e9:.1f}" if count >= 1e8 else "<0.1" for count in ordered))
     span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    kinds = quantization or "/".join(sorted({each.dtype for each in needs.values()}))
+    kinds = "/".join(sorted({each.kind for each in needs.values()}))
     count = next(iter(needs)) if len(needs) == 1 else f"{len(needs)} models"
     return f"{count} of {span} billion parameters in {kinds}: {gigabytes(sum(each.weights for each in needs.values()))}"
 
