@@ -4,6 +4,11 @@
 PYTHON ?= python3
 # How many processes the tests run in, with one thread each: make test PROCESSES=4.
 PROCESSES ?= 2
+# The oldest and the newest Python, for `make test-versions`, and the tests that need nothing but the core.
+PYTHONS ?= python3.10 python3.13
+QUICK := abe advice api bradley_terry \
+	evidence gain groups init judge logs_join logs_table pool prediction prompts \
+	report report_diff report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
 # How long `make fuzz` takes.
 SECONDS ?= 300
 
@@ -14,10 +19,10 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-vllm check format docs package fuzz bench lock clean
+.PHONY: help venv demo test test-versions test-vllm check format docs package fuzz bench lock clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; nothing to do where that is done
 
@@ -26,6 +31,16 @@ demo: venv  ## set up, then choose among the bundled models, and write runs/demo
 
 test: venv check  ## set up, then run all checks and tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test-versions:  ## run the quick part of the tests on other versions of Python, where they are installed; see PYTHONS
+	@set -e; for python in $(PYTHONS); do \
+		$$python -c 'import ensurepip, venv' 2>/dev/null || { echo "$$python is not installed; skipped"; continue; }; \
+		env=build/$$($$python -c 'import sys; print("python-%d.%d" % sys.version_info[:2])'); \
+		test -x $$env/bin/python || $$python -m venv $$env; \
+		$$env/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+			pytest pytest-timeout pytest-xdist hypothesis .; \
+		OMP_NUM_THREADS=1 $$env/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(QUICK:%=tests/test_%.py); \
+	done
 
 test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its servers; VLLM=FILE is another vllm command
 	$(BIN)/python -m benchmarks._vllm_environment

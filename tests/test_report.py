@@ -331,7 +331,7 @@ def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
     [
         (None, "nowhere: not a folder", "name the run folder"),
         ({}, "has no result.json", "name the run folder"),
-        ({"result.json": '{\n"schema_version": 1,\n}'}, "result.json:3: not JSON", "restore the file"),
+        ({"result.json": '{\n"schema_version":\n}'}, "result.json:3: not JSON", "restore the file"),
         ({"result.json": "[]"}, "result.json:1: should be a JSON object", "restore the file"),
         ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
         (
