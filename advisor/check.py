@@ -17,7 +17,6 @@ from advisor.config import (
     RunConfig,
     check_seed,
     check_task_is_given,
-    judged_by,
     load_split,
 )
 from advisor.judge.judged_profiler import open_profiler
@@ -263,7 +262,7 @@ def _from_models(
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
-        dev=judged_by(task, judges),
+        dev=task,
         held_out=None,
         rules=Rules(),
         inference=InferenceConfig.from_options({**options, **of_run}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,8 +199,8 @@ class RunConfig:
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         return cls(
             candidates=candidates,
-            dev=judged_by(dev, judges),
-            held_out=None if held_out is None else judged_by(held_out, judges),
+            dev=dev,
+            held_out=held_out,
             rules=rules,
             inference=inference,
             seed=seed,
@@ -398,14 +398,6 @@ def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> Pool
             "a pool file"
         )
     return read_line(line, option)
-
-
-def judged_by(task: Task, judges: Sequence[PoolEntry]) -> Task:
-    """A task whose signature names the judge: scores of two judges are not comparable."""
-    if not judges:
-        return task
-    versions = (*task.signature.versions, ("judge", judges[0].name))
-    return replace(task, signature=replace(task.signature, versions=versions))
 
 
 def _check_judges(config: RunConfig) -> None:

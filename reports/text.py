@@ -114,6 +114,18 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
     return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
 
 
+def why_not_shown(by_test: str, ends: tuple[float, float] | None) -> str:
+    """Return why the interval of an expected gain leaves out 0 although the test shows nothing; empty if it does not.
+
+    Args:
+        by_test: Whether the test shows the gain: ``yes``, ``not_yet`` or ``no``.
+        ends: The interval.
+    """
+    if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
+        return ""
+    return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
+
+
 def _direction(change: int) -> str:
     return "fewer" if change < 0 else "more"
 

@@ -15,7 +15,19 @@ from rich.text import Text
 from advisor.records import signed
 from reports.read.fields import Fields
 from reports.read.judge import MEASURES, read_judged
-from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
+from reports.text import (
+    chance,
+    counted,
+    duration,
+    interval_name,
+    of_thousand,
+    p_value,
+    price,
+    shown,
+    strategy,
+    visible,
+    why_not_shown,
+)
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -90,8 +102,10 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
     warnings = [f"Warning: {each}" for each in advice["warnings"]]
     lines = [*_shortened(warnings), advice["text"]]
     if recommendation := advice["recommendation"]:
-        recommended = f"Recommended: {recommendation['text']}"
-        lines = [recommended, f"Shown by the test: {_shown(result)}", f"Cost: {_cost(recommendation)}", *lines]
+        recommended = [f"Recommended: {recommendation['text']}", *_of_thousand(result)]
+        lines = [*recommended, f"Shown by the test: {_shown(result)}", f"Cost: {_cost(recommendation)}", *lines]
+    else:
+        lines = ["Recommended: nothing yet, because no strategy was compared on held-out questions.", *lines]
     for line in lines:
         # A file or a program gets each as one line.
         console.print(_plain(line), soft_wrap=not console.is_terminal)
@@ -285,6 +299,19 @@ def _told(candidates: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, An
     return told, len(candidates) - len(told)
 
 
+def _of_thousand(result: Mapping[str, Any]) -> list[str]:
+    """The expected gain as right answers of 1,000, as a line; none if a question is not right or wrong."""
+    recommendation = result["advice"]["recommendation"]
+    gain, ends = recommendation["expected_gain"], recommendation["expected_gain_ci"]
+    # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
+    is_graded = result.get("judge") is not None or any(
+        candidate.get("corpus_score") is not None for candidate in result["candidates"]
+    )
+    if recommendation["strategy"] == "single" or is_graded:
+        return []
+    return [f"That is: {of_thousand(gain, ends)}"]
+
+
 def _shown(result: Mapping[str, Any]) -> str:
     recommendation = result["advice"]["recommendation"]
     if recommendation["strategy"] == "single":
@@ -297,7 +324,9 @@ def _shown(result: Mapping[str, Any]) -> str:
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
         return answer
-    return f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
+    why = why_not_shown(recommendation["shown"], recommendation["expected_gain_ci"])
+    figures = f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
+    return f"{figures}. {why}" if why else figures
 
 
 def _cost(recommendation: Mapping[str, Any]) -> str:

@@ -252,14 +252,17 @@ def _figures(together: StrategyResult, level: float) -> str:
     corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
     tested = f", tested at the level {level:g}" if level != LEVEL else ""
     alone = together.best_single_accuracy
-    notes = few_questions(n)
+    ends = gain.interval(level)
+    # The test has a correction, and this interval has none.
+    seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if accuracy == alone == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the gain is {describe_gain(gain.points, gain.interval(level), level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )
