@@ -158,6 +158,10 @@ def _read_promise(run: Path, wanted: str | None) -> _Promise:
     if strategy not in strategies:
         found.refuse("strategy", "one that `strategies` compares")
     own = compared[strategies.index(strategy)]
+    if "expected_gain" not in own.values:
+        raise InputError(
+            f"{place}: an older version wrote this run, without expected gains; run `advisor select` again"
+        )
     own.check("best_single_model", "the name of a model", is_text, required=True)
     return _Promise(
         strategy,

@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.config import LogsConfig
 from advisor.logs.join import JoinedLogs
-from advisor.logs.values import fits
+from advisor.records import fits
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
 from ensemble.errors import InputError

@@ -18,8 +18,7 @@ import numpy as np
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogSource, find_sources, get_format, plugins
-from advisor.logs.values import fits
-from advisor.records import Answer, Cost, Profile, join
+from advisor.records import Answer, Cost, Profile, fits, join
 from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.errors import InputError

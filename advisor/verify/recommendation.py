@@ -133,8 +133,8 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
     # A reader who sees the measured gain elsewhere must know that it is not overlooked here.
     is_opposite = round(best.gain.points, 1) * round(best.expected_gain, 1) < 0
     opposite = (
-        f" The gain that these questions measured has the other sign ({signed(best.gain.points)} points), so the "
-        "expected one is what other models gained, more than what was measured."
+        f" The measured gain has the other sign ({signed(best.gain.points)} points), so the expected one is mostly the "
+        "prediction."
     )
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
