@@ -15,6 +15,8 @@ from functools import lru_cache
 
 UNKNOWN = "–"
 MINUS = "\u2212"
+LARGE_RATIO = 100.0
+"""A ratio above it is told as "more than 100"."""
 # Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
 # them.
 _UNUSUAL = re.compile("[^ -~\u200c\u200d]")
@@ -131,8 +133,10 @@ def _direction(change: int) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio: ``1.24×``."""
-    return UNKNOWN if value is None else f"{value:.2f}×"
+    """Return a ratio: ``1.24×``, ``more than 100×``."""
+    if value is None:
+        return UNKNOWN
+    return f"more than {LARGE_RATIO:g}×" if value > LARGE_RATIO else f"{value:.2f}×"
 
 
 def decimals(value: float | None, digits: int = 2) -> str:

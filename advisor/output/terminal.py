@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from advisor.records import signed
+from advisor.records import join, signed
 from reports.read.fields import Fields
 from reports.read.judge import MEASURES, read_judged
 from reports.text import (
@@ -64,7 +64,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
             "questions. result.json has the points of each group."
         )
     if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
-        console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
+        console.print(_plain(f"Other questions could change what the rules decide on {join(close)}."))
     # A table with the set of the rules alone would say nothing new.
     if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
@@ -222,9 +222,10 @@ def predicted(prediction: Mapping[str, Any], level: float) -> Table:
             _interval(each["predicted_gain_ci"]),
             "–" if each["dev_accuracy"] is None else _number(each["dev_accuracy"], ".1f"),
             "–" if each["gain"] is None else signed(each["gain"]),
-            ", ".join(
-                text for key, text in {"rules": "chosen by the rules", "error": "[red]failed"}.items() if each[key]
-            ),
+            # The first row may have a candidate that the leaderboard calls rejected.
+            ("chosen" if each["rules"] else "not chosen")
+            + " by the rules"
+            + (", [red]failed" if each["error"] else ""),
         )
     return table
 

@@ -15,7 +15,7 @@ from advisor.statistics import Interval, paired_intervals
 from advisor.verify.recommendation import Recommendation, describe_gain, few_questions
 from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import StrategyResult
-from reports.text import counted, p_value
+from reports.text import LARGE_RATIO, counted, p_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,8 @@ def _margin(
         *(["the gap may be on the other side of its limit"] if gap_flips else []),
         *(["the length ratio may be on the other side of its limit"] if length_flips else []),
     ]
-    lengths = "" if ratio is None else f" and the length ratio {shortest:.2f} to {longest:.2f} (limit {limit:g})"
+    ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
+    lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
         f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
         f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
