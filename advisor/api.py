@@ -17,10 +17,12 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from ensemble.errors import InputError
+from reports.text import shortened, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +31,17 @@ if TYPE_CHECKING:
     from reports.read.result import Result
     from reports.read.strategies import Recommended
 
+_LONGEST = 60  # characters of a wrong value in a message
 _OF_THE_TERMINAL = ("context", "as_json", "debug", "dry_run")
-_PATHS = ("data", "profiles", "cache_dir", "out")
+_TYPES: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "True or False"),
+    int: ((Integral,), "a whole number"),
+    float: ((Real,), "a number"),
+    str: ((str, Path), "a text"),
+    Path: ((str, Path), "a path"),
+    list: ((str, Path), "a text, or a list of texts"),
+}
+"""What an option accepts, by the type that the command declares, and how a message calls it."""
 
 
 def select(pool: str | None = None, task: str | None = None, **options: Any) -> SelectResult:
@@ -65,11 +76,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
             raise InputError(f"select: {name} is no option; use {', '.join(sorted(defaults))}")
     named = {name: value for name, value in given.items() if value is not None}
     command = f"select({', '.join(f'{name}={value!r}' for name, value in named.items())})"
-    for name in _PATHS:
-        if name in named:
-            named[name] = Path(named[name])
-    if (logs := named.get("logs")) is not None:
-        named["logs"] = [str(path) for path in ([logs] if isinstance(logs, (str, Path)) else logs)]
+    named = {name: _typed(name, value) for name, value in named.items()}
     folder, _ = select_run({**defaults, **named}, command, Progress(quiet=bool(named.get("quiet"))))
     return SelectResult(folder)
 
@@ -92,6 +99,8 @@ class SelectResult:
     def __init__(self, folder: str | Path) -> None:
         from reports.read import read_run
 
+        if not isinstance(folder, (str, Path)):
+            raise InputError(f"SelectResult: folder should be a path; got {shortened(visible(repr(folder)), _LONGEST)}")
         self.folder = Path(folder)
         self.report = self.folder / "report.html"
         self._result: Result = read_run(self.folder)
@@ -99,7 +108,10 @@ class SelectResult:
 
     @property
     def recommendation(self) -> Recommended | None:
-        """The strategy to run, with ``text``, ``gain``, ``gain_ci`` and ``shown``; None without held-out questions."""
+        """The strategy to run, with ``text``, ``gain``, ``gain_ci`` and ``shown``.
+
+        If nothing gains, it is the best single model. None if ``no_verify`` or ``profiles`` left nothing to compare.
+        """
         return self._result.strategies.recommended
 
     @property
@@ -175,6 +187,23 @@ def _defaults() -> dict[str, Any]:
 
     parameters = inspect.signature(command).parameters
     return {name: each.default for name, each in parameters.items() if name not in _OF_THE_TERMINAL}
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value of an option in the type that the command declares; InputError if it is of another one."""
+    from advisor.commands.select import select as command
+
+    declared = get_type_hints(command)[name]
+    # Without the None of an option that may be missing.
+    kind = next((each for each in get_args(declared) if each is not type(None)), declared)
+    kind = get_origin(kind) or kind
+    accepted, words = _TYPES[kind]
+    many = kind is list and isinstance(value, (list, tuple))
+    parts = list(value) if many else [value]
+    # In Python True is a number, too.
+    if any(not isinstance(each, accepted) or (kind in (int, float) and isinstance(each, bool)) for each in parts):
+        raise InputError(f"select: {name} should be {words}; got {shortened(visible(repr(value)), _LONGEST)}")
+    return [str(each) for each in parts] if kind is list else kind(value)
 
 
 def _accuracy(value: float | None, interval: Sequence[float] | None) -> dict[str, float | None]:

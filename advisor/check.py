@@ -17,7 +17,6 @@ from advisor.config import (
     RunConfig,
     check_seed,
     check_task_is_given,
-    judged_by,
     load_split,
 )
 from advisor.judge.judged_profiler import open_profiler
@@ -160,6 +159,10 @@ def _read_promise(run: Path, wanted: str | None) -> _Promise:
     if strategy not in strategies:
         found.refuse("strategy", "one that `strategies` compares")
     own = compared[strategies.index(strategy)]
+    if "expected_gain" not in own.values:
+        raise InputError(
+            f"{place}: an older version wrote this run, without expected gains; run `advisor select` again"
+        )
     own.check("best_single_model", "the name of a model", is_text, required=True)
     return _Promise(
         strategy,
@@ -264,7 +267,7 @@ def _from_models(
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
-        dev=judged_by(task, judges),
+        dev=task,
         held_out=None,
         rules=Rules(),
         inference=InferenceConfig.from_options({**options, **of_run}),

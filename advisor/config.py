@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
@@ -158,6 +158,7 @@ class RunConfig:
         # Not taken from here: later commands on this run read the task file, and must get the same splits.
         if (cluster := options.get("cluster")) is not None:
             raise InputError(f"--cluster {cluster} is for logs; write `cluster: {cluster}` into the task file")
+        _check_no_logs(options, "--pool")
         inference = InferenceConfig.from_options(options)
         rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
@@ -184,11 +185,13 @@ class RunConfig:
                 raise InputError(
                     "--until-sure asks held-out questions, but --no-verify asks none; leave out one of them"
                 )
-        candidates = with_quantization(read_pool(options["pool"]), options.get("quantization"))
+        pool = with_quantization(read_pool(options["pool"]), options.get("quantization"))
+        candidates = entries_named(pool, split_names(options.get("models") or ""), options["pool"])
         check_keys(candidates, options)
         dev = load_split(options, options.get("split") or "dev")
         dev.check_allowed()
-        judges = read_judges(options, candidates, dev)
+        # A model of the pool that is no candidate may judge.
+        judges = read_judges(options, pool, dev)
         held_out = None
         if not options.get("no_verify"):
             # With a limit they come in the order of the seed, so that the first ones are a sample of all.
@@ -199,8 +202,8 @@ class RunConfig:
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         return cls(
             candidates=candidates,
-            dev=judged_by(dev, judges),
-            held_out=None if held_out is None else judged_by(held_out, judges),
+            dev=dev,
+            held_out=held_out,
             rules=rules,
             inference=inference,
             seed=seed,
@@ -330,6 +333,7 @@ def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
         InputError: A limit is out of range, or another option needs models.
     """
     _check_no_models(options, "profiles", "gives numbers instead of models")
+    _check_no_logs(options, "--profiles", "models", "cluster")
     return read_rules(options)
 
 
@@ -398,14 +402,6 @@ def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> Pool
             "a pool file"
         )
     return read_line(line, option)
-
-
-def judged_by(task: Task, judges: Sequence[PoolEntry]) -> Task:
-    """A task whose signature names the judge: scores of two judges are not comparable."""
-    if not judges:
-        return task
-    versions = (*task.signature.versions, ("judge", judges[0].name))
-    return replace(task, signature=replace(task.signature, versions=versions))
 
 
 def _check_judges(config: RunConfig) -> None:
@@ -482,6 +478,16 @@ def _check_no_models(options: Mapping[str, Any], source: str, what: str) -> None
         if options.get(name) not in (None, False, "held_out", EQUAL):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} runs models, but --{source} {what}; leave out one of them")
+
+
+def _check_no_logs(options: Mapping[str, Any], source: str, *more: str) -> None:
+    """Raise InputError if an option is for logs, for a run that has none."""
+    names = ("log_format", "log_task", "score", "metric", "extract", "column", "model_columns", "dev_size", *more)
+    for name in names:
+        if options.get(name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is for --logs and has no effect with {source}; leave out one of them"
+            )
 
 
 def split_names(names: str) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from advisor.config import (
     check_method,
     check_seed,
     check_task_is_given,
-    judged_by,
     load_split,
     split_names,
 )
@@ -69,7 +68,8 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
         say_judging(config, progress, {} if config.held_out is None else {config.held_out.split: len(methods)})
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
-    judge, task = evaluator.judge, evaluator.task
+    judge = evaluator.judge
+    task = judge.sign(evaluator.task) if judge else evaluator.task
     recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
     evaluation = evaluation_of(profiles, results, config, task, recorded)
     if judge:
@@ -126,8 +126,8 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(
         candidates=candidates,
-        dev=judged_by(dev, judges),
-        held_out=judged_by(evaluated, judges),
+        dev=dev,
+        held_out=evaluated,
         rules=Rules(),
         inference=inference,
         seed=seed,

@@ -153,6 +153,9 @@ def run(
         UniteError: All candidates failed, or a judge.
     """
     profiler, judge = open_profiler(config, cache, progress, engine=engine)
+    if judge:
+        held_out = None if config.held_out is None else judge.sign(config.held_out)
+        config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)

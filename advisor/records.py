@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from ensemble.errors import InputError
@@ -257,6 +258,12 @@ def within(value: float, limit: float) -> bool:
 def join(names: Sequence[str]) -> str:
     """Names in a sentence: ``a, b and c``; at least one."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name is one that a user gave, or fits it as a glob; case-sensitive."""
+    # Compared first, because a name with square brackets does not fit itself as a glob.
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def signed(value: float) -> str:

@@ -127,10 +127,16 @@ def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> 
         seed: Of the bootstrap.
     """
     values = scores(profile)
-    if not is_binary(values):
-        return mean_interval(100 * values, level, seed)
     # Not the bootstrap: with every answer right its interval would have no width.
-    return wilson(values, level)
+    return wilson(values, level) if is_binary(values) else graded_interval(values, level, seed)
+
+
+def graded_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Interval of a mean of graded scores, 0 to 1, in points: the bootstrap, unless it would have no width."""
+    if np.ptp(values) > TOLERANCE:
+        return mean_interval(100 * values, level, seed)
+    # Equal grades on a few questions do not make the mean certain.
+    return cluster_interval(values, np.arange(len(values)), level, (0.0, 1.0))
 
 
 def wilson(values: Floats, level: float = LEVEL) -> Interval:

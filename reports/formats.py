@@ -86,7 +86,8 @@ def _figures(result: Result) -> list[tuple[str, str]]:
         limits = f"{text.interval_name(result.level)} {text.difference_interval(recommended.gain_ci)}"
         figures.append(("Expected gain", f"{text.difference(recommended.gain)} points ({limits})"))
         figures += [("That is", clause)] if (clause := verdict.of_thousand(result)) else []
-        figures.append(("Shown by the test", text.shown(recommended.shown)))
+        why = text.why_not_shown(recommended.shown, recommended.gain_ci)
+        figures.append(("Shown by the test", f"{text.shown(recommended.shown)}. {why}".removesuffix(". ")))
     known = (
         ("Calls a question", row.calls, text.decimals),
         ("Time of a question", row.seconds_each, text.duration),

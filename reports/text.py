@@ -15,6 +15,8 @@ from functools import lru_cache
 
 UNKNOWN = "–"
 MINUS = "\u2212"
+LARGE_RATIO = 100.0
+"""A ratio above it is told as "more than 100"."""
 # Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
 # them.
 _UNUSUAL = re.compile("[^ -~\u200c\u200d]")
@@ -114,13 +116,27 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
     return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
 
 
+def why_not_shown(by_test: str, ends: tuple[float, float] | None) -> str:
+    """Return why the interval of an expected gain leaves out 0 although the test shows nothing; empty if it does not.
+
+    Args:
+        by_test: Whether the test shows the gain: ``yes``, ``not_yet`` or ``no``.
+        ends: The interval.
+    """
+    if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
+        return ""
+    return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
+
+
 def _direction(change: int) -> str:
     return "fewer" if change < 0 else "more"
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio: ``1.24×``."""
-    return UNKNOWN if value is None else f"{value:.2f}×"
+    """Return a ratio: ``1.24×``, ``more than 100×``."""
+    if value is None:
+        return UNKNOWN
+    return f"more than {LARGE_RATIO:g}×" if value > LARGE_RATIO else f"{value:.2f}×"
 
 
 def decimals(value: float | None, digits: int = 2) -> str:

@@ -104,6 +104,13 @@ def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
 
 
+def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> None:
+    result = together(gained=60, lost=40, both=361, n=500, tries=30)
+    assert result.gain.interval()[0] > 0 and result.shown == "not_yet"
+    assert "The interval has no correction, so it leaves out 0." in advise(FITTING, result).text
+    assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text
+
+
 def test_the_level_is_an_option() -> None:
     figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
     assert advise(FITTING, together(**figures, level=0.001), level=0.001).verdict == "cannot_tell"

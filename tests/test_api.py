@@ -46,6 +46,32 @@ def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, mod
     assert run.json == printed
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": "20"}, "select: limit should be a whole number; got '20'"),
+        ({"limit": True}, "select: limit should be a whole number; got True"),
+        ({"max_gap": "10"}, "select: max_gap should be a number; got '10'"),
+        ({"pool": ["a", "b"]}, "select: pool should be a text; got ['a', 'b']"),
+        ({"task": {"name": "a\nb"}}, "select: task should be a text; got {'name': 'a\\nb'}"),
+        ({"logs": [3]}, "select: logs should be a text, or a list of texts; got [3]"),
+        ({"out": 3}, "select: out should be a path; got 3"),
+        ({"quiet": "yes"}, "select: quiet should be True or False; got 'yes'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_name_of_the_option(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        select(**options)  # type: ignore[arg-type]
+    assert str(refused.value) == message
+
+
+def test_a_folder_that_is_no_path_is_refused() -> None:
+    with pytest.raises(InputError, match="folder should be a path; got 3"):
+        SelectResult(3)  # type: ignore[arg-type]
+
+
 def test_the_leaderboard_is_a_table_of_the_candidates(run: SelectResult) -> None:
     table = run.leaderboard()
     assert list(table["model"]) == [each["model"] for each in run.json["candidates"]]
@@ -154,3 +180,17 @@ def test_another_task_in_the_same_file_is_another_setting(place: Place, models: 
     place.advisor(*SELECT, "--no-verify")
     place.task(instructions="Answer briefly.\n\n")
     assert "other settings (its questions were others)" in place.advisor(*SELECT, "--no-verify").line
+
+
+def test_some_models_of_a_pool_are_taken(place: Place, models: Path) -> None:
+    place.job(models)
+    run = again(place, models="al*", limit=1, out="some")
+    assert [each["model"] for each in run.json["candidates"]] == ["alpha"]
+    assert run.recommendation is not None and run.recommendation.row.is_single
+
+
+@pytest.mark.parametrize("options", [("--score", "x"), ("--metric", "number"), ("--dev-size", "3")])
+def test_options_of_logs_are_refused_with_a_pool(place: Place, models: Path, options: tuple[str, str]) -> None:
+    place.job(models)
+    refused = place.refused(*SELECT, *options)
+    assert f"{options[0]} is for --logs and has no effect with --pool; leave out one of them" in refused

@@ -308,6 +308,10 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
             lambda result: result["strategies"][0].update(expected_gain="much"),
             "expected_gain should be a number",
         ),
+        (
+            lambda result: [each.pop("expected_gain") for each in result["strategies"]],
+            "an older version wrote this run",
+        ),
         (lambda result: result["strategies"].clear(), "strategy should be one that `strategies` compares"),
         (lambda result: result["strategies"][0].update(best_single_model=7), "best_single_model should be the name"),
         (lambda result: result["strategies"][0].update(accuracy_ci=[1]), "accuracy_ci should be [low, high]"),

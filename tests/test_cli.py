@@ -206,6 +206,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
     strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_adjusted": 0.5, "shown": "yes"}
+    strategy |= {"expected_gain_ci": [0.0, 2.0]}
     strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
     result = {
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
@@ -292,7 +293,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             "text": "The set was not run.",
             "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
-            | {"price_per_1000": 1.2},
+            | {"price_per_1000": 1.2, "expected_gain": 3.0, "expected_gain_ci": [0.5, 5.4]},
             "level": 0.05,
             "warnings": ["The models guess."],
         },
@@ -308,14 +309,28 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = concluded(printed(3), tmp_path, capsys)
-    assert lines[:5] == [
+    assert lines[:6] == [
         "Recommended: Ask a, b and c.",
-        "Shown by the test: not yet (measured +4.0 points, p < 0.001 after correction for several strategies)",
+        "That is: of 1,000 questions, 30 more right (between 5 and 54)",
+        "Shown by the test: not yet (measured +4.0 points, p < 0.001 after correction for several strategies). "
+        "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0.",
         "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
         "Warning: The models guess.",
         "The set was not run.",
     ]
-    assert lines[5].startswith("Report: ") and len(lines) == 6
+    assert lines[6].startswith("Report: ") and len(lines) == 7
+
+
+def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(3)
+    result["advice"]["recommendation"] |= {"expected_gain_ci": [-0.5, 5.4]}
+    assert "The interval" not in "".join(concluded(result, tmp_path, capsys))
+
+
+def test_grades_are_not_counted_as_right_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(3)
+    result["judge"] = {"mode": "single"}
+    assert "of 1,000 questions" not in "".join(concluded(result, tmp_path, capsys))
 
 
 def test_costs_that_are_not_known_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,16 +344,17 @@ def test_many_warnings_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.Ca
     result = printed(3)
     result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
     lines = concluded(result, tmp_path, capsys)
-    assert len(lines) == 10 and lines[7] == "The report has 46 more warnings."
+    assert len(lines) == 11 and lines[8] == "The report has 46 more warnings."
 
 
-def test_without_a_recommendation_the_conclusion_is_the_verdict(
+def test_without_held_out_questions_the_conclusion_says_why_nothing_is_recommended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = printed(3)
     result["advice"] |= {"recommendation": None, "warnings": []}
     lines = concluded(result, tmp_path, capsys)
-    assert lines[0] == "The set was not run." and len(lines) == 2
+    assert lines[0] == "Recommended: nothing yet, because no strategy was compared on held-out questions."
+    assert lines[1] == "The set was not run." and len(lines) == 3
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,7 @@ def test_a_grade_is_the_share_of_the_scale_that_the_judge_gives(place: Place, ra
     assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
     assert accuracies(place) == pytest.approx({"short": 0, "medium": 100 * 3 / 9, "longest": 100})
     found = result(place)
-    assert found["task"]["signature"].endswith("|judge:judge")
+    assert re.search(r"\|judge:judge@[0-9a-f]{12}$", found["task"]["signature"])
     assert list(found["provenance"]["judges"]) == ["judge"]
 
 
@@ -156,6 +156,24 @@ def test_a_comparison_that_cannot_be_read_is_a_tie_and_said(place: Place, raw: R
     assert "judge judge: 6 of its 36 verdicts on dev cannot be read; each counts as a tie; the first: '?'" in ran.err
     # Of the two orders of this pair, one is a tie and the other is won by the longer one.
     assert accuracies(place) == pytest.approx({"short": 75 / 3, "medium": 125 / 3, "longest": 250 / 3})
+
+
+def test_the_note_counts_verdicts_that_cannot_be_read_like_the_result(place: Place, raw: Raw) -> None:
+    """Two candidates that write the same share their prompts, and each has its own verdicts."""
+    serve(raw, judge=lambda _: "?")
+    arguments = prepare(place, raw, PAIRWISE)
+    place.pool(line(raw, "short"), f"{line(raw, 'short')} name=also-short", line(raw, "longest"))
+    ran = place.advisor("select", *arguments, "--no-verify", "--out", "run")
+    assert f"{result(place)['judge']['splits'][0]['unread']} of its {4 * QUESTIONS} verdicts on dev" in ran.err
+
+
+def test_two_judges_of_one_name_have_two_signatures(place: Place, models: Path) -> None:
+    place.task(metric="judge", judge={"mode": "single", "prompt": "{{response}}", "verdict": "likelihood"})
+    place.pool(str(models / "alpha"))
+    arguments = ("--pool", "models.txt", "--task", "task.yaml", "--limit", "1", "--json")
+    judges = (f"{models / name} name=judge" for name in ("alpha", "beta"))
+    numbers = [json.loads(place.advisor("profile", *arguments, "--judge", each).out) for each in judges]
+    assert numbers[0]["signature"] != numbers[1]["signature"]
 
 
 def test_a_grade_that_cannot_be_read_is_the_mean_of_the_others_of_its_question(place: Place, raw: Raw) -> None:
@@ -510,7 +528,10 @@ def test_a_judges_task_needs_no_reference_and_shows_one_that_is_there(place: Pla
     arguments = ("--pool", "models.txt", "--task", "task.yaml", "--judge", line(raw, "judge"))
     ran = place.advisor("select", *arguments, "--out", "run")
     assert ran.status == 0, ran.err
-    assert asked(raw) == ["How are you?\nAnswer: | short | short | grade"]
+    assert asked(raw) == [
+        "How are you?\nAnswer: | short | short | grade",
+        "What is 1 + 1?\nAnswer: (2) | short | short | grade",
+    ]
 
 
 def test_a_judge_that_says_nothing_at_all_ends_the_run(place: Place, raw: Raw) -> None:

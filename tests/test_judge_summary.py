@@ -144,28 +144,58 @@ def judged(rule: Any, questions: int = 30) -> dict[str, Any]:
 def test_a_judge_that_prefers_a_place_gives_a_warning() -> None:
     warnings = judge_warnings(["judge", "other"], judged(lambda *_: 1.0))
     assert any("changes its verdict on 100% of 30 pairs" in each for each in warnings)
+    assert any("the first response wins 100% of its decided verdicts" in each for each in warnings)
 
 
 def test_judges_that_agree_little_give_a_warning() -> None:
     warnings = judge_warnings(["judge", "other"], judged(lambda n, first, _: float((first == "a") == (n % 2 == 0))))
-    assert len(warnings) == 1
-    assert "The judges judge and other agree little" in warnings[0]
+    assert len(warnings) == 2
+    assert "The judges judge and other agree little" in warnings[1]
 
 
 def test_a_consistent_judge_that_agrees_gives_no_warning() -> None:
     assert judge_warnings(["judge", "other"], judged(lambda _, first, __: float(first == "b"))) == []
 
 
-def test_few_verdicts_give_no_warning() -> None:
-    assert judge_warnings(["judge", "other"], judged(lambda *_: 1.0, questions=5)) == []
-
-
-def test_many_verdicts_on_few_questions_give_no_warning() -> None:
+@pytest.mark.parametrize(("questions", "is_said"), [(1, False), (3, False), (4, True), (5, True)])
+def test_a_place_that_always_wins_is_said_for_as_few_questions_as_chance_allows(questions: int, is_said: bool) -> None:
+    """Were a third of the pairs changed, 3 questions would all be changed in 1 of 27 cases, 4 in 1 of 81."""
     models = [str(n) for n in range(8)]
-    matches = [Match(str(n), *pair, 1.0) for n in range(5) for pair in permutations(models, 2)]
+    matches = [Match(str(n), *pair, 1.0) for n in range(questions) for pair in permutations(models, 2)]
     found = summarize_matches([matches, matches], [], {})
-    assert (found["changed"]["n"], found["changed"]["clusters"]) == (140, 5)
-    assert judge_warnings(["judge", "other"], found) == []
+    assert (found["changed"]["n"], found["changed"]["clusters"]) == (28 * questions, questions)
+    warnings = judge_warnings(["judge", "other"], found)
+    assert any("changes its verdict on 100%" in each for each in warnings) == is_said
+
+
+def test_many_verdicts_on_few_questions_may_change_by_chance() -> None:
+    models = [str(n) for n in range(8)]
+    # In two of five questions the first one always wins, in the others the better model does.
+    matches = [
+        Match(str(n), *pair, 1.0 if n < 2 else float(pair[0] < pair[1]))
+        for n in range(5)
+        for pair in permutations(models, 2)
+    ]
+    found = summarize_matches([matches], [], {})
+    assert found["changed"]["share"] == 40
+    assert judge_warnings(["judge"], found) == []
+
+
+@pytest.mark.parametrize("score", [0.5, 1.0])
+def test_a_judge_that_prefers_no_model_is_said_to_tell_nothing(score: float) -> None:
+    warnings = judge_warnings(["judge", "other"], judged(lambda *_: score))
+    assert "The judge judge does not tell the models apart: the interval of every win rate contains 50" in "".join(
+        warnings
+    )
+
+
+def test_equal_mean_grades_are_said_and_their_intervals_have_a_width() -> None:
+    grades = [Grade(str(n), model, 0.5) for n in range(5) for model in "ab"]
+    found = summarize_grades([grades], {}, 1.0)
+    assert all(np.ptp(each["score_ci"]) > 10 for each in found["models"])
+    assert "all have the same mean grade" in "".join(judge_warnings(["judge"], found))
+    better = [each._replace(score=0.6) if each.model == "a" else each for each in grades]
+    assert judge_warnings(["judge"], summarize_grades([better], {}, 1.0)) == []
 
 
 def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.logs import run_folder
+from advisor.logs.join import join_logs
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile
 from advisor.output.run_folder import write_run
@@ -156,3 +157,14 @@ def test_other_json_lines_are_not_run_folders(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"id": 1, "responses": {}}\n', encoding="utf-8")
     files = [LogFile(tmp_path / "samples.jsonl", given=True)]
     assert run_folder.recognise(files, []) == []
+
+
+def test_the_clusters_of_a_run_need_no_name(tmp_path: Path) -> None:
+    """Turns of a conversation are not independent, and the run knows which ones belong together."""
+    lines = [{**LINE, "id": str(n), "prompt": f"q{n}", "cluster": f"c{n // 2}"} for n in range(4)]
+    write_run(tmp_path, RESULT, [*lines, {**LINE, "id": "5", "prompt": "alone"}])
+    joined = join_logs([str(tmp_path)], LogOptions(), models=["large"])
+    assert joined.clusters is not None
+    assert joined.clusters[:4] == ("c0", "c0", "c1", "c1") and len({*joined.clusters}) == 3
+    write_run(tmp_path, RESULT, [LINE])
+    assert join_logs([str(tmp_path)], LogOptions(), models=["large"]).clusters is None

@@ -30,6 +30,7 @@ from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
+from advisor.verify.strategies import Strategy
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
@@ -106,6 +107,21 @@ def without_nan(text: str) -> Any:
 def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), level=0.3)
     assert "tested at the level 0.3." in run(plan).advice.text
+
+
+@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
+def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
+    place: Place, models: Path, names: tuple[str, ...]
+) -> None:
+    plan = plan_of(place, models, *names, rules=Rules(max_gap=0, max_length_ratio=1, max_calls=1, min_gain=100))
+    outcome = run(plan)
+    recommended = outcome.advice.recommendation
+    assert recommended is not None and outcome.held_out is not None
+    best = outcome.selection.selected
+    assert len(best) == 1
+    assert recommended.strategy == Strategy("single", best)
+    assert recommended.text.startswith(f"Use {best[0]} alone")
+    assert [each.strategy.name for each in outcome.strategies] == ["single"]
 
 
 # --- Candidates that fail ---

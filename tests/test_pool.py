@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
+from advisor.pool.pool_file import DEMO, PoolEntry, entries_named, read_pool
 from advisor.records import Cost
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress
@@ -174,6 +174,39 @@ def test_a_pool_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "models.txt").write_bytes(b"\xff\xfe\x00alpha")
     with pytest.raises(InputError, match="cannot be read as UTF-8 text"):
         read_pool(str(folder / "models.txt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "quiz.csv",
+            "this looks like data, and a pool file has one model per line; for the data write a task file with",
+        ),
+        ("quiz.jsonl.gz", "`advisor init quiz.jsonl.gz`"),
+        ("quiz.PARQUET", "this looks like data"),
+        ("quiz.yaml", "this looks like a task file, so give it as --task"),
+    ],
+)
+def test_data_and_task_files_are_no_pools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(b"q,a\n1,\xff\n")
+    with pytest.raises(InputError) as refused:
+        read_pool(name)
+    assert str(refused.value).startswith(f"--pool {name}: ") and says in str(refused.value)
+
+
+def test_names_and_globs_take_some_candidates(folder: Path) -> None:
+    entries = read(folder, "alpha", "beta", "alpha name=[b]")
+    assert [each.name for each in entries_named(entries, ["b*", "[b]"], "models.txt")] == ["beta", "[b]"]
+    assert entries_named(entries, [], "models.txt") == entries
+    with pytest.raises(InputError) as refused:
+        entries_named(entries, ["alpha", "gamma"], "models.txt")
+    assert str(refused.value) == (
+        "--models gamma: no candidate of --pool models.txt has this name; its names are alpha, beta, [b]"
+    )
 
 
 def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
+from advisor.choose.predict import Prediction
 from advisor.choose.rules import fitting_voters
 from advisor.output.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Profile, Rules
@@ -381,6 +382,15 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
     assert found is not None
     assert found.strategy == wanted
     assert found.min_gain == min_gain
+
+
+@pytest.mark.parametrize(("measured", "is_said"), [(-4.1, True), (-0.04, False), (2.0, False)])
+def test_an_expected_gain_whose_measured_one_is_a_loss_says_so(measured: float, is_said: bool) -> None:
+    cascade = result_of_strategy(CASCADE, measured, 2.5)
+    cascade = dataclasses.replace(cascade, updated=Prediction(5.5, 4.0))
+    found = recommend([cascade, result_of_strategy(SINGLE, 0.0)])
+    assert found is not None and found.strategy == CASCADE
+    assert ("has the other sign (-4.1 points)" in found.text) == is_said
 
 
 def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None:

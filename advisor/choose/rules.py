@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from advisor.records import TOLERANCE, Decision, Profile, Rules, Selection, Standing, gap, length_ratio, within
 from ensemble.errors import UniteError
+from reports.text import LARGE_RATIO
 
 
 def select(
@@ -100,7 +101,8 @@ def _why_length(candidate: Standing, primary: Standing, ratio: float, limit: flo
     own, other = f"{candidate.mean_length:.1f}", f"{primary.mean_length:.1f}"
     if math.isinf(ratio):
         return f"its mean length is {own} characters against {other} of the primary: one of the two gives no responses"
-    times = f"{_figure(ratio, limit)} times"
+    # Of a model that hardly says anything the exact figure tells nothing.
+    times = f"more than {LARGE_RATIO:g} times" if ratio > LARGE_RATIO > limit else f"{_figure(ratio, limit)} times"
     if (candidate.mean_length or 0) > (primary.mean_length or 0):
         return f"its mean length of {own} characters is {times} the primary's {other}, over the limit of {limit:g}"
     return f"the primary's mean length of {other} characters is {times} its own {own}, over the limit of {limit:g}"

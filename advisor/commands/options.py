@@ -72,7 +72,8 @@ LogTask = Annotated[
     str | None, typer.Option("--log-task", help="The evaluation to take, as a glob, if the logs have several.")
 ]
 LogModels = Annotated[
-    str | None, typer.Option("--models", metavar="GLOB,...", help="The models to take from the logs. Default: all.")
+    str | None,
+    typer.Option("--models", metavar="GLOB,...", help="The models to take from the logs or the pool. Default: all."),
 ]
 LogScore = Annotated[
     str | None,

@@ -55,12 +55,13 @@ def profile(
     config = with_devices(RunConfig.from_options({**context.params, "no_verify": True}, opt.command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):
         say_judging(config, progress)
-        profiler, _ = open_profiler(config, cache, progress, engine=run_engine)
+        profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)
         profiled = profile_candidates(config, profiler, progress)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if as_json:
+        dev = profile_judge.sign(config.dev) if profile_judge else config.dev
         numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
-        opt.print_json({"task": config.dev.name, "signature": str(config.dev.signature), "profiles": numbers})
+        opt.print_json({"task": dev.name, "signature": str(dev.signature), "profiles": numbers})
         return
     for p in ranked:
         # A choice task has no lengths.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 
 from advisor.config import LogsConfig
 from advisor.logs.join import JoinedLogs
-from advisor.logs.values import fits
+from advisor.records import fits
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
 from ensemble.errors import InputError
@@ -73,6 +74,12 @@ def read_runs(config: LogsConfig) -> ScoreTable:
             or they have no question in common.
     """
     given = [_path_and_name(path) for path in config.paths]
+    for path, name in given:
+        # A word is a model's name rather than a path.
+        if name == "*" and not exists(path) and re.fullmatch(r"[\w.-]+", path):
+            raise InputError(
+                f"{path}: no such file or folder; a model of a log is LOG#{path}, or {path} with --logs LOG"
+            )
     wanted: dict[str, list[str]] = {}
     for path, name in given:
         wanted.setdefault(path, []).append(name)

@@ -30,13 +30,14 @@ from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
-from advisor.tasks.task import Rubric, Task
+from advisor.tasks.task import Rubric, Task, sha256
 from ensemble.errors import InputError, JudgeError, MemberError
 from reports.text import counted, visible
 
 TIE = 0.5
 """The score of a tie, and of a comparison without a verdict that can be read."""
 
+_DIGITS = 12  # of the judge's version in a signature, as of the prompt's hash there
 _OWN = (
     "the judge {} is a candidate, too; judges prefer their own responses (Zheng et al., 2023, section 3.3), so let a "
     "model that is no candidate decide"
@@ -93,6 +94,14 @@ class Judge:
         self.note = _OWN.format(", ".join(own)) if own else None
         if self.note is not None:
             progress.say(self.note)
+
+    def sign(self, task: Task) -> Task:
+        """The task with a signature that has the judge's name and version: scores of two judges are not comparable."""
+        name = self.names[0]
+        # A name alone would stand for any checkpoint that is called so.
+        version = sha256(self.identities[name].key())[:_DIGITS]
+        versions = (*task.signature.versions, ("judge", f"{name}@{version}"))
+        return replace(task, signature=replace(task.signature, versions=versions))
 
     def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
         """What each judge said about the responses to a split: grades, or the matches of ordered pairs.
@@ -226,17 +235,18 @@ class Judge:
             values = [verdict_of(self._rubric, answer) for answer in answers]
             # Kept for the figures of the judge; a later call for the same split adds to them.
             judged.update({key: values[numbers[each]] for key, each in shown.items()})
-            self._say_unread(name, task.split, answers, values)
+            if unread := [answer for answer, value in zip(answers, values, strict=True) if value is None]:
+                self._say_unread(name, task.split, unread[0], [*judged.values()])
         return {key: split.judged[0][key] for key in shown}
 
-    def _say_unread(self, name: str, split: str, answers: Sequence[Answer], values: Sequence[float | None]) -> None:
-        unread = [answer for answer, value in zip(answers, values, strict=True) if value is None]
-        if unread:
-            counts = "a tie" if self.mode == "pairwise" else "the mean of the other grades of its question"
-            self._progress.say(
-                f"judge {name}: {len(unread)} of its {counted(len(values), 'verdict')} on {split} cannot be read; each "
-                f"counts as {counts}; the first: {unread[0].error or visible(unread[0].text or '')[:100]!r}"
-            )
+    def _say_unread(self, name: str, split: str, first: Answer, values: Sequence[float | None]) -> None:
+        # Counted like the figures of the judge: a prompt that several comparisons share counts for each of them.
+        counts = "a tie" if self.mode == "pairwise" else "the mean of the other grades of its question"
+        self._progress.say(
+            f"judge {name}: {sum(value is None for value in values):,} of its {counted(len(values), 'verdict')} on "
+            f"{split} cannot be read; each counts as {counts}; the first: "
+            f"{first.error or visible(first.text or '')[:100]!r}"
+        )
 
     def _verdict(self, key: Key, score: float | None) -> Match | Grade:
         if self.mode == "single":

@@ -6,17 +6,19 @@ Arena", 2023) call these position bias, verbosity bias (section 3.3) and agreeme
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Grade, Match
 from advisor.records import LEVEL, TOLERANCE
-from advisor.statistics import Floats, Interval, cluster_interval, mean_interval, wilson
+from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, wilson
+from reports.text import counted
 
 MOST_CHANGED = 100 / 3
 """Percent of pairs whose verdict may change with the order before a warning. GPT-4 changed a third of them in Zheng et
@@ -25,7 +27,7 @@ LEAST_KAPPA = 0.4
 """Below this, agreement beyond chance is called fair or slight (Landis and Koch 1977, Biometrics 33). The same limit
 holds for the rank correlation of grades."""
 _FEW = 20
-"""With fewer clusters of questions, a warning would say more about chance than about the judge. Many verdicts on few
+"""With fewer clusters of questions, an interval says more about chance than about the judge. Many verdicts on few
 questions do not help: they are about the same few questions."""
 
 Lengths = Mapping[tuple[str, str], int]
@@ -185,13 +187,17 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
     if figures["verdicts"] and 5 * figures["unread"] > figures["verdicts"]:
         found.append(f"{figures['unread']:,} of {figures['verdicts']:,} verdicts of the judge {judge} cannot be read.")
     changed = figures.get("changed")
-    # The whole interval, so that chance alone gives no warning.
-    if changed and changed["clusters"] >= _FEW and changed["share_ci"][0] > MOST_CHANGED:
+    # More than chance alone gives, so that chance alone gives no warning.
+    if changed and _is_surely_above(changed, MOST_CHANGED):
+        first = figures["first_wins"]["share"]
+        prefers = "" if first is None else f" (the first response wins {first:.0f}% of its decided verdicts)"
         found.append(
-            f"The judge {judge} changes its verdict on {changed['share']:.0f}% of {changed['n']:,} pairs if the order "
-            "changes, so scores are pulled to 50, and true differences look smaller. Another judge or "
-            "another prompt may be more consistent."
+            f"The judge {judge} changes its verdict on {changed['share']:.0f}% of {counted(changed['n'], 'pair')} if "
+            f"the order changes{prefers}, so scores are pulled to 50, and true differences look smaller. Another judge "
+            "or another prompt may be more consistent."
         )
+    if figures["verdicts"] and (how := _how_equal(figures["models"])):
+        found.append(f"The judge {judge} {how}, so the order of the candidates means little.")
     if len(figures.get("groups") or ()) > 1:
         found.append("Some models share no comparison with the others, so their win rates cannot be compared.")
     agreement = figures["agreement"]
@@ -204,6 +210,32 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
                 f"below {LEAST_KAPPA:g}), so another judge may rank the models in another order."
             )
     return found
+
+
+def _is_surely_above(found: Mapping[str, Any], limit: float) -> bool:
+    """Whether a figure of :func:`_share` is above a limit, in points, by more than chance (2.5%)."""
+    clusters, share, null = found["clusters"], found["share"], limit / 100
+    if not clusters or share <= limit:
+        return False
+    if clusters >= _FEW:
+        return bool(found["share_ci"][0] > limit)
+    # Of few clusters an interval can be too short. This bound holds for any number of values between 0 and 1, however
+    # the verdicts of a cluster depend on each other (Hoeffding 1963, JASA 58, theorem 1).
+    divergence = special.rel_entr(share / 100, null) + special.rel_entr(1 - share / 100, 1 - null)
+    return math.exp(-clusters * divergence) <= LEVEL / 2
+
+
+def _how_equal(models: Sequence[Mapping[str, Any]]) -> str:
+    """How a judge that prefers no model scores them, as a clause; empty if it prefers one."""
+    if len(models) < 2:
+        return ""
+    if "win_rate" in models[0]:
+        ends = [each["win_rate_ci"] for each in models]
+        is_even = all(low <= 50 + TOLERANCE and high >= 50 - TOLERANCE for low, high in ends)
+        return "does not tell the models apart: the interval of every win rate contains 50" if is_even else ""
+    means = [each["score"] for each in models]
+    is_same = max(means) - min(means) <= TOLERANCE
+    return "does not tell the models apart: all have the same mean grade" if is_same else ""
 
 
 def _share(values: Sequence[tuple[str, float]], level: float, clusters: Clusters | None) -> dict[str, Any]:
@@ -225,7 +257,7 @@ def _mean_interval(values: Sequence[tuple[str, float]], level: float, seed: int,
     labels, array = _labels([question for question, _ in values], clusters), np.array([score for _, score in values])
     # The bootstrap draws questions alone, so it is for questions that share nothing.
     if len({*labels}) == len(array):
-        return mean_interval(100 * array, level, seed)
+        return graded_interval(array, level, seed)
     return cluster_interval(array, labels, level, (0.0, 1.0))
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogSource, find_sources, get_format, plugins
-from advisor.logs.values import fits
-from advisor.records import Answer, Cost, Profile, join
+from advisor.records import Answer, Cost, Profile, fits, join
 from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.errors import InputError
@@ -43,7 +42,7 @@ class JoinedLogs:
         examples: The questions.
         profiles: Each model's answers, in the order of the questions; of several responses to a question the first.
         draws: All responses of the models that answered each question several times, the first ones included.
-        clusters: The cluster of each question; None if the user named no field.
+        clusters: The cluster of each question; None if the user named no field, and no run folder has clusters.
         notes: What was left out, and why, one sentence each.
         sources: The logs.
         scoring: The metric and the pattern that scored the responses again; None if the scores are the logs' own.
@@ -329,7 +328,7 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         notes.append(
             f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
-            "name a model, in select with --models, to keep it"
+            "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
         )
     return [name for name in counts if name in kept]
 
@@ -434,7 +433,10 @@ def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dic
 
 def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> tuple[str, ...] | None:
     if options.cluster is None:
-        return None
+        # Only run folders have clusters that the user did not name. There a question without one is a cluster alone.
+        own = [reading.clusters[number] for number in common]
+        is_alone = all(label is None for label in own)
+        return None if is_alone else tuple(f"\0{n}" if label is None else label for n, label in enumerate(own))
     named = [
         reading.examples[number].group if options.cluster == "group" else reading.clusters[number] for number in common
     ]

@@ -33,11 +33,15 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     return found
 
 
-def read(source: LogSource, _options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
     result = _result(source.companions[0]) if source.companions else Fields({}, "")
     name, metric = result.part("task").line("name"), result.part("task").line("metric")
-    return usable(source.path, _records(source.path, notes, name or None, metric or None, _ensemble(result)), notes)
+    # A run knows its clusters, for example the turns of a conversation, so the user need not name them.
+    field = "cluster" if options.cluster is None else options.cluster
+    return usable(
+        source.path, _records(source.path, notes, name or None, metric or None, _ensemble(result), field), notes
+    )
 
 
 def _result(path: Path) -> Fields:
@@ -55,7 +59,7 @@ def _ensemble(result: Fields) -> str:
 
 
 def _records(
-    path: Path, notes: Notes, task: str | None, metric: str | None, ensemble: str
+    path: Path, notes: Notes, task: str | None, metric: str | None, ensemble: str, cluster: str
 ) -> Iterator[LogRecord | LeftOut]:
     known: set[str] = set()
     for line, place in json_lines(path, notes):
@@ -88,6 +92,7 @@ def _records(
                 extracted=text_of(answer.get("extracted")),
                 score=score,
                 metric=metric,
+                cluster=text_of(line.get(cluster)),
                 length=count_of(answer.get("length")) if text is None and metric != "choice" else None,
                 cut=answer.get("finish_reason") == "length",
                 error=visible(text_of(answer.get("error")) or "unknown reason")[:500] if failed else None,

@@ -24,7 +24,8 @@ from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, fits, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
 from ensemble.errors import InputError

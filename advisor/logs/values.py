@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,6 @@ def object_at(value: object, key: str) -> dict[str, Any]:
     """The object that an object has under a key; empty if one of the two is something else."""
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name is one that a user gave, or fits it as a glob; case-sensitive."""
-    # Compared first, because a name with square brackets does not fit itself as a glob.
-    return name == pattern or fnmatchcase(name, pattern)
 
 
 def check_name(name: str, place: str) -> str:

@@ -57,7 +57,7 @@ def comparison_of(
         "task": table.task,
         "metric": table.metric,
         "n": len(table.scores),
-        "clusters": None if table.clusters is None else {"field": cluster, "n": len(set(table.clusters))},
+        "clusters": None if table.clusters is None else {"field": cluster or "cluster", "n": len(set(table.clusters))},
         "level": level,
         "margin": margin,
         "baseline": table.models[0],

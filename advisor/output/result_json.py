@@ -458,6 +458,8 @@ def _samples(
             # Most tasks have one reference, and a plain string is easier to read for programs.
             "reference": example.reference if isinstance(example.reference, str) else list(example.reference),
             "split": split,
+            # Only where it is so: most questions share nothing.
+            **({} if example.cluster is None else {"cluster": example.cluster}),
             "responses": {model: _answer(those[example.id]) for model, those in answers.items() if example.id in those},
             "ensemble": None if ensemble is None else {**_answer(ensemble.answers[n]), "trace": traces.get(n)},
             "recommended": None if recommended is None else _taken(recommended, n),

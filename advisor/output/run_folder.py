@@ -60,7 +60,7 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
         return
     earlier = read_object(path, way_out).part("provenance").values.get("settings")
     if not isinstance(earlier, dict):
-        raise InputError(f"--out {out}: it has a run whose settings are not known; {way_out}")
+        raise InputError(f"--out {out}: it has a run of an older version, whose settings are not known; {way_out}")
     names = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
     if len(names) > 1 and "questions" in names:
         names.remove("questions")  # the other settings say why the questions differ

@@ -12,10 +12,22 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from advisor.records import signed
+from advisor.records import join, signed
 from reports.read.fields import Fields
 from reports.read.judge import MEASURES, read_judged
-from reports.text import chance, counted, duration, interval_name, p_value, price, shown, strategy, visible
+from reports.text import (
+    chance,
+    counted,
+    duration,
+    interval_name,
+    of_thousand,
+    p_value,
+    price,
+    shown,
+    strategy,
+    visible,
+    why_not_shown,
+)
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -52,7 +64,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
             "questions. result.json has the points of each group."
         )
     if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
-        console.print(_plain(f"Close calls, which other questions could reverse: {', '.join(close)}."))
+        console.print(_plain(f"Other questions could change what the rules decide on {join(close)}."))
     # A table with the set of the rules alone would say nothing new.
     if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
@@ -90,8 +102,10 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
     warnings = [f"Warning: {each}" for each in advice["warnings"]]
     lines = [*_shortened(warnings), advice["text"]]
     if recommendation := advice["recommendation"]:
-        recommended = f"Recommended: {recommendation['text']}"
-        lines = [recommended, f"Shown by the test: {_shown(result)}", f"Cost: {_cost(recommendation)}", *lines]
+        recommended = [f"Recommended: {recommendation['text']}", *_of_thousand(result)]
+        lines = [*recommended, f"Shown by the test: {_shown(result)}", f"Cost: {_cost(recommendation)}", *lines]
+    else:
+        lines = ["Recommended: nothing yet, because no strategy was compared on held-out questions.", *lines]
     for line in lines:
         # A file or a program gets each as one line.
         console.print(_plain(line), soft_wrap=not console.is_terminal)
@@ -208,9 +222,10 @@ def predicted(prediction: Mapping[str, Any], level: float) -> Table:
             _interval(each["predicted_gain_ci"]),
             "–" if each["dev_accuracy"] is None else _number(each["dev_accuracy"], ".1f"),
             "–" if each["gain"] is None else signed(each["gain"]),
-            ", ".join(
-                text for key, text in {"rules": "chosen by the rules", "error": "[red]failed"}.items() if each[key]
-            ),
+            # The first row may have a candidate that the leaderboard calls rejected.
+            ("chosen" if each["rules"] else "not chosen")
+            + " by the rules"
+            + (", [red]failed" if each["error"] else ""),
         )
     return table
 
@@ -285,6 +300,19 @@ def _told(candidates: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, An
     return told, len(candidates) - len(told)
 
 
+def _of_thousand(result: Mapping[str, Any]) -> list[str]:
+    """The expected gain as right answers of 1,000, as a line; none if a question is not right or wrong."""
+    recommendation = result["advice"]["recommendation"]
+    gain, ends = recommendation["expected_gain"], recommendation["expected_gain_ci"]
+    # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
+    is_graded = result.get("judge") is not None or any(
+        candidate.get("corpus_score") is not None for candidate in result["candidates"]
+    )
+    if recommendation["strategy"] == "single" or is_graded:
+        return []
+    return [f"That is: {of_thousand(gain, ends)}"]
+
+
 def _shown(result: Mapping[str, Any]) -> str:
     recommendation = result["advice"]["recommendation"]
     if recommendation["strategy"] == "single":
@@ -297,7 +325,9 @@ def _shown(result: Mapping[str, Any]) -> str:
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
         return answer
-    return f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
+    why = why_not_shown(recommendation["shown"], recommendation["expected_gain_ci"])
+    figures = f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
+    return f"{figures}. {why}" if why else figures
 
 
 def _cost(recommendation: Mapping[str, Any]) -> str:

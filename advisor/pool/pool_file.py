@@ -16,7 +16,7 @@ The last two models are on servers; see :mod:`ensemble.servers.address`.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -24,6 +24,7 @@ from typing import cast
 from advisor.pool import prices, resources
 from advisor.pool.prices import Price, read_price
 from advisor.pool.resources import Resources, read_resources
+from advisor.records import fits
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import (
@@ -42,6 +43,8 @@ from ensemble.models.spec import (
 from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
+_DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
+_TASKS = {".yaml", ".yml"}
 _OPTIONS = (
     *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
     "quantization",
@@ -96,6 +99,14 @@ def read_pool(pool: str) -> tuple[PoolEntry, ...]:
         InputError: The file does not exist, is empty, or a line cannot be used; the message names file and line.
     """
     path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool)
+    # Its first line as a model would have a message about a model.
+    if {suffix.lower() for suffix in path.suffixes} & _DATA and path.is_file():
+        raise InputError(
+            f"--pool {pool}: this looks like data, and a pool file has one model per line; for the data write a task "
+            f"file with `advisor init {pool}`, and give it as --task"
+        )
+    if path.suffix.lower() in _TASKS and path.is_file():
+        raise InputError(f"--pool {pool}: this looks like a task file, so give it as --task")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -110,6 +121,19 @@ def read_pool(pool: str) -> tuple[PoolEntry, ...]:
     if not entries:
         raise InputError(f"{path}: the pool is empty; write a hub id or a local folder on each line")
     return entries
+
+
+def entries_named(entries: tuple[PoolEntry, ...], globs: Sequence[str], pool: str) -> tuple[PoolEntry, ...]:
+    """The candidates whose names fit one of the globs, in the order of the pool; all without a glob.
+
+    Raises:
+        InputError: A glob fits no candidate; `pool` is the pool's name, for the message.
+    """
+    for glob in globs:
+        if not any(fits(entry.name, glob) for entry in entries):
+            names = ", ".join(entry.name for entry in entries)
+            raise InputError(f"--models {glob}: no candidate of --pool {pool} has this name; its names are {names}")
+    return tuple(entry for entry in entries if not globs or any(fits(entry.name, glob) for glob in globs))
 
 
 def _entries(text: str, path: Path) -> Iterator[PoolEntry]:

@@ -15,7 +15,7 @@ from advisor.statistics import Interval, paired_intervals
 from advisor.verify.recommendation import Recommendation, describe_gain, few_questions
 from advisor.verify.sequential import questions_range
 from advisor.verify.strategies import StrategyResult
-from reports.text import counted, p_value
+from reports.text import LARGE_RATIO, counted, p_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,8 @@ def _margin(
         *(["the gap may be on the other side of its limit"] if gap_flips else []),
         *(["the length ratio may be on the other side of its limit"] if length_flips else []),
     ]
-    lengths = "" if ratio is None else f" and the length ratio {shortest:.2f} to {longest:.2f} (limit {limit:g})"
+    ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
+    lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
         f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
         f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
@@ -252,14 +253,17 @@ def _figures(together: StrategyResult, level: float) -> str:
     corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
     tested = f", tested at the level {level:g}" if level != LEVEL else ""
     alone = together.best_single_accuracy
-    notes = few_questions(n)
+    ends = gain.interval(level)
+    # The test has a correction, and this interval has none.
+    seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if accuracy == alone == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the gain is {describe_gain(gain.points, gain.interval(level), level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )

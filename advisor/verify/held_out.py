@@ -138,9 +138,6 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         queue = _to_verify(chosen, config)
         voters = _voters(pool, config.held_out, config.rules, models)
         members = [model for each in queue for model in each.models]
-        # A single model has no other to be compared with.
-        if len({*models, *voters, *members}) < 2:
-            return chosen
         # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
         best = (pool.select(config.rules).selected[0], pool.best)
         compared = tuple(dict.fromkeys([*models, *members, *best, *voters]))

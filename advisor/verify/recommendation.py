@@ -130,9 +130,15 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
     expected = describe_gain(best.expected_gain, best.expected_interval(level), level)
+    # A reader who sees the measured gain elsewhere must know that it is not overlooked here.
+    is_opposite = round(best.gain.points, 1) * round(best.expected_gain, 1) < 0
+    opposite = (
+        f" The measured gain has the other sign ({signed(best.gain.points)} points), so the expected one is mostly the "
+        "prediction."
+    )
     return (
         f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
-        f"{expected}.{few}"
+        f"{expected}.{opposite if is_opposite else ''}{few}"
     )
 
 

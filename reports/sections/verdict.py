@@ -81,11 +81,9 @@ def strategy_certainty(result: Result, recommended: Recommended) -> str:
     row = recommended.row
     if row.is_single:
         return _other_best(result)
-    ends = recommended.gain_ci
     # The interval has no correction, so it and the test may seem to contradict each other.
-    seems_shown = ends is not None and recommended.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
-    alone = "The interval also uses the prediction, and has no correction." if seems_shown else ""
-    return _joined((_changes("The strategy", row.gained, row.lost), alone, _other_best(result)))
+    why = text.why_not_shown(recommended.shown, recommended.gain_ci)
+    return _joined((_changes("The strategy", row.gained, row.lost), why, _other_best(result)))
 
 
 def measured_gain(result: Result) -> str:
