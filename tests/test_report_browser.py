@@ -213,7 +213,7 @@ def shown_examples(window: Any) -> list[str]:
     return list(window.execute_script(script))
 
 
-@pytest.mark.parametrize("tag", ["corrected", "made_wrong", "lone", "wrong", "cut"])
+@pytest.mark.parametrize("tag", ["recovered", "broken", "lone", "wrong", "cut"])
 def test_a_filter_shows_the_examples_with_its_tag(window: Any, tag: str) -> None:
     every = examples(window)
     expected = [example["id"] for example in every if tag in example["tags"]]
@@ -248,7 +248,7 @@ def test_an_example_is_built_when_it_is_opened(window: Any) -> None:
 
 
 def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
-    click(window, "[data-filter=corrected]")
+    click(window, "[data-filter=recovered]")
     find(window, "#explorer .example:not([hidden]) summary")[0].click()
     time.sleep(0.1)
     assert find(window, "#explorer .inside .answer.false mark")
@@ -483,7 +483,7 @@ def test_strategies_sort_by_their_calls(window: Any) -> None:
 
 def test_examples_without_texts_show_the_answers_and_whose_was_taken(driver: Any, tmp_path: Path) -> None:
     open_report(driver, logs_run(tmp_path / "run"))
-    click(driver, "[data-filter=corrected]")
+    click(driver, "[data-filter=recovered]")
     find(driver, "#explorer .example:not([hidden]) summary")[0].click()
     time.sleep(0.1)
     taken = find(driver, "#explorer .inside .answer.joint")

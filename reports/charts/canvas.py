@@ -28,7 +28,7 @@ from matplotlib.transforms import Affine2D, IdentityTransform
 Point = tuple[float, float]
 
 _STATUSES = ("primary", "selected", "rejected", "ensemble")
-_SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge")
+_SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge", "accent")
 _HEAT = (*(f"heat-{level}" for level in range(9)), "heat-low", "heat-high")
 # matplotlib knows no CSS variables, so each has a colour that nothing else uses until the SVG is written.
 _STAND_INS = {name: f"#0000{index:02x}" for index, name in enumerate((*_STATUSES, *_SURFACES, *_HEAT), start=1)}

@@ -103,9 +103,7 @@ def of_thousand(result: Result) -> str:
     recommended = result.strategies.recommended
     if recommended is None or recommended.row.is_single or recommended.gain is None:
         return ""
-    # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
-    is_graded = result.judged is not None or any(each.corpus_score is not None for each in result.candidates)
-    return "" if is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+    return "" if result.is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
 
 
 def _unchecked(result: Result) -> str:
@@ -198,9 +196,9 @@ def _strategy_headline(row: StrategyRow) -> str:
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     if gained is None or lost is None:
         return ""
-    corrected, wrong = f"{gained:,}" if gained else "no", f"{lost:,}" if lost else "none"
-    noun = "answer" if gained == 1 else "answers"
-    return f"{subject} corrected {corrected} {noun} of the best single model, and made {wrong} wrong."
+    recovered, broken = f"{gained:,}" if gained else "no", f"{lost:,}" if lost else "none"
+    noun = "question" if gained == 1 else "questions"
+    return f"{subject} recovered {recovered} {noun} that the best single model gets wrong, and broke {broken}."
 
 
 def _other_best(result: Result) -> str:
