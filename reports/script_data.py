@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from reports.read.outcomes import KINDS, Outcome, columns
+from reports.read.questions import KINDS, QuestionRow, model_columns
 from reports.read.result import Result
 from reports.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
 
@@ -32,26 +32,26 @@ def script_data(result: Result) -> str:
         "tags": TAGS,
         "opening": samples.opening if samples else "",
         "examples": [_example(example) for example in samples.examples] if samples else [],
-        "outcomes": _outcomes(samples.outcomes) if samples and samples.outcomes and not result.is_graded else None,
+        "questions": _questions(samples.questions) if samples and samples.questions and not result.is_graded else None,
     }
     # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
-def _outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _questions(rows: Sequence[QuestionRow]) -> dict[str, Any]:
     # A run has up to 10,000 questions, so their signs are strings that the script cuts: a list would be three times
     # as long.
-    models, bits = columns(outcomes), {kind: 1 << place for place, kind in enumerate(KINDS)}
+    models, bits = model_columns(rows), {kind: 1 << place for place, kind in enumerate(KINDS)}
     return {
         "models": models,
         "kinds": KINDS,
-        "ids": [each.id for each in outcomes],
-        "asks": [each.question for each in outcomes],
-        "cells": "".join(each.cells[number] for each in outcomes for number in models),
-        "strategy": "".join(each.strategy for each in outcomes),
+        "ids": [each.id for each in rows],
+        "asks": [each.question for each in rows],
+        "cells": "".join(each.cells[number] for each in rows for number in models),
+        "strategy": "".join(each.strategy for each in rows),
         # A letter for the kinds of a question, of which several may hold.
-        "flags": "".join(chr(ord("a") + sum(bits[kind] for kind in each.kinds)) for each in outcomes),
-        "heldOut": sum(each.held_out for each in outcomes),
+        "flags": "".join(chr(ord("a") + sum(bits[kind] for kind in each.kinds)) for each in rows),
+        "heldOut": sum(each.held_out for each in rows),
     }
 
 

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from reports.read.fields import Fields, read_lines
-from reports.read.outcomes import KINDS, Outcome, fitted, outcome_of, written_bytes
+from reports.read.questions import KINDS, QuestionRow, fitted, question_row, written_bytes
 from reports.text import visible
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
 LONGEST_TEXT = 4000  # characters of a prompt or a response: one endless response must not fill the page
-MOST_BYTES = 1_300_000  # of all examples and outcomes: with the figures and the markup, the page has at most 2 MB
+MOST_BYTES = 1_300_000  # of all examples and question rows: with the figures and the markup, the page has at most 2 MB
 MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
 OVERHEAD = 70  # bytes of markup for each response
 RIGHT = 0.5  # a response counts as right from this score on, because some metrics have scores between 0 and 1
@@ -143,7 +143,7 @@ class Samples:
         examples: Those that are shown, the held-out ones first, else in the file's order.
         opening: The text that all prompts begin with, such as worked examples. The prompts of the examples lack it.
         lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
-        outcomes: Who is right on each question that the page has room for, held-out questions first.
+        questions: Who is right on each question that the page has room for, held-out questions first.
         by_strategy: Whether the file says what the recommended strategy answers; else the ensemble is compared.
     """
 
@@ -151,7 +151,7 @@ class Samples:
     examples: tuple[ShownExample, ...]
     opening: str
     lengths: tuple[tuple[int, ...], ...]
-    outcomes: tuple[Outcome, ...]
+    questions: tuple[QuestionRow, ...]
     by_strategy: bool
 
 
@@ -184,11 +184,11 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
                     lengths[response.candidate].append(response.length)
     # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example.prompt for example in examples])
-    outcomes = fitted([_outcome(example, len(names), best_index) for example in examples])
-    room = MOST_BYTES - sum(each.weight for each in outcomes)
+    questions = fitted([_question_row(example, len(names), best_index) for example in examples])
+    room = MOST_BYTES - sum(each.weight for each in questions)
     clipped = [_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)]
     shown = tuple(_most_telling(clipped, room))
-    return Samples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), outcomes, by_strategy)
+    return Samples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 
 def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
@@ -218,10 +218,10 @@ def _example(fields: Fields, indices: dict[str, int], best_index: int | None) ->
     )
 
 
-def _outcome(example: ShownExample, candidates: int, best_index: int | None) -> Outcome:
+def _question_row(example: ShownExample, candidates: int, best_index: int | None) -> QuestionRow:
     right = {each.candidate: each.right for each in example.responses if each.candidate is not None}
     held_out = example.split != PROFILED
-    return outcome_of(
+    return question_row(
         example.id,
         example.question,
         right,

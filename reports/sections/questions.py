@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports import text
-from reports.read.outcomes import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, Outcome, columns
+from reports.read.questions import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
 from reports.read.result import Result
 
 _SHOWN_WITHOUT_SCRIPT = 20
@@ -15,18 +15,18 @@ _WORDS = {RIGHT: "right", WRONG: "wrong", NOT_ASKED: "not asked"}
 def values(result: Result) -> dict[str, Any] | None:
     """Return the template's values; None without samples, and where answers have grades and are not right or wrong."""
     samples = result.samples
-    if samples is None or not samples.outcomes or result.is_graded:
+    if samples is None or not samples.questions or result.is_graded:
         return None
-    outcomes, models = samples.outcomes, columns(samples.outcomes)
+    rows, models = samples.questions, model_columns(samples.questions)
     return {
-        "outcomes": outcomes,
+        "questions": rows,
         "total": samples.total,
         "models": [(number, result.candidates[number].name) for number in models],
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
-        "strategy": compared_strategy(result) if any(each.strategy != NOT_ASKED for each in outcomes) else "",
+        "strategy": compared_strategy(result) if any(each.strategy != NOT_ASKED for each in rows) else "",
         "best_single": result.best_single.name if result.best_single else "the best single model",
-        "counts": [(name, sum(kind in each.kinds for each in outcomes)) for kind, name in KINDS.items()],
-        "rows": _telling(outcomes),
+        "counts": [(name, sum(kind in each.kinds for each in rows)) for kind, name in KINDS.items()],
+        "rows": _telling(rows),
         "kinds": KINDS,
         "words": _WORDS,
     }
@@ -40,11 +40,11 @@ def compared_strategy(result: Result) -> str:
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 
 
-def _telling(outcomes: tuple[Outcome, ...]) -> list[Outcome]:
+def _telling(rows: tuple[QuestionRow, ...]) -> list[QuestionRow]:
     """Return the first questions that the strategy changed, then those on which the models disagree, then others."""
     order = {kind: place for place, kind in enumerate(KINDS)}
 
-    def rank(outcome: Outcome) -> int:
-        return min((order[kind] for kind in outcome.kinds), default=len(order))
+    def rank(row: QuestionRow) -> int:
+        return min((order[kind] for kind in row.kinds), default=len(order))
 
-    return sorted(outcomes, key=rank)[:_SHOWN_WITHOUT_SCRIPT]
+    return sorted(rows, key=rank)[:_SHOWN_WITHOUT_SCRIPT]

@@ -1,9 +1,9 @@
 // Questions and models: a table of one page of questions at a time, which the reader sorts, filters and searches.
 (() => {
   const root = document.getElementById("questions-tool");
-  const { outcomes, candidates, examples } = JSON.parse(document.getElementById("data").textContent);
-  if (!root || !outcomes) return;
-  const { models, kinds, ids, asks, cells, strategy, flags, heldOut } = outcomes;
+  const { questions: data, candidates, examples } = JSON.parse(document.getElementById("data").textContent);
+  if (!root || !data) return;
+  const { models, kinds, ids, asks, cells, strategy, flags, heldOut } = data;
   const PAGE = 50;
   const SIGNS = { 1: ["✓", "right"], 0: ["✗", "wrong"], "-": ["·", "not asked"] };
   const names = Object.keys(kinds);
@@ -50,7 +50,7 @@
     return head;
   });
   const body = make("tbody");
-  const table = make("table", "plain outcomes live", make("thead", "", make("tr", "", ...heads)), body);
+  const table = make("table", "plain cells live", make("thead", "", make("tr", "", ...heads)), body);
   const frame = make("div", "scroll tall", table);
   Object.assign(frame, { tabIndex: 0 });
   frame.setAttribute("role", "region");

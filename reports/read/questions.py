@@ -24,7 +24,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QuestionRow:
     """Who is right on a question.
 
     Attributes:
@@ -55,7 +55,7 @@ def written_bytes(text: str) -> int:
     return len(text.encode()) + 5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\'))
 
 
-def outcome_of(
+def question_row(
     id: str,
     question: str,
     right: Mapping[int, bool],
@@ -64,7 +64,7 @@ def outcome_of(
     held_out: bool,
     candidates: int,
     best: int | None,
-) -> Outcome:
+) -> QuestionRow:
     """Return the line of a question.
 
     Args:
@@ -84,7 +84,7 @@ def outcome_of(
         "wrong": bool(right) and not any(right.values()),
         "right": bool(right) and all(right.values()),
     }
-    return Outcome(
+    return QuestionRow(
         id=_clipped(id, _LONGEST_ID),
         question=_clipped(question, _LENGTHS[0]),
         held_out=held_out,
@@ -94,9 +94,9 @@ def outcome_of(
     )
 
 
-def fitted(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def fitted(rows: Sequence[QuestionRow]) -> tuple[QuestionRow, ...]:
     """Return the lines that the page has room for, held-out questions first, with texts that are short enough."""
-    ordered = sorted(outcomes, key=lambda each: not each.held_out)
+    ordered = sorted(rows, key=lambda each: not each.held_out)
     for longest in _LENGTHS:
         ordered = [replace(each, question=_clipped(each.question, longest)) for each in ordered]
         if sum(each.weight for each in ordered) <= MOST_BYTES:
@@ -110,9 +110,9 @@ def fitted(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     return tuple(kept)
 
 
-def columns(outcomes: Collection[Outcome]) -> list[int]:
+def model_columns(rows: Collection[QuestionRow]) -> list[int]:
     """Return the numbers of the candidates that have a column, the best first: those that were asked a question."""
-    signs = zip(*(each.cells for each in outcomes), strict=True)
+    signs = zip(*(each.cells for each in rows), strict=True)
     return [number for number, column in enumerate(signs) if any(sign != NOT_ASKED for sign in column)]
 
 
