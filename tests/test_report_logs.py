@@ -59,6 +59,7 @@ def logs(place: Place) -> SimpleNamespace:
 
 def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
     assert sections(logs.page) == [
+        "pareto",
         "strategies",
         "prediction",
         "set",
@@ -66,6 +67,7 @@ def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
         "map",
         "pairs",
         "lengths",
+        "questions",
         "examples",
         "provenance",
     ]
