@@ -1,4 +1,4 @@
-"""The report's parts for a decision: accuracy against cost, questions by models, groups by models, and the page's size."""
+"""The report's parts for a decision: accuracy against cost, questions and groups by models, and the page's size."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from reports.read.questions import MOST_BYTES, fitted, question_row
 from reports.read.result import Result
 from reports.read.strategies import StrategyRow, read_strategies
 from reports.sections.pareto import front_of
+from reports.text import shortened
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_the_recommended_strategy_is_a_star_in_bold(tmp_path: Path, result: dict
         assert len(re.findall("L", star.find("path").get("d", ""))) >= 9  # type: ignore[union-attr]
         assert circles and all("C" in group.find("path").get("d", "") for group in circles)  # type: ignore[union-attr]
         bold = [text.text for text in ElementTree.fromstring(svg).iter("text") if text.get("font-weight") == "700"]
-        assert best in bold
+        assert shortened(best, 20) in bold or best in bold
 
 
 def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -248,7 +249,7 @@ def test_with_more_questions_each_text_is_shorter() -> None:
     assert sum(row.weight for row in many) <= MOST_BYTES
     # Held-out questions come first.
     assert [row.held_out for row in few] == [True] * 500 + [False] * 500
-    assert 0 < len(fitted(rows(60_000, "<b>" * 60))) < 60_000
+    assert 0 < len(fitted(rows(20_000, "<b>" * 60))) < 20_000
 
 
 def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_path: Path) -> None:
