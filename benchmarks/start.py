@@ -1,24 +1,19 @@
 """How long a user waits: ``python -m benchmarks.start``.
 
-It times ``advisor --help`` in a new process, against Python alone, and the filters of a report in a browser where there
-is one: ``--run runs/demo`` names the run folder whose report is opened.
+It times ``advisor --help`` in a new process, against Python alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
-KEYS = ("help_over_python", "help_s", "filter_ms")
+KEYS = ("help_over_python", "help_s")
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
-CLICK = """const before = performance.now(); document.querySelector(arguments[0]).click();
-           document.body.getBoundingClientRect(); return performance.now() - before"""
 
 
 def run_python(code: str) -> int:
@@ -33,37 +28,11 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     seconds = timer({"help": lambda: run_python(HELP), "python": lambda: run_python("pass")})
     yield ratio("help_over_python", seconds["help"], seconds["python"], note="advisor --help over python -c pass")
     yield spread("help_s", seconds["help"], "at most 0.2", "seconds of advisor --help, Python's own start included")
-    yield _filters(options.run)
-
-
-def _filters(run: Path | None) -> Figure:
-    """The slowest filter of a report's examples."""
-    driver, program = shutil.which("chromedriver"), shutil.which("chromium")
-    if run is None or driver is None or program is None:
-        return Figure("filter_ms", None, note="needs --run, chromium and chromedriver")
-    from selenium import webdriver
-
-    chrome = webdriver.ChromeOptions()
-    chrome.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"):
-        chrome.add_argument(argument)
-    window = webdriver.Chrome(options=chrome, service=webdriver.ChromeService(executable_path=driver))
-    try:
-        window.get((run / "report.html").absolute().as_uri())
-        tags = window.execute_script(
-            "return [...document.querySelectorAll('[data-filter]')].map(f => f.dataset.filter)"
-        )
-        times = [float(window.execute_script(CLICK, f"[data-filter={tag}]")) for tag in tags if tag]
-    finally:
-        window.quit()
-    return Figure("filter_ms", max(times), min(times), max(times), "at most 100", f"milliseconds, {len(times)} filters")
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = arguments("Time the start of the command and the filters of a report.")
-    parser.add_argument("--run", type=Path, help="a run folder with a report")
-    options = parser.parse_args(given)
+    options = arguments("Time the start of the command.").parse_args(given)
     tell("start", list(figures(options)), options)
     return 0
 

@@ -223,7 +223,8 @@ def test_without_script_the_page_has_the_counts_and_the_telling_questions(
     assert static.count('<tr><th scope="row"><span class="id">') == 20
     assert "Recovered</th>" in static and "With JavaScript, this page has 70" in static
     # A sign has a word, because colours and signs are not read aloud.
-    assert static.count('<td class="cell') == static.count('<span class="spoken">')
+    signs = re.findall(r'<td class="cell [a-z-]+" aria-label="(right|wrong|not asked)">(✓|✗|·)</td>', static)
+    assert len(signs) == static.count('<td class="cell') and {"right": "✓", "wrong": "✗"}.items() <= dict(signs).items()
 
 
 @pytest.mark.parametrize("graded", ["judge", "corpus_score"])

@@ -43,9 +43,8 @@ def window(driver: Any, report: Path) -> Any:
 
 def rows(window: Any) -> list[list[str]]:
     """The cells of the table of questions, as read aloud."""
-    script = """const said = (cell) => cell.querySelector('.spoken') ?? cell.querySelector('.id') ?? cell;
-                return [...document.querySelectorAll('#questions-tool tbody tr')]
-                  .map((row) => [...row.cells].map((cell) => said(cell).textContent))"""
+    script = """const said = (cell) => cell.ariaLabel ?? (cell.querySelector('.id') ?? cell).textContent;
+                return [...document.querySelectorAll('#questions-tool tbody tr')].map((row) => [...row.cells].map(said))"""
     return [list(row) for row in window.execute_script(script)]
 
 

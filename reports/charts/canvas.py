@@ -193,6 +193,7 @@ def _restyle(element: ElementTree.Element, titles: Mapping[str, str]) -> None:
         size = re.search(r"([\d.]+)px", style.get("font-size") or style.get("font") or "")
         element.attrib |= {"font-size": size[1]} if size else {}
         element.attrib.pop("transform", None)  # always "rotate(-0)", because no text is turned
+        element.attrib |= {name: _compact(element.attrib[name]) for name in ("x", "y") if name in element.attrib}
     if "d" in element.attrib:
         element.set("d", _compact(element.attrib["d"]))
     _name(element, titles)

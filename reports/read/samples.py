@@ -30,6 +30,8 @@ from reports.text import visible
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
 LONGEST_TEXT = 4000  # characters of a prompt or a response: one endless response must not fill the page
 MOST_BYTES = 1_300_000  # of all examples and question rows: with the figures and the markup, the page has at most 2 MB
+MOST_BYTES_OF_A_CANDIDATE = 6_000  # of the above: its part of the tables and drawings
+LEAST_BYTES = 300_000  # of all examples, however many candidates there are
 MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
 OVERHEAD = 70  # bytes of markup for each response
 RIGHT = 0.5  # a response counts as right from this score on, because some metrics have scores between 0 and 1
@@ -185,9 +187,9 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example.prompt for example in examples])
     questions = fitted([_question_row(example, len(names), best_index) for example in examples])
-    room = MOST_BYTES - sum(each.weight for each in questions)
+    room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
     clipped = [_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)]
-    shown = tuple(_most_telling(clipped, room))
+    shown = tuple(_most_telling(clipped, max(room, LEAST_BYTES)))
     return Samples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 

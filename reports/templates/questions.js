@@ -56,12 +56,13 @@
   frame.setAttribute("role", "region");
   frame.setAttribute("aria-label", "Questions and models");
 
-  function cell(sign) {
-    const [drawn, word] = SIGNS[sign];
-    const shown = make("span", "", drawn);
-    shown.setAttribute("aria-hidden", "true");
-    return make("td", `cell is-${word.replace(" ", "-")}`, shown, make("span", "spoken", word));
-  }
+  // A page has 1,500 cells, so each is a copy of one of three, and a single element: a sign, with a word to be read aloud.
+  const patterns = Object.fromEntries(Object.entries(SIGNS).map(([sign, [drawn, word]]) => {
+    const pattern = make("td", `cell is-${word.replace(" ", "-")}`, drawn);
+    pattern.setAttribute("aria-label", word);
+    return [sign, pattern];
+  }));
+  const cell = (sign) => patterns[sign].cloneNode(true);
 
   function line(question) {
     const name = make("bdi", "", question.id);
