@@ -44,7 +44,8 @@ def window(driver: Any, report: Path) -> Any:
 def rows(window: Any) -> list[list[str]]:
     """The cells of the table of questions, as read aloud."""
     script = """const said = (cell) => cell.ariaLabel ?? (cell.querySelector('.id') ?? cell).textContent;
-                return [...document.querySelectorAll('#questions-tool tbody tr')].map((row) => [...row.cells].map(said))"""
+                const rows = [...document.querySelectorAll('#questions-tool tbody tr')];
+                return rows.map((row) => [...row.cells].map(said))"""
     return [list(row) for row in window.execute_script(script)]
 
 
@@ -57,7 +58,7 @@ def test_a_filter_shows_the_questions_of_its_kind(window: Any, kind: str, word: 
     count = int(find(window, f"#questions-tool [data-filter={kind}] .count")[0].text)
     click(window, f"#questions-tool [data-filter={kind}]")
     shown = rows(window)
-    assert 0 < len(shown) == min(count, 50) and said(window).endswith(f"of {count} questions")
+    assert 0 < len(shown) == min(count, 30) and said(window).endswith(f"of {count} questions")
     # A question that all models get wrong may be one that the strategy recovered.
     assert {row[1] for row in shown} == {word} or kind == "wrong"
     assert all(set(row[4:]) <= {"wrong", "not asked"} for row in shown) or kind != "wrong"
@@ -91,12 +92,12 @@ def test_columns_sort_by_keyboard_and_say_how(window: Any) -> None:
 
 def test_pages_turn_and_stop_at_the_ends(window: Any) -> None:
     back, on = find(window, "#questions-tool .turn button")
-    assert not back.is_enabled() and said(window) == "1 to 50 of 400 questions"
+    assert not back.is_enabled() and said(window) == "1 to 30 of 400 questions"
     on.click()
-    assert said(window) == "51 to 100 of 400 questions" and rows(window)[0][0] == "held_out-50"
-    for _ in range(6):
+    assert said(window) == "31 to 60 of 400 questions" and rows(window)[0][0] == "held_out-30"
+    for _ in range(12):
         on.click()
-    assert not on.is_enabled() and said(window) == "351 to 400 of 400 questions"
+    assert not on.is_enabled() and said(window) == "391 to 400 of 400 questions"
     # A filter begins at its first page.
     click(window, "#questions-tool [data-filter=recovered]")
     assert said(window).startswith("1 to ")

@@ -4,7 +4,7 @@
   const { questions: data, candidates, examples } = JSON.parse(document.getElementById("data").textContent);
   if (!root || !data) return;
   const { models, kinds, ids, asks, cells, strategy, flags, heldOut } = data;
-  const PAGE = 50;
+  const PAGE = 30;
   const SIGNS = { 1: ["✓", "right"], 0: ["✗", "wrong"], "-": ["·", "not asked"] };
   const names = Object.keys(kinds);
   const width = models.length;
@@ -56,7 +56,7 @@
   frame.setAttribute("role", "region");
   frame.setAttribute("aria-label", "Questions and models");
 
-  // A page has 1,500 cells, so each is a copy of one of three, and a single element: a sign, with a word to be read aloud.
+  // A page has a thousand cells, so each is a copy of one of three, and a single element: a sign, with a word to be read aloud.
   const patterns = Object.fromEntries(Object.entries(SIGNS).map(([sign, [drawn, word]]) => {
     const pattern = make("td", `cell is-${word.replace(" ", "-")}`, drawn);
     pattern.setAttribute("aria-label", word);
