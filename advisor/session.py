@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -40,6 +41,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
     hush(quiet=progress.quiet)
     with ExitStack() as stack:
+        # What a local engine froze may be a caller's, who deletes it later.
+        stack.callback(gc.unfreeze)
         engine: Engine = LocalEngine()
         if inference.engine == "ray":
             from advisor.profile.ray_engine import RayEngine

@@ -1,19 +1,27 @@
 """How long a user waits: ``python -m benchmarks.start``.
 
-It times ``advisor --help`` in a new process, against Python alone.
+It times ``advisor --help`` in a new process, against Python alone, and the way from a table to a report on the demo's
+models, ``advisor init questions.csv --yes`` and ``advisor select --pool demo --task questions.yaml``, with an empty
+cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
-KEYS = ("help_over_python", "help_s")
+KEYS = ("help_over_python", "help_s", "table_to_report_s")
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
+DATA = ROOT / "advisor" / "demo" / "data" / "held_out.jsonl"
 
 
 def run_python(code: str) -> int:
@@ -28,11 +36,39 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     seconds = timer({"help": lambda: run_python(HELP), "python": lambda: run_python("pass")})
     yield ratio("help_over_python", seconds["help"], seconds["python"], note="advisor --help over python -c pass")
     yield spread("help_s", seconds["help"], "at most 0.2", "seconds of advisor --help, Python's own start included")
+    yield _from_table(options)
+
+
+def _from_table(options: argparse.Namespace) -> Figure:
+    """A table of the demo's questions, two commands, and a report."""
+    if options.quick:
+        return Figure("table_to_report_s", None, note="takes too long for --quick")
+    rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+    table = [("Question", "Answer"), *((row["question"], row["answer"]) for row in rows)]
+    seconds = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            with (folder / "questions.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows(table)
+            start = time.perf_counter()
+            for command in ("init questions.csv --yes", "select --pool demo --task questions.yaml --cache-dir cache"):
+                _run_advisor(command.split(), folder)
+            seconds.append(time.perf_counter() - start)
+            # Fails where the command wrote no report.
+            (folder / "runs" / "questions" / "report.html").stat()
+    note = f"seconds, {len(rows)} questions of a CSV file, half of them dev"
+    return spread("table_to_report_s", seconds, "at most 90", note)
+
+
+def _run_advisor(arguments: Sequence[str], folder: Path) -> None:
+    code = f"import sys; from advisor.cli import main; sys.argv = ['advisor', *{list(arguments)!r}]; main()"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, check=True)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = arguments("Time the start of the command.").parse_args(given)
+    options = arguments("Time the start of the command, and the way from a table to a report.").parse_args(given)
     tell("start", list(figures(options)), options)
     return 0
 

@@ -28,7 +28,7 @@ def markdown(result: Result) -> str:
         "\n".join(f"- {name}: {value}" for name, value in figures),
         "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in (*few, *result.warnings)),
         f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'question')}",
-        _table(
+        markdown_table(
             ("model", "", result.measure, "95% interval", "mean length"),
             [
                 (
@@ -45,7 +45,7 @@ def markdown(result: Result) -> str:
     if result.strategies.rows:
         parts += [
             f"### Strategies, {text.counted(result.held_out, 'held-out question')}",
-            _table(
+            markdown_table(
                 ("strategy", "models", result.measure, "expected gain", "calls", "price of 1,000"),
                 [
                     (
@@ -72,7 +72,7 @@ def leaderboard_csv(result: Result) -> str:
         low, high = each.accuracy_ci or (None, None)
         numbers = (each.accuracy, low, high, each.mean_length, each.truncated, each.errors)
         # Only texts are guarded: a number with a sign must stay a number.
-        writer.writerow((_guarded(each.name), each.status, *numbers, _guarded(each.reason)))
+        writer.writerow((guarded(each.name), each.status, *numbers, guarded(each.reason)))
     return stream.getvalue()
 
 
@@ -96,7 +96,7 @@ def _figures(result: Result) -> list[tuple[str, str]]:
     return figures + [(name, form(value)) for name, value, form in known if value is not None]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table whose cells are escaped, with a note on the rows that a pull request has no room for."""
 
     def line(cells: Iterable[str]) -> str:
@@ -107,6 +107,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + (f"\n\nThe report has {text.counted(more, 'more row')}." if more > 0 else "")
 
 
-def _guarded(cell: str) -> str:
+def guarded(cell: str) -> str:
+    """Return a cell of a CSV file that no spreadsheet runs."""
     # A spreadsheet runs a cell that begins with one of these as a formula.
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -61,7 +61,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLES = ("style.css", "figures.css", "explorer.css", "steps.css", "print.css")
-_SCRIPTS = ("make.js", "theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js", "questions.js")
+_SCRIPTS = ("theme.js", "make.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js", "questions.js")
 
 
 def write_page(path: Path, result: Result) -> Path:

@@ -12,15 +12,35 @@ from ensemble.errors import InputError
 
 
 def report(
-    run: opt.Run,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="A run folder, or a folder with several; with --diff, two run folders."),
+    ],
     *,
     form: Annotated[
         Literal["html", "md", "csv"],
-        typer.Option("--format", help="Markdown of the decision (md) or the leaderboard (csv), to standard output."),
+        typer.Option("--format", help="Markdown of the decision (md) or the table (csv), to standard output."),
     ] = "html",
+    diff: Annotated[bool, typer.Option("--diff", help="Hold the second run against the first one.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page of --diff. Default: diff.html in the second.")
+    ] = None,
     debug: opt.Debug = False,
 ) -> None:
-    """Write the report.html of a run again, from result.json, samples.jsonl and evaluation.json alone."""
+    """Write the report.html of a run again, an index of all runs in a folder, or the difference of two runs."""
+    if len(runs) != 1 + diff:
+        raise InputError("--diff compares two run folders; give both" if diff else "give one folder, or two and --diff")
+    if out is not None and (not diff or form != "html"):
+        raise InputError("--out is the page of --diff; leave it out")
+    if diff:
+        _write_difference(runs[0], runs[1], form, out)
+    elif runs[0].is_dir() and not (runs[0] / "result.json").exists():
+        _write_index(runs[0], form)
+    else:
+        _write_report(runs[0], form)
+
+
+def _write_report(run: Path, form: str) -> None:
     from reports import write_report
 
     if form == "html":
@@ -30,6 +50,31 @@ def report(
     from reports.read import read_run
 
     print((markdown if form == "md" else leaderboard_csv)(read_run(run)), end="")
+
+
+def _write_index(folder: Path, form: str) -> None:
+    from reports.run_index import find_runs, index_csv, index_markdown, index_rows, write_index
+
+    rows = index_rows(folder, find_runs(folder))
+    if form == "html":
+        print(write_index(folder, rows))
+    else:
+        print((index_markdown if form == "md" else index_csv)(rows), end="")
+
+
+def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
+    if form == "csv":
+        raise InputError("--format csv: a difference is a page or Markdown; give html or md")
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise InputError(f"--out {out}: give the name of a file in a folder that exists")
+    from advisor.output.run_difference import run_difference
+    from reports.run_difference import difference_markdown, write_difference
+
+    difference = run_difference(a, b)
+    if form == "md":
+        print(difference_markdown(difference), end="")
+    else:
+        print(write_difference(out or b / "diff.html", difference))
 
 
 def export(

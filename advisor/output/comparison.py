@@ -62,7 +62,7 @@ def comparison_of(
         "margin": margin,
         "baseline": table.models[0],
         "models": models,
-        "pairs": [_pair(pair, level, margin) for pair in pairs],
+        "pairs": [pair_json(pair, level, margin) for pair in pairs],
         "gate": None,
         "notes": list(table.notes),
         "provenance": {"command": config.command, "seed": config.seed},
@@ -152,7 +152,8 @@ def _groups_table(pair: Mapping[str, Any]) -> Table:
     return table
 
 
-def _pair(pair: PairedDifference, level: float, margin: float) -> dict[str, Any]:
+def pair_json(pair: PairedDifference, level: float, margin: float) -> dict[str, Any]:
+    """A pair with its verdict, in the form of `--json`."""
     verdict, says = ("equal", f"equal within {margin:g}") if pair.equivalent else ("unsure", "cannot tell")
     if pair.p_adjusted <= level and pair.delta:
         verdict, says = ("better", "better") if pair.delta > 0 else ("worse", "worse")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from typing import Protocol
 
 from advisor.profile.generate import free_memory, peak_memory, reset_peak_memory
@@ -29,6 +31,9 @@ class Engine(Protocol):
 class LocalEngine:
     """Runs jobs in this process: those of servers at the same time, then one after the other those of models here."""
 
+    def __init__(self) -> None:
+        self._froze = False
+
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
         """See :meth:`Engine.run`. Only the models of one job are in memory at a time."""
         local: list[Job] = []
@@ -42,6 +47,7 @@ class LocalEngine:
             job.start()
             peak, error = None, None
             if job.questions:
+                self._freeze_libraries()
                 reset_peak_memory()
                 try:
                     for number, response in job.answer(job.questions, job.task, job.inference):
@@ -53,6 +59,15 @@ class LocalEngine:
                 free_memory()
             job.finish(peak, error)
             yield job
+
+    def _freeze_libraries(self) -> None:
+        """Exclude all objects from before the first model from garbage collection, until the session ends."""
+        if not self._froze:
+            # Hundreds of thousands of objects of these libraries would be visited after each model.
+            import_module("transformers.modeling_utils")
+            gc.collect()
+            gc.freeze()
+            self._froze = True
 
 
 def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, None]:

@@ -1,4 +1,3 @@
-"use strict";
 // Children are appended as text and never as markup, so that no text of a model can become an element.
 function make(name, className, ...children) {
   const element = document.createElement(name);

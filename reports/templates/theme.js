@@ -1,3 +1,4 @@
+"use strict";
 // The style sheet switches the theme. This script remembers it, if the browser lets a local file store anything.
 (() => {
   const key = "unite-advisor-theme";

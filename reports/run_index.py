@@ -1,0 +1,153 @@
+"""All runs below a folder in one table: ``advisor report FOLDER``, as a page, Markdown or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ensemble.errors import InputError
+from reports import text
+from reports.formats import guarded, markdown_table
+from reports.page import content_hash, contents, make_environment, write_html
+from reports.read.result import read_result
+
+MOST_RUNS = 500
+_DEEPEST = 3
+_MOST_FOLDERS = 20_000
+_LARGEST = 64 << 20  # of a result.json, in bytes; that of a large run has a few MB
+_STYLES = ("style.css", "figures.css", "explorer.css")
+_SCRIPTS = ("theme.js", "tables.js")
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return the run folders at most three levels below a folder, in the order of their names.
+
+    Raises:
+        InputError: There is no run folder, or more than ``MOST_RUNS``.
+    """
+    # One more than allowed tells that there are too many.
+    found = list(islice(_runs(folder), MOST_RUNS + 1))
+    if not found:
+        raise InputError(f"{folder}: has no result.json, and no folder below it has one; name a run folder")
+    if len(found) > MOST_RUNS:
+        raise InputError(f"{folder}: more than {MOST_RUNS} runs are below it; name a folder with fewer")
+    return sorted(found)
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    # Links are not followed: they may lead out of the folder, or back into it.
+    for seen, (place, folders, files) in enumerate(os.walk(folder)):
+        path = Path(place)
+        if seen >= _MOST_FOLDERS:
+            raise InputError(f"{folder}: more than {_MOST_FOLDERS:,} folders are below it; name a smaller one")
+        if path != folder and "result.json" in files:
+            yield path
+        # Changing the list tells os.walk where not to go.
+        deep = len(path.relative_to(folder).parts) >= _DEEPEST
+        folders[:] = [] if deep else sorted(each for each in folders if not each.startswith("."))
+
+
+def index_rows(folder: Path, runs: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return what is shown of each run; of one that cannot be read, ``name`` and ``problem``."""
+    return [_row(folder, run) for run in runs]
+
+
+def _row(folder: Path, run: Path) -> dict[str, Any]:
+    relative = run.relative_to(folder).as_posix()
+    named = {"name": text.visible(relative), "link": None, "problem": None}
+    try:
+        state = (run / "result.json").stat()
+        if state.st_size > _LARGEST:
+            return {**named, "problem": f"its result.json is larger than {_LARGEST >> 20} MB"}
+        result = read_result(run / "result.json")
+    except (InputError, OSError) as error:
+        return {**named, "problem": text.visible(str(error))}
+    recommended = result.strategies.recommended
+    row = recommended.row if recommended else None
+    gained = recommended is not None and row is not None and not row.is_single
+    return {
+        **named,
+        # A name may have any characters, also those that mean something in an address.
+        "link": quote(f"{relative}/report.html") if (run / "report.html").is_file() else None,
+        "task": result.task,
+        "written": datetime.fromtimestamp(state.st_mtime).strftime("%Y-%m-%d %H:%M"),
+        "models": len(result.candidates),
+        "held_out": result.held_out,
+        "best_single": result.best_single.name if result.best_single else None,
+        "best_points": result.best_single.accuracy if result.best_single else None,
+        "strategy": text.strategy(row.name, row.members, row.draws) if row else None,
+        "gain": recommended.gain if recommended and gained else None,
+        "gain_ci": recommended.gain_ci if recommended and gained else None,
+        "shown": recommended.shown if recommended and gained else None,
+        "calls": row.calls if row else None,
+        "price": row.price if row else None,
+    }
+
+
+def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write ``index.html`` into a folder, and return its path.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    style, script = contents(*_STYLES), contents(*_SCRIPTS)
+    page = (
+        make_environment()
+        .get_template("index.html.j2")
+        .render(
+            folder=text.visible(folder.resolve().name or str(folder)),
+            rows=[row for row in rows if row["problem"] is None],
+            broken=[row for row in rows if row["problem"] is not None],
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=content_hash(style),
+            script_hash=content_hash(script),
+        )
+    )
+    return write_html(folder / "index.html", page)
+
+
+def index_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the runs as Markdown."""
+    heads = ("run", "task", "held-out questions", "recommended", "expected gain", "shown", "calls")
+    return markdown_table(heads, [_cells(row) for row in rows]) + "\n"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if row["problem"] is not None:
+        return (row["name"], row["problem"], *[""] * 5)
+    ends = f" ({text.difference_interval(row['gain_ci'])})" if row["gain_ci"] else ""
+    return (
+        row["name"],
+        row["task"],
+        text.thousands(row["held_out"]),
+        row["strategy"] or text.UNKNOWN,
+        text.difference(row["gain"]) + ends,
+        text.shown(row["shown"]) if row["shown"] else text.UNKNOWN,
+        text.decimals(row["calls"]),
+    )
+
+
+def index_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the runs as CSV; an unknown value is an empty cell."""
+    columns = ("name", "task", "written", "models", "held_out", "best_single", "best_points", "strategy", "gain")
+    more = ("gain_low", "gain_high", "shown", "calls", "price", "problem")
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*columns, *more))
+    for row in rows:
+        low, high = row.get("gain_ci") or (None, None)
+        values = {**row, "gain_low": low, "gain_high": high}
+        cells = (values.get(name) for name in (*columns, *more))
+        # Only texts are guarded: a number with a sign must stay a number.
+        writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in cells])
+    return stream.getvalue()
