@@ -20,6 +20,7 @@ from advisor.output.judged import direct_comparison, judge_section, names_of_set
 from advisor.output.result_json import Outcome, result_of, samples_of, task_info
 from advisor.output.run_folder import check_out, check_settings, folder_name, write_run
 from advisor.planning.judging import say_judging
+from advisor.pool.prices import Price
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
@@ -193,6 +194,7 @@ def run(
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
         strategies=compared.results,
+        prices=_prices(config),
         level=config.level,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
@@ -264,10 +266,9 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
     sets = {Strategy(each.method, each.models): each for each in chosen.verified}
     held_out = {strategy: each.ensemble for strategy, each in sets.items()}
     on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
-    prices = {entry.name: entry.price for entry in config.candidates if entry.price is not None}
     return compare_strategies(
         AnsweredSplit(config.dev, chosen.pool.complete, on_dev),
-        AnsweredSplit(config.held_out, chosen.alone, held_out, prices),
+        AnsweredSplit(config.held_out, chosen.alone, held_out, _prices(config)),
         chosen.voters,
         can_vote=can_vote(config.held_out),
         rules=config.rules,
@@ -277,6 +278,10 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         level=config.level,
         seed=config.seed,
     )
+
+
+def _prices(config: RunConfig) -> dict[str, Price]:
+    return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
 
 
 def _judged(

@@ -152,14 +152,14 @@ class Profile:
         return sum(answer.error is not None for answer in self.answers)
 
     @property
-    def groups(self) -> dict[str, tuple[int, float]]:
-        """Number of questions and accuracy (in points) of each part of the task, sorted by the part's name."""
+    def groups(self) -> dict[str, Profile]:
+        """The answers to each part of the task, sorted by the part's name."""
         # Sorted by name below, so that the same answers in another order give the same JSON.
-        scores: dict[str, list[float]] = {}
-        for answer in self.answers:
+        numbers: dict[str, list[int]] = {}
+        for number, answer in enumerate(self.answers):
             if answer.group is not None:
-                scores.setdefault(answer.group, []).append(answer.score)
-        return {name: (len(scores[name]), 100 * _mean(scores[name])) for name in sorted(scores)}
+                numbers.setdefault(answer.group, []).append(number)
+        return {name: self.part(numbers[name]) for name in sorted(numbers)}
 
     @property
     def truncated(self) -> int:

@@ -22,11 +22,14 @@ from reports.sections import (
     cost,
     ensemble,
     examples,
+    group_models,
     judge,
     leaderboard,
     lengths,
     methods,
     pairs,
+    pareto,
+    questions,
     strategies,
     verdict,
 )
@@ -36,8 +39,10 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     # Name of the template, title in the contents (none for the verdict, which is above them), and function of the
     # template's values (none where `result` is enough).
     ("verdict", "", verdict.values),
+    ("pareto", "Cost", pareto.values),
     ("strategies", "Strategies", strategies.values),
     ("groups", "Groups", strategies.groups),
+    ("group_models", "Groups and models", group_models.values),
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.values),
@@ -48,14 +53,15 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     ("map", "Map", accuracy_map.values),
     ("pairs", "Pairs", pairs.values),
     ("lengths", "Lengths", lengths.values),
-    ("cost", "Cost", cost.values),
+    ("cost", "Time", cost.values),
+    ("questions", "Questions", questions.values),
     ("examples", "Examples", examples.values),
     ("provenance", "Provenance", None),
 )
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_STYLES = ("style.css", "figures.css", "explorer.css", "steps.css")
-_SCRIPTS = ("theme.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js")
+_STYLES = ("style.css", "figures.css", "explorer.css", "steps.css", "print.css")
+_SCRIPTS = ("theme.js", "make.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js", "questions.js")
 
 
 def write_page(path: Path, result: Result) -> Path:

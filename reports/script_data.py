@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from reports.read.questions import KINDS, QuestionRow, model_columns
 from reports.read.result import Result
 from reports.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
 
@@ -30,9 +32,27 @@ def script_data(result: Result) -> str:
         "tags": TAGS,
         "opening": samples.opening if samples else "",
         "examples": [_example(example) for example in samples.examples] if samples else [],
+        "questions": _questions(samples.questions) if samples and samples.questions and not result.is_graded else None,
     }
     # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def _questions(rows: Sequence[QuestionRow]) -> dict[str, Any]:
+    # A run has up to 10,000 questions, so their signs are strings that the script cuts: a list would be three times
+    # as long.
+    models, bits = model_columns(rows), {kind: 1 << place for place, kind in enumerate(KINDS)}
+    return {
+        "models": models,
+        "kinds": KINDS,
+        "ids": [each.id for each in rows],
+        "asks": [each.question for each in rows],
+        "cells": "".join(each.cells[number] for each in rows for number in models),
+        "strategy": "".join(each.strategy for each in rows),
+        # A letter for the kinds of a question, of which several may hold.
+        "flags": "".join(chr(ord("a") + sum(bits[kind] for kind in each.kinds)) for each in rows),
+        "heldOut": sum(each.held_out for each in rows),
+    }
 
 
 def _example(example: ShownExample) -> dict[str, Any]:

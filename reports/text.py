@@ -86,6 +86,11 @@ def difference(value: float | None) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
 
 
+def is_loss(value: float | None) -> bool:
+    """Return whether a difference is shown with a minus: a loss that rounds to 0.0 is shown as neither."""
+    return difference(value).startswith(MINUS)
+
+
 def interval(ends: tuple[float, float] | None) -> str:
     """Return the interval of an accuracy: ``71.2 to 83.9``."""
     return UNKNOWN if ends is None else f"{points(ends[0])} to {points(ends[1])}"
@@ -250,6 +255,7 @@ _FORMATS = (
     difference_interval,
     duration,
     interval,
+    is_loss,
     length,
     memory,
     milliseconds,

@@ -157,6 +157,7 @@ def test_figures_are_those_that_the_benchmarks_kept() -> None:
     for name in (
         "advice",
         "pool",
+        "report",
         "profiling",
         "sync",
         "decode",

@@ -315,6 +315,9 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
     for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
         groups = found["groups"]
         assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
+        assert all(
+            low <= group["accuracy"] <= high for group in groups.values() for low, high in [group["accuracy_ci"]]
+        )
         assert found["accuracy_macro"] == pytest.approx((groups["x"]["accuracy"] + groups["y"]["accuracy"]) / 2)
         assert found["accuracy"] == pytest.approx((4 * groups["x"]["accuracy"] + 2 * groups["y"]["accuracy"]) / 6)
         assert 0 <= found["ece"] <= 1

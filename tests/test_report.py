@@ -152,7 +152,7 @@ def test_the_headline_is_what_to_run(tmp_path: Path, result: dict[str, Any], nam
     assert headline.format(changed["strategies"][0]["members"][0]) in text_of(page)
     assert "too close to call" not in text_of(page).lower()
     # The row of the table is marked once.
-    assert page.count('<span class="tag">recommended</span>') == 1
+    assert strategies_table(page).count('<span class="tag">recommended</span>') == 1
     marked = page.partition('<tr class="recommended">')[2].partition("</tr>")[0]
     assert changed["strategies"][0]["members"][0] in marked
 
@@ -385,7 +385,7 @@ def test_what_the_first_version_wrote_is_drawn(tmp_path: Path) -> None:
 
 def test_calibration_groups_and_memory_are_shown_where_they_are_known(page: str) -> None:
     text = text_of(page)
-    assert "0.062" in text and "2 kinds of questions two steps (120) 81.5 three steps (180) 70.0" in text
+    assert "0.062" in text and "three steps 180 70.0 70.0 70.0 70.0 70.0 two steps 120 81.5" in text
     assert "640 MB" in text and "1.7 GB" in text
 
 
@@ -459,12 +459,30 @@ def test_a_result_of_an_older_version_has_no_strategies(tmp_path: Path, result: 
 
 
 def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
+    assert "a loss" not in text_of(page).partition("Decoded together")[0]
     told = result["advice"]["recommendation"]
     told |= {"expected_gain": -34.0, "expected_gain_ci": [-40.0, -28.0]}
     for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):
         drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
         assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}
     assert '<p class="delta loss">' in written(tmp_path, result) and '<p class="delta">' in page
+    assert "\u221234.0 points expected – a loss – against" in text_of(written(tmp_path, result))
+
+
+def test_an_interval_across_zero_has_both_colours(tmp_path: Path, result: dict[str, Any]) -> None:
+    told = result["advice"]["recommendation"]
+    told |= {"expected_gain": 2.0, "expected_gain_ci": [-1.0, 5.0]}
+    drawing = written(tmp_path, result).partition('aria-label="The difference is')[2].partition("</svg>")[0]
+    lines = re.findall(r"<path[^>]*>", drawing)
+    bars = [line for line in lines if 'stroke-width="4"' in line]
+    assert [re.findall(r"var\((--[a-z]+)\)", bar) for bar in bars] == [["--rejected"], ["--ensemble"]]
+
+
+@pytest.mark.parametrize(("held_out", "is_said"), [(20, True), (49, True), (50, False)])
+def test_few_questions_are_said_beside_the_verdict(tmp_path: Path, held_out: int, is_said: bool) -> None:
+    text = text_of(written(tmp_path, make_result(make_samples(dev=30, held_out=held_out))))
+    first = text.partition("Decoded together")[0]
+    assert (f"Few questions: only {held_out} held-out questions" in first) is is_said
 
 
 def section(page: str, name: str) -> str:

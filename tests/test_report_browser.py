@@ -213,14 +213,14 @@ def shown_examples(window: Any) -> list[str]:
     return list(window.execute_script(script))
 
 
-@pytest.mark.parametrize("tag", ["corrected", "made_wrong", "lone", "wrong", "cut"])
+@pytest.mark.parametrize("tag", ["recovered", "broken", "lone", "wrong", "cut"])
 def test_a_filter_shows_the_examples_with_its_tag(window: Any, tag: str) -> None:
     every = examples(window)
     expected = [example["id"] for example in every if tag in example["tags"]]
-    click(window, f"[data-filter={tag}]")
+    click(window, f"#explorer [data-filter={tag}]")
     assert shown_examples(window) == expected[:20]
-    assert find(window, ".said")[0].text == f"{len(expected)} of {len(every)} examples"
-    assert find(window, "[aria-pressed=true]")[0].get_attribute("data-filter") == tag
+    assert find(window, "#explorer .said")[0].text == f"{len(expected)} of {len(every)} examples"
+    assert find(window, "#explorer [aria-pressed=true]")[0].get_attribute("data-filter") == tag
 
 
 def test_search_looks_into_responses(window: Any) -> None:
@@ -248,7 +248,7 @@ def test_an_example_is_built_when_it_is_opened(window: Any) -> None:
 
 
 def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
-    click(window, "[data-filter=corrected]")
+    click(window, "#explorer [data-filter=recovered]")
     find(window, "#explorer .example:not([hidden]) summary")[0].click()
     time.sleep(0.1)
     assert find(window, "#explorer .inside .answer.false mark")
@@ -267,7 +267,7 @@ def test_a_link_opens_its_example(window: Any, report: Path) -> None:
 def test_a_link_to_an_example_that_is_not_here_says_so(window: Any, report: Path) -> None:
     missing = {f"dev-{index}" for index in range(300)} - {example["id"] for example in examples(window)}
     open_report(window, report, f"#example={min(missing)}")
-    assert "not in the report" in find(window, ".said")[0].text
+    assert "not in the report" in find(window, "#explorer .said")[0].text
 
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
@@ -483,7 +483,7 @@ def test_strategies_sort_by_their_calls(window: Any) -> None:
 
 def test_examples_without_texts_show_the_answers_and_whose_was_taken(driver: Any, tmp_path: Path) -> None:
     open_report(driver, logs_run(tmp_path / "run"))
-    click(driver, "[data-filter=corrected]")
+    click(driver, "#explorer [data-filter=recovered]")
     find(driver, "#explorer .example:not([hidden]) summary")[0].click()
     time.sleep(0.1)
     taken = find(driver, "#explorer .inside .answer.joint")

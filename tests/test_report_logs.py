@@ -59,6 +59,7 @@ def logs(place: Place) -> SimpleNamespace:
 
 def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
     assert sections(logs.page) == [
+        "pareto",
         "strategies",
         "prediction",
         "set",
@@ -66,6 +67,7 @@ def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
         "map",
         "pairs",
         "lengths",
+        "questions",
         "examples",
         "provenance",
     ]
@@ -109,7 +111,7 @@ def brute_tags(sample: dict[str, Any], best: str, members: list[str]) -> set[str
     answers = [sample["responses"][name]["extracted"] for name in members]
     winner = max(answers, key=answers.count)
     right, alone = winner == "7", sample["responses"][best]["score"] == 1
-    return {"corrected"} if right and not alone else {"made_wrong"} if alone and not right else set()
+    return {"recovered"} if right and not alone else {"broken"} if alone and not right else set()
 
 
 def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: SimpleNamespace) -> None:
@@ -119,7 +121,7 @@ def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: Simp
     samples = {sample["id"]: sample for sample in logs.samples if sample["split"] == "held_out"}
     shown = [example for example in data["examples"] if example["split"] == "held_out"]
     assert len(shown) == len(samples) == 60
-    tagged = {example["id"]: {"corrected", "made_wrong"} & set(example["tags"]) for example in shown}
+    tagged = {example["id"]: {"recovered", "broken"} & set(example["tags"]) for example in shown}
     assert tagged == {name: brute_tags(sample, best, members) for name, sample in samples.items()}
     assert any(tagged.values())
     names = [candidate["model"] for candidate in logs.result["candidates"]]

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from advisor.compare.pairs import Pair
+from advisor.pool.prices import Price
 from advisor.pool.weights import PERPLEXITY
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
-from advisor.statistics import Interval
+from advisor.statistics import Interval, accuracy_interval
 from advisor.tasks.task import Task
 from advisor.verify.advice import Advice, Margin
 from advisor.verify.groups import GroupGain
@@ -35,6 +36,7 @@ _GAIN = (
     *("gain", "gain_ci", "expected_gain", "expected_gain_ci", "predicted_gain", "predicted_gain_ci"),
     *("questions", "answered"),
 )
+_MOST_INTERVALS = 100
 _DETAILS = ("accuracy_bytes", "ece", "accuracy_macro", "groups", "corpus_score", "corpus_score_ci")
 
 
@@ -61,6 +63,7 @@ class Outcome:
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
         strategies: All strategies on the held-out questions, the best first.
+        prices: What the tokens of models cost, by name; models without a known price are left out.
         level: The probability that a true gain is beyond one end of its interval.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.verify.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
@@ -86,6 +89,7 @@ class Outcome:
     held_out: Task | None = None
     alone: tuple[Profile, ...] = ()
     strategies: tuple[StrategyResult, ...] = ()
+    prices: Mapping[str, Price] = field(default_factory=dict)
     level: float = LEVEL
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
@@ -130,6 +134,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "pairs": [pair.as_dict() for pair in outcome.pairs],
         "ensemble": None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         "strategies": [_result(result, outcome) for result in outcome.strategies],
+        "alone": [_alone(profile, outcome.prices.get(profile.model)) for profile in outcome.alone],
         "advice": {
             **asdict(outcome.advice),
             "level": outcome.level,
@@ -291,10 +296,16 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
         # Log-probabilities for each character are no probabilities, so they have no confidence.
         "ece": None if task.scoring == "normalised" else calibration_error(profile),
         # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
-        "accuracy_macro": sum(accuracy for _, accuracy in groups.values()) / len(groups) if groups else None,
+        "accuracy_macro": sum(part.accuracy for part in groups.values()) / len(groups) if groups else None,
         **corpus_figures(profile, task),
-        "groups": {name: {"n": n, "accuracy": accuracy} for name, (n, accuracy) in groups.items()} or None,
+        "groups": {name: _group_figures(part, len(groups)) for name, part in groups.items()} or None,
     }
+
+
+def _group_figures(part: Profile, groups: int) -> dict[str, Any]:
+    # With thousands of groups, intervals would take longer than the rest of the file, and each has a few questions.
+    interval = list(accuracy_interval(part)) if groups <= _MOST_INTERVALS else None
+    return {"n": len(part.answers), "accuracy": part.accuracy, "accuracy_ci": interval}
 
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
@@ -382,6 +393,19 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
         "tokens_per_question": result.tokens,
         "seconds_per_question": result.seconds,
         "price_per_1000": result.price,
+    }
+
+
+def _alone(profile: Profile, price: Price | None) -> dict[str, Any]:
+    """A single model on the held-out questions; seconds and price are null if they are not known."""
+    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost)
+    return {
+        "model": profile.model,
+        "n": n,
+        "accuracy": profile.accuracy,
+        # A sum of 0 means that a log does not say it.
+        "seconds_per_question": profile.cost.seconds / n if profile.cost.seconds else None,
+        "price_per_1000": None if dollars is None else 1000 * dollars / n,
     }
 
 

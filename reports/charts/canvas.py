@@ -28,7 +28,7 @@ from matplotlib.transforms import Affine2D, IdentityTransform
 Point = tuple[float, float]
 
 _STATUSES = ("primary", "selected", "rejected", "ensemble")
-_SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge")
+_SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge", "accent")
 _HEAT = (*(f"heat-{level}" for level in range(9)), "heat-low", "heat-high")
 # matplotlib knows no CSS variables, so each has a colour that nothing else uses until the SVG is written.
 _STAND_INS = {name: f"#0000{index:02x}" for index, name in enumerate((*_STATUSES, *_SURFACES, *_HEAT), start=1)}
@@ -193,6 +193,7 @@ def _restyle(element: ElementTree.Element, titles: Mapping[str, str]) -> None:
         size = re.search(r"([\d.]+)px", style.get("font-size") or style.get("font") or "")
         element.attrib |= {"font-size": size[1]} if size else {}
         element.attrib.pop("transform", None)  # always "rotate(-0)", because no text is turned
+        element.attrib |= {name: _compact(element.attrib[name]) for name in ("x", "y") if name in element.attrib}
     if "d" in element.attrib:
         element.set("d", _compact(element.attrib["d"]))
     _name(element, titles)

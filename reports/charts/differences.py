@@ -11,6 +11,8 @@ from reports.charts.rows import COLUMN, NARROW, WIDE, axis, row_name
 from reports.charts.scales import Scale
 from reports.read.fields import Interval
 
+_GAINS = ("ensemble", "rejected")
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -35,16 +37,16 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
     # The scale always shows zero, so that the reader sees whether the interval includes it.
     reach = max(high, 0.0) - min(low, 0.0) or 1.0
     canvas = Canvas(NARROW, 64)
-    x = Scale(min(low, 0.0) - 0.12 * reach, max(high, 0.0) + 0.12 * reach, 6, NARROW - 6)
+    # Room for the words on both sides of zero.
+    x = Scale(min(low, 0.0) - 0.24 * reach, max(high, 0.0) + 0.24 * reach, 6, NARROW - 6)
     y, zero = 42.0, x(0.0)
-    colour = shape_of(points)
     canvas.line((x.start, y), (x.end, y), "rule")
     canvas.line((zero, y - 16), (zero, y + 16), "muted", dash=(3, 3))
-    canvas.line((x(low), y), (x(high), y), colour, width=4)
-    canvas.mark(x(points), y, "ensemble", colour=colour)
-    # The labels of the ends are below the line and that of zero above it, because they may be close together.
-    aside = 6 if zero < NARROW / 2 else -6
-    canvas.text(zero + aside, y + 14, "no difference", size=12, colour="muted", align="left" if aside > 0 else "right")
+    _interval(canvas, x, ends, y, width=4)
+    canvas.mark(x(points), y, shape_of(points))
+    # The labels of the ends are below the line and the words above it, because they may be close together.
+    canvas.text(zero - 6, y + 14, "← worse", size=12, colour="muted", align="right")
+    canvas.text(zero + 6, y + 14, "better →", size=12, colour="muted")
     for end, align in ((low, "left"), (high, "right")):
         canvas.text(x(end), y - 20, text.difference(end), size=12, colour="muted", align=align)
     return canvas.markup(f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
@@ -77,10 +79,18 @@ def draw_differences(
         for place, mark in enumerate(marks):
             y = middle + (4.5 if len(marks) > 1 else 0) * (1 - 2 * place)
             if mark.ends is not None:
-                canvas.line((x(mark.ends[0]), y), (x(mark.ends[1]), y), mark.shape, width=2)
+                _interval(canvas, x, mark.ends, y, width=2, colour="" if mark.shape in _GAINS else mark.shape)
             title = f"{name}, {mark.what}: {text.difference(mark.points)}, {text.difference_interval(mark.ends)}"
             canvas.mark(x(mark.points), y, mark.shape, title=title)
     return canvas.markup(label)
+
+
+def _interval(canvas: Canvas, x: Scale, ends: Interval, y: float, *, width: float, colour: str = "") -> None:
+    """Draw an interval. Without a colour, the part below zero has that of losses, and the part above that of gains."""
+    low, high = ends
+    for start, end, own in ((low, min(high, 0.0), "rejected"), (max(low, 0.0), high, "ensemble")):
+        if start < end or (start == end and low == high):
+            canvas.line((x(start), y), (x(end), y), colour or own, width=width)
 
 
 def shape_of(points: float) -> str:

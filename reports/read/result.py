@@ -151,6 +151,11 @@ class Result:
         return MEASURES[self.judged.mode if self.judged else ""]
 
     @property
+    def is_graded(self) -> bool:
+        """Whether points are means of grades (a judge, BLEU, chrF), so that no answer is simply right or wrong."""
+        return self.judged is not None or any(each.corpus_score is not None for each in self.candidates)
+
+    @property
     def held_out(self) -> int:
         """The number of held-out questions; 0 if none was asked."""
         return next((run.n for run in (self.ensemble, *self.strategies.rows) if run), 0)

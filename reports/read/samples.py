@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from reports.read.fields import Fields, read_lines
+from reports.read.questions import KINDS, QuestionRow, fitted, question_row, written_bytes
 from reports.text import visible
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
 LONGEST_TEXT = 4000  # characters of a prompt or a response: one endless response must not fill the page
-MOST_BYTES = 1_300_000  # of all examples: with the figures and the markup, the page has at most 2 MB
+MOST_BYTES = 1_300_000  # of all examples and question rows: with the figures and the markup, the page has at most 2 MB
+MOST_BYTES_OF_A_CANDIDATE = 6_000  # of the above: its part of the tables and drawings
+LEAST_BYTES = 300_000  # of all examples, however many candidates there are
 MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
 OVERHEAD = 70  # bytes of markup for each response
 RIGHT = 0.5  # a response counts as right from this score on, because some metrics have scores between 0 and 1
@@ -37,8 +40,8 @@ DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)  # between five shades, closer at the low
 
 # What may be remarkable about an example, in the order of the filters on the page.
 TAGS = {
-    "corrected": "Corrected",
-    "made_wrong": "Made wrong",
+    "recovered": KINDS["recovered"],
+    "broken": KINDS["broken"],
     "lone": "Only one right",
     "wrong": "All wrong",
     "cut": "Cut off",
@@ -96,7 +99,8 @@ class StepTrace:
 class ShownExample:
     """A question with the candidates' responses, best candidate first, and the ensemble's if it has one.
 
-    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one.
+    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one. ``changed``
+    is whether this strategy is right, or else the ensemble; None if neither answered.
     """
 
     id: str
@@ -106,6 +110,7 @@ class ShownExample:
     responses: tuple[ShownResponse, ...]
     ensemble: ShownResponse | None
     taken: int | None
+    changed: bool | None
     tags: tuple[str, ...]
     trace: StepTrace | None
 
@@ -128,9 +133,7 @@ class ShownExample:
         responses = self.all_responses
         written = (text or "" for each in responses for text in (each.text, each.extracted, each.error))
         texts = [self.prompt, *self.reference, *written]
-        # In JSON that is safe in a page, markup characters take six bytes, and line feeds and quotes two.
-        escapes = sum(5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\')) for text in texts)
-        return OVERHEAD * (2 + len(responses)) + sum(len(text.encode()) for text in texts) + escapes
+        return OVERHEAD * (2 + len(responses)) + sum(map(written_bytes, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +145,16 @@ class Samples:
         examples: Those that are shown, the held-out ones first, else in the file's order.
         opening: The text that all prompts begin with, such as worked examples. The prompts of the examples lack it.
         lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
+        questions: Who is right on each question that the page has room for, held-out questions first.
+        by_strategy: Whether the file says what the recommended strategy answers; else the ensemble is compared.
     """
 
     total: int
     examples: tuple[ShownExample, ...]
     opening: str
     lengths: tuple[tuple[int, ...], ...]
+    questions: tuple[QuestionRow, ...]
+    by_strategy: bool
 
 
 def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> Samples | None:
@@ -156,7 +163,7 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     Args:
         path: Of the file.
         names: The candidates, best first.
-        best_single: The candidate that the ensemble and the recommended strategy are compared with.
+        best_single: The candidate that the recommended strategy and the ensemble are compared with.
 
     Raises:
         InputError: A line is broken.
@@ -164,12 +171,13 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     if not path.exists():
         return None
     indices = {name: index for index, name in enumerate(names)}
-    # Examples are tagged by what the ensemble, else the recommended strategy, changed against this candidate.
+    # Examples are tagged by what the recommended strategy, else the ensemble, changed against this candidate.
     best_index = None if best_single is None else indices.get(best_single)
     lengths: list[list[int]] = [[] for _ in names]
-    examples = []
+    examples, by_strategy = [], False
     for fields in read_lines(path):
         example = _example(fields, indices, best_index)
+        by_strategy |= fields.values.get("recommended") is not None
         examples.append(example)
         if example.split == PROFILED:
             for response in example.responses:
@@ -178,8 +186,11 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
                     lengths[response.candidate].append(response.length)
     # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example.prompt for example in examples])
-    shown = _most_telling([_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)])
-    return Samples(len(examples), tuple(shown), _clipped(opening), tuple(map(tuple, lengths)))
+    questions = fitted([_question_row(example, len(names), best_index) for example in examples])
+    room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
+    clipped = [_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)]
+    shown = tuple(_most_telling(clipped, max(room, LEAST_BYTES)))
+    return Samples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 
 def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
@@ -194,7 +205,7 @@ def _example(fields: Fields, indices: dict[str, int], best_index: int | None) ->
     trace = None if joint is None else _trace(joint.part("trace"))
     taken = indices.get(recommended.line("model")) if recommended and not recommended.count("draw") else None
     # None if neither answered the question.
-    changed = ensemble.right if ensemble else _is_right(recommended.number("score")) if recommended else None
+    changed = _is_right(recommended.number("score")) if recommended else ensemble.right if ensemble else None
     return ShownExample(
         id=fields.line("id"),
         split=fields.line("split"),
@@ -203,8 +214,23 @@ def _example(fields: Fields, indices: dict[str, int], best_index: int | None) ->
         responses=tuple(responses),
         ensemble=ensemble,
         taken=taken,
+        changed=changed,
         tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,
+    )
+
+
+def _question_row(example: ShownExample, candidates: int, best_index: int | None) -> QuestionRow:
+    right = {each.candidate: each.right for each in example.responses if each.candidate is not None}
+    held_out = example.split != PROFILED
+    return question_row(
+        example.id,
+        example.question,
+        right,
+        example.changed,
+        held_out=held_out,
+        candidates=candidates,
+        best=best_index,
     )
 
 
@@ -241,8 +267,8 @@ def _tags(
     everyone = responses if ensemble is None else [*responses, ensemble]
     best = next((response for response in responses if response.candidate == best_index), None)
     holds = {
-        "corrected": best is not None and changed is True and not best.right,
-        "made_wrong": best is not None and changed is False and best.right,
+        "recovered": best is not None and changed is True and not best.right,
+        "broken": best is not None and changed is False and best.right,
         "lone": len(responses) > 1 and sum(response.right for response in responses) == 1,
         "wrong": bool(everyone) and not any(response.right for response in everyone),
         "cut": any(response.finish_reason == "length" for response in everyone),
@@ -316,9 +342,9 @@ def _without_heavy_traces(examples: list[ShownExample]) -> list[ShownExample]:
     return light
 
 
-def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
-    """Choose the examples that are shown: held-out ones first, then those with a trace or with tags."""
-    changed = [n for n, example in enumerate(examples) if {"corrected", "made_wrong"} & set(example.tags)]
+def _most_telling(examples: list[ShownExample], room: int) -> list[ShownExample]:
+    """Choose the examples for so many bytes: held-out ones first, then those with a trace or with tags."""
+    changed = [n for n, example in enumerate(examples) if {"recovered", "broken"} & set(example.tags)]
     # At most half, so that the other filters have examples too.
     first_changed = set(changed[: MOST_EXAMPLES // 2])
 
@@ -327,7 +353,7 @@ def _most_telling(examples: list[ShownExample]) -> list[ShownExample]:
         is_changed = position in first_changed
         return (example.split == PROFILED, example.trace is None, not is_changed, not example.tags, position)
 
-    chosen, room = [], MOST_BYTES
+    chosen = []
     for position in sorted(range(len(examples)), key=importance)[:MOST_EXAMPLES]:
         room -= examples[position].weight
         # Stop at the first that does not fit: smaller but less important examples would be an odd selection.

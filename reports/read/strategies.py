@@ -106,11 +106,13 @@ class Strategies:
     Attributes:
         rows: The first of them.
         total: How many the file has.
+        alone: Each model that answered the held-out questions alone; empty in results of older versions.
         recommended: None if nothing was compared on held-out questions. Its row is one of ``rows`` if it is there.
     """
 
     rows: tuple[StrategyRow, ...] = ()
     total: int = 0
+    alone: tuple[StrategyRow, ...] = ()
     recommended: Recommended | None = None
 
 
@@ -118,9 +120,10 @@ def read_strategies(root: Fields) -> Strategies:
     """Read ``strategies`` and ``advice.recommendation``."""
     parts = root.parts("strategies")
     rows = tuple(map(_row, parts[:_MOST_STRATEGIES]))
+    alone = tuple(map(_alone, root.parts("alone")[:_MOST_STRATEGIES]))
     told = root.part("advice").optional_part("recommendation")
     if told is None:
-        return Strategies(rows, len(parts))
+        return Strategies(rows, len(parts), alone)
     own = _row(told)
     # The file may be edited, and recommend what it does not compare.
     row = next((each for each in rows if _key(each) == _key(own)), own)
@@ -131,7 +134,7 @@ def read_strategies(root: Fields) -> Strategies:
         shown=_shown(told),
         text=told.line("text"),
     )
-    return Strategies(rows, len(parts), recommended)
+    return Strategies(rows, len(parts), alone, recommended)
 
 
 def _key(row: StrategyRow) -> tuple[str, tuple[str, ...], int]:
@@ -164,6 +167,12 @@ def _row(fields: Fields) -> StrategyRow:
         expected=fields.number("expected_gain"),
         groups=tuple(map(_group, fields.parts("groups")[:_MOST_GROUPS])),
     )
+
+
+def _alone(fields: Fields) -> StrategyRow:
+    name = fields.line("model") or fields.refuse("model", "the model's name")
+    single = {"strategy": "single", "members": [name], "calls_per_question": 1}
+    return _row(Fields(fields.values | single, fields.place, fields.way_out))
 
 
 def _group(fields: Fields) -> GroupRow:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reports import text
 from reports.charts.canvas import Canvas, Point, part
-from reports.charts.labels import Box, place
+from reports.charts.labels import Box, write_names
 from reports.charts.rows import NARROW, WIDE, both_widths
 from reports.charts.scales import Scale, length_scale, points_scale
 from reports.read.result import CandidateRow, Result
@@ -104,24 +104,10 @@ def _draw_names(
     longest = 18 if canvas.width == NARROW else 28
     named = [point for place, point in enumerate(points) if place < MOST_NAMES or point[0].status == "selected"]
     labels = [
-        (at, text.shortened(short_names[candidate.name], longest), f"no. {candidate.index + 1}")
-        for candidate, at in named
+        (at, text.shortened(short_names[each.name], longest), f"no. {each.index + 1}", each.status != "rejected")
+        for each, at in named
     ]
-    # A name must not cover the mark of any candidate, with a name or without.
-    marks = [Box(x - 8, y - 8, x + 8, y + 8) for _, (x, y) in points]
-    for (candidate, at), placed in zip(named, place(labels, _NAME_SIZE, marks, soft, bounds), strict=True):
-        if placed is None:
-            continue
-        name, box, leader = placed
-        if leader:
-            canvas.line(at, leader, "muted", width=0.8)
-        # Align the text to the side that faces the point, because the browser's font is narrower than the box.
-        x, align = (box.left, "left") if box.left >= at[0] else (box.right, "right")
-        if box.left < at[0] < box.right:
-            x, align = (box.left + box.right) / 2, "center"
-        bold = candidate.status != "rejected"
-        colour = "ink" if bold else "muted"
-        canvas.text(x, (box.bottom + box.top) / 2, name, size=_NAME_SIZE, colour=colour, align=align, bold=bold)
+    write_names(canvas, labels, _NAME_SIZE, [at for _, at in points], soft, bounds)
 
 
 def _draw_marks(canvas: Canvas, candidate: CandidateRow, at: Point) -> None:

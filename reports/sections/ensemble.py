@@ -83,12 +83,16 @@ def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
     for index, row in enumerate(rows):
         y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
         row_name(canvas, row.name, x, y, 17, bold=index == 0)
-        interval_mark(canvas, row, "selected" if index else "ensemble", x, y)
+        interval_mark(canvas, row, "selected" if index else shape_of(_gain(run)), x, y)
         canvas.text(canvas.width - 4, y, text.points(row.accuracy), size=13, bold=index == 0, align="right")
     return canvas.markup(
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
         "numbers."
     )
+
+
+def _gain(run: EnsembleRun) -> float:
+    return run.gain if run.gain is not None else run.delta or 0.0
 
 
 def _sets(result: Result) -> list[_Promise]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from reports.read.result import Result
 from reports.read.samples import TAGS, Samples, ShownExample
+from reports.sections.questions import compared_strategy
 
 SHOWN_WITHOUT_SCRIPT = 12  # for readers without JavaScript
 MOST_BYTES_WITHOUT_SCRIPT = 150_000  # of these examples, because they are in the page a second time
@@ -19,17 +20,9 @@ def values(result: Result) -> dict[str, Any]:
         "samples": samples,
         "telling": _telling(samples) if samples else [],
         "tags": TAGS,
-        "changes": _changes(result),
+        "changes": compared_strategy(result) if result.best_single else "",
         "traced": sum(example.trace is not None for example in samples.examples) if samples else 0,
     }
-
-
-def _changes(result: Result) -> str:
-    """What the examples' tags say was changed; empty if nothing is compared."""
-    if result.best_single is None:
-        return ""
-    recommended = result.strategies.recommended
-    return "the ensemble" if result.ensemble else "the recommended strategy" if recommended else ""
 
 
 def _telling(samples: Samples) -> list[ShownExample]:

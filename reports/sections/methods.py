@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from reports import text
+from reports.charts.differences import shape_of
 from reports.charts.rows import accuracy_and_cost, both_widths
 from reports.read.evaluation import MethodTable
 from reports.read.result import Result
 
-_SHAPES = {"member": "selected", "method": "ensemble", "control": "rejected"}
+_SHAPES = {"member": "selected", "control": "primary"}
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -33,7 +34,10 @@ def _draw(table: MethodTable, measure: str, width: int) -> str | None:
     # A method that was left out has no accuracy, and only a row in the table.
     known = sorted((row for row in table.rows if row.accuracy is not None), key=lambda row: -(row.accuracy or 0.0))
     best = (row.accuracy for row in known if (row.kind, row.name) == ("member", table.best_single))
-    rows = [(row.name, row, _SHAPES[row.kind], row.kind == "method", row.ms_per_token) for row in known]
+    rows = [
+        (row.name, row, _SHAPES.get(row.kind) or shape_of(row.delta or 0.0), row.kind == "method", row.ms_per_token)
+        for row in known
+    ]
     return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True, measure=measure)
 
 

@@ -11,6 +11,9 @@ from reports.read.result import Result
 from reports.read.strategies import Recommended, StrategyRow
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# With fewer held-out questions the interval of an accuracy is mostly wider than 25 points.
+FEW = 50
+PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 _CORRECTED = " after correction for several strategies"
 
 
@@ -28,6 +31,8 @@ def values(result: Result) -> dict[str, Any]:
         "gain": gain,
         "gain_ci": ends,
         "of_thousand": of_thousand(result),
+        "few": few_questions(result),
+        "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
         "interval": text.interval_name(result.level) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
@@ -101,9 +106,15 @@ def of_thousand(result: Result) -> str:
     recommended = result.strategies.recommended
     if recommended is None or recommended.row.is_single or recommended.gain is None:
         return ""
-    # Points of a judge, of BLEU and of chrF are means of grades, so they do not count right answers.
-    is_graded = result.judged is not None or any(each.corpus_score is not None for each in result.candidates)
-    return "" if is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+    return "" if result.is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+
+
+def few_questions(result: Result) -> str:
+    """Return that the figures come from few held-out questions, as a sentence; empty for ``FEW`` or more, or none."""
+    n = result.held_out
+    if not 0 < n < FEW:
+        return ""
+    return f"only {text.counted(n, 'held-out question')}, so the figures in use may be far from these."
 
 
 def _unchecked(result: Result) -> str:
@@ -196,9 +207,9 @@ def _strategy_headline(row: StrategyRow) -> str:
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     if gained is None or lost is None:
         return ""
-    corrected, wrong = f"{gained:,}" if gained else "no", f"{lost:,}" if lost else "none"
-    noun = "answer" if gained == 1 else "answers"
-    return f"{subject} corrected {corrected} {noun} of the best single model, and made {wrong} wrong."
+    recovered, broken = f"{gained:,}" if gained else "no", f"{lost:,}" if lost else "none"
+    noun = "question" if gained == 1 else "questions"
+    return f"{subject} recovered {recovered} {noun} that the best single model gets wrong, and broke {broken}."
 
 
 def _other_best(result: Result) -> str:

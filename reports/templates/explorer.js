@@ -4,16 +4,7 @@
   if (!root) return;
   const { examples, candidates, tags, opening, method } = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 20;
-  let filter = "all";
   let room = PAGE;
-
-  // Children are appended as text and never as markup, so that no text of a model can become an element.
-  function make(name, className, ...children) {
-    const element = document.createElement(name);
-    if (className) element.className = className;
-    element.append(...children.filter((child) => child !== null));
-    return element;
-  }
 
   function glyph(right) {
     const space = "http://www.w3.org/2000/svg";
@@ -88,7 +79,7 @@
     return make(
       "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
       make("p", "label", "Reference"), prose(example.reference.join("\n")), answers,
-      make("p", "foot", make("span", "", note), link), example.trace ? stepStrip(example.trace, make) : null,
+      make("p", "foot", make("span", "", note), link), example.trace ? stepStrip(example.trace) : null,
     );
   }
 
@@ -126,13 +117,11 @@
 
   const lines = examples.map(line);
   const texts = examples.map((each) => [each.id, each.prompt, ...each.reference, ...each.responses.map((response) => response.text ?? response.extracted ?? "")].join("\n").toLowerCase());
-  const search = Object.assign(make("input"), { type: "search", placeholder: "Search questions and responses" });
-  search.setAttribute("aria-label", "Search questions and responses");
   const status = make("span", "said");
   status.setAttribute("aria-live", "polite");
 
   function refresh() {
-    const wanted = search.value.trim().toLowerCase();
+    const { filter, wanted } = tools.state;
     let count = 0;
     examples.forEach((example, index) => {
       const fits = (filter === "all" || example.tags.includes(filter)) && texts[index].includes(wanted);
@@ -142,19 +131,11 @@
     status.textContent = count ? `${count} of ${examples.length} examples` : "No example matches. Try another filter or other words.";
     more.hidden = count <= room;
     more.textContent = `Show ${Math.min(2 * PAGE, count - room)} more`;
-    for (const button of tools.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.filter === filter));
   }
 
-  function filterButton(name, text, count) {
-    const button = Object.assign(make("button", "", text, make("span", "count", String(count))), { type: "button" });
-    button.dataset.filter = name;
-    button.addEventListener("click", () => { filter = name; room = PAGE; refresh(); });
-    return button;
-  }
-
-  const counts = (tag) => examples.filter((example) => example.tags.includes(tag)).length;
-  const tools = make("div", "tools", filterButton("all", "All", examples.length), ...Object.keys(tags).filter(counts).map((tag) => filterButton(tag, tags[tag], counts(tag))), search);
-  search.addEventListener("input", () => { room = PAGE; refresh(); });
+  const filters = Object.keys(tags).map((tag) => [tag, tags[tag], examples.filter((example) => example.tags.includes(tag)).length]);
+  const shown = [["all", "All", examples.length], ...filters.filter(([, , count]) => count)];
+  const tools = filterTools(shown, "Search questions and responses", () => { room = PAGE; refresh(); });
   const more = Object.assign(make("button", "more"), { type: "button" });
   more.addEventListener("click", () => { room += 2 * PAGE; refresh(); });
 
@@ -164,15 +145,15 @@
     try { wanted = decodeURIComponent(location.hash.slice("#example=".length)); } catch { return; }
     const index = examples.findIndex((example) => example.id === wanted);
     if (index < 0) { status.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
-    if (lines[index].hidden) { filter = "all"; search.value = ""; room = Math.max(room, index + 1); refresh(); }
+    if (lines[index].hidden) { tools.clear(); room = Math.max(room, index + 1); refresh(); }
     lines[index].open = true;
     lines[index].scrollIntoView({ block: "start" });
   }
 
-  root.append(tools, heads(), ...lines, more);
+  root.append(tools.element, heads(), ...lines, more);
   root.hidden = false;
   document.getElementById("telling").remove();
-  refresh();
+  tools.press("all");
   window.addEventListener("hashchange", follow);
   follow();
 })();

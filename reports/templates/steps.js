@@ -1,5 +1,5 @@
 // Inside a step: a response as a strip of its tokens, and for the selected token the probabilities of every member.
-function stepStrip(trace, make) {
+function stepStrip(trace) {
   const { members, left, steps } = trace;
   const share = (thousandths) => `${(thousandths / 10).toFixed(1)}%`;
   const names = (numbers) => numbers.map((number) => members[number]).join(", ");

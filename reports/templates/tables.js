@@ -28,7 +28,8 @@
     for (const head of table.querySelectorAll("th[data-sort]")) {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = head.textContent;
+      // The names of models keep their elements, which turn them upright and isolate their direction.
+      button.append(...head.childNodes);
       head.replaceChildren(button);
       button.addEventListener("click", () => {
         const first = head.dataset.first || "ascending";

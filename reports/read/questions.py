@@ -1,0 +1,126 @@
+"""Which model is right on which question: a line of signs for each question, small enough for a page of thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+MOST_BYTES = 700_000  # of all lines on the page
+MOST_MODELS = 60  # columns: more would make a page of cells slow to draw
+_LENGTHS = (120, 80, 56, 40, 28, 16, 0)  # of a question's text: with more questions, each gets fewer characters
+_LONGEST_ID = 60
+_OVERHEAD = 8  # bytes of quotes and commas for each line
+
+RIGHT, WRONG, NOT_ASKED = "1", "0", "-"
+# What a question may be, in the order of the filters on the page. The first two compare the strategy with the best
+# single model, the others hold for all models that answered.
+KINDS = {
+    "recovered": "Recovered",
+    "broken": "Broken",
+    "disagree": "Disagree",
+    "wrong": "All wrong",
+    "right": "All right",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRow:
+    """Who is right on a question.
+
+    Attributes:
+        id: Of the question, shortened.
+        question: The end of its text on one line, shortened.
+        held_out: Whether it is a held-out question.
+        cells: A sign for each of the first ``MOST_MODELS`` candidates, best first: ``1`` right, ``0`` wrong, ``-`` not
+            asked.
+        strategy: The sign of the strategy that is compared with the best single model.
+        kinds: Those of ``KINDS`` that hold.
+    """
+
+    id: str
+    question: str
+    held_out: bool
+    cells: str
+    strategy: str
+    kinds: tuple[str, ...]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the line adds to the page."""
+        return written_bytes(self.id) + written_bytes(self.question) + len(self.cells) + _OVERHEAD
+
+
+def written_bytes(text: str) -> int:
+    """Return about how many bytes a text takes in the page's JSON: markup takes six a character, line feeds two."""
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\'))
+
+
+def question_row(
+    id: str,
+    question: str,
+    right: Mapping[int, bool],
+    strategy: bool | None,
+    *,
+    held_out: bool,
+    candidates: int,
+    best: int | None,
+) -> QuestionRow:
+    """Return the line of a question.
+
+    Args:
+        id: Of the question.
+        question: Its text on one line.
+        right: For the number of each candidate that answered, whether it is right.
+        strategy: Whether the compared strategy is right; None if it did not answer.
+        held_out: Whether it is a held-out question.
+        candidates: The number of candidates.
+        best: The number of the best single model; None if it is not known.
+    """
+    alone = None if best is None else right.get(best)
+    holds = {
+        "recovered": strategy is True and alone is False,
+        "broken": strategy is False and alone is True,
+        "disagree": len(set(right.values())) > 1,
+        "wrong": bool(right) and not any(right.values()),
+        "right": bool(right) and all(right.values()),
+    }
+    return QuestionRow(
+        id=_clipped(id, _LONGEST_ID),
+        question=_clipped(question, _LENGTHS[0]),
+        held_out=held_out,
+        cells="".join(_sign(right.get(number)) for number in range(min(candidates, MOST_MODELS))),
+        strategy=_sign(strategy),
+        kinds=tuple(kind for kind in KINDS if holds[kind]),
+    )
+
+
+def fitted(rows: Sequence[QuestionRow]) -> tuple[QuestionRow, ...]:
+    """Return the lines that the page has room for, held-out questions first, with texts that are short enough."""
+    ordered = sorted(rows, key=lambda each: not each.held_out)
+    for longest in _LENGTHS:
+        ordered = [replace(each, question=_clipped(each.question, longest)) for each in ordered]
+        if sum(each.weight for each in ordered) <= MOST_BYTES:
+            return tuple(ordered)
+    room, kept = MOST_BYTES, []
+    for each in ordered:
+        room -= each.weight
+        if room < 0:
+            break
+        kept.append(each)
+    return tuple(kept)
+
+
+def model_columns(rows: Collection[QuestionRow]) -> list[int]:
+    """Return the numbers of the candidates that have a column, the best first: those that were asked a question."""
+    signs = zip(*(each.cells for each in rows), strict=True)
+    return [number for number, column in enumerate(signs) if any(sign != NOT_ASKED for sign in column)]
+
+
+def _sign(right: bool | None) -> str:
+    return NOT_ASKED if right is None else RIGHT if right else WRONG
+
+
+def _clipped(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - 1]}…" if longest else ""

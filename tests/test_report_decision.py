@@ -1,0 +1,327 @@
+"""The report's parts for a decision: accuracy against cost, questions and groups by models, and the page's size."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_fixture import make_judges, make_result, make_samples, wilson, write_json
+
+from reports import write_report
+from reports.charts.labels import text_width
+from reports.charts.rows import NARROW, WIDE
+from reports.page import section_values
+from reports.read import read_run
+from reports.read.fields import Fields
+from reports.read.questions import MOST_BYTES, fitted, question_row
+from reports.read.result import Result
+from reports.read.strategies import StrategyRow, read_strategies
+from reports.sections.pareto import front_of
+from reports.text import shortened
+
+
+@pytest.fixture
+def samples() -> list[dict[str, Any]]:
+    return make_samples(dev=30, held_out=40)
+
+
+@pytest.fixture
+def result(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return make_result(samples)
+
+
+def write(folder: Path, result: dict[str, Any], samples: list[dict[str, Any]]) -> Path:
+    write_json(folder, result)
+    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples), encoding="utf-8")
+    return folder
+
+
+def page_of(folder: Path) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def data_of(page: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    return data
+
+
+# --- Accuracy and cost ---
+
+
+def strategy(accuracy: float, cost: float) -> StrategyRow:
+    fields = {"strategy": "vote", "members": ["a"], "accuracy": accuracy, "calls_per_question": cost}
+    (row,) = read_strategies(Fields({"strategies": [fields]}, "result.json")).rows
+    return row
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=12))
+def test_the_front_has_what_nothing_cheaper_beats(points: list[tuple[int, int]]) -> None:
+    rows = [(strategy(accuracy, cost), float(cost)) for accuracy, cost in points]
+    expected = {
+        (accuracy, cost)
+        for accuracy, cost in points
+        if not any(
+            other >= accuracy and price <= cost and (other, price) != (accuracy, cost) for other, price in points
+        )
+    }
+    assert [(row.accuracy, row.calls) for row in front_of(rows)] == sorted(expected)
+
+
+def pareto(result: dict[str, Any], folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = section_values(read_run(write_json(folder, result)))["pareto"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("unknown", "what"),
+    [
+        ((), "price of 1,000 questions"),
+        (("price_per_1000",), "time of a question"),
+        (("price_per_1000", "seconds_per_question"), "calls a question"),
+    ],
+)
+def test_the_cost_is_the_best_one_that_all_strategies_have(
+    tmp_path: Path, result: dict[str, Any], unknown: tuple[str, ...], what: str
+) -> None:
+    # One strategy without a figure is enough: a point that is left out could be the best one.
+    for key in unknown:
+        result["strategies"][-1][key] = None
+    found = pareto(result, tmp_path)
+    assert found["what"] == what
+    assert all(what in svg for svg in found["figure"].values())
+
+
+def test_the_recommended_strategy_is_a_star_in_bold(tmp_path: Path, result: dict[str, Any]) -> None:
+    found = pareto(result, tmp_path)
+    (best,) = [name for _, name, _, _, _, is_best in found["rows"] if is_best]
+    for svg in found["figure"].values():
+        titles = {
+            title.text or "": group
+            for group in ElementTree.fromstring(svg).iter("g")
+            for title in group.findall("title")
+        }
+        (star,) = [group for title, group in titles.items() if title.startswith(f"{best}: ")]
+        circles = [group for title, group in titles.items() if " alone: " in title]
+        # A star has ten corners, a circle has none.
+        assert len(re.findall("L", star.find("path").get("d", ""))) >= 9  # type: ignore[union-attr]
+        assert circles and all("C" in group.find("path").get("d", "") for group in circles)  # type: ignore[union-attr]
+        bold = [text.text for text in ElementTree.fromstring(svg).iter("text") if text.get("font-weight") == "700"]
+        assert shortened(best, 20) in bold or best in bold
+
+
+def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str, Any]) -> None:
+    vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
+    vote["gain"] = -3.0
+    for svg in pareto(result, tmp_path)["figure"].values():
+        for group in ElementTree.fromstring(svg).iter("g"):
+            title, path = group.find("title"), group.find("path")
+            if title is not None and path is not None and (title.text or "").startswith("Vote, 3 models"):
+                assert "\u22123.0 points measured" in (title.text or "")
+                assert (path.get("fill"), path.get("stroke")) == ("var(--paper)", "var(--rejected)")
+
+
+def test_single_models_outside_the_comparison_are_points_too(tmp_path: Path, result: dict[str, Any]) -> None:
+    low = min(row["accuracy"] for row in result["strategies"])
+    result["alone"] = [
+        {"model": "near", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": 0.1},
+        {"model": "far", "n": 40, "accuracy": 1.0, "seconds_per_question": 0.1, "price_per_1000": 0.2},
+        {"model": "free", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": None},
+    ]
+    found = pareto(result, tmp_path)
+    names = [name for _, name, *_ in found["rows"]]
+    assert "near alone" in names and "far alone" in names and "free alone" not in names
+    assert (found["far"], found["unknown"]) == (1, 1)
+    assert "near alone: " in found["figure"]["wide"] and "far alone: " not in found["figure"]["wide"]
+
+
+def test_without_strategies_there_is_no_accuracy_against_cost(tmp_path: Path, result: dict[str, Any]) -> None:
+    result["strategies"] = []
+    assert "pareto" not in section_values(read_run(write_json(tmp_path, result)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_names_of_strategies_do_not_collide_and_are_not_cut(tmp_path: Path, result: dict[str, Any], seed: int) -> None:
+    chance, row = random.Random(seed), result["strategies"][0]
+    result["strategies"] = [
+        row
+        | {"strategy": "vote", "members": [f"m{k}" for k in range(number + 3)], "accuracy": chance.uniform(70, 73)}
+        | {"price_per_1000": chance.choice([1.0, 1.1, 4.0])}
+        for number in range(12)
+    ]
+    figures = pareto(result, tmp_path)["figure"]
+    for width, svg in ((WIDE, figures["wide"]), (NARROW, figures["narrow"])):
+        boxes = []
+        for text in ElementTree.fromstring(svg).iter("text"):
+            if not re.match(r"Vote|no\. ", text.text or ""):
+                continue
+            long, x, y = text_width(text.text or "", 12.5), float(text.get("x", 0)), float(text.get("y", 0))
+            left = x - long * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor", "start")]
+            assert left >= 0 and left + long <= width + 1
+            boxes.append((left, left + long, y - 11, y + 2))
+        assert len(boxes) >= 6
+        for place, (left, right, top, bottom) in enumerate(boxes):
+            for other in boxes[:place]:
+                assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+
+
+# --- Questions and models ---
+
+
+def test_each_cell_says_whether_the_model_is_right(tmp_path: Path, result: dict[str, Any], samples: Any) -> None:
+    questions = data_of(page_of(write(tmp_path, result, samples)))["questions"]
+    names = [candidate["model"] for candidate in result["candidates"]]
+    ordered = [*(each for each in samples if each["split"] == "held_out"), *(s for s in samples if s["split"] == "dev")]
+    assert questions["ids"] == [sample["id"] for sample in ordered] and questions["heldOut"] == 40
+    expected = ""
+    for sample in ordered:
+        for number in questions["models"]:
+            response = sample["responses"].get(names[number])
+            expected += "-" if response is None else str(int(response["score"]))
+    assert questions["cells"] == expected
+    # A model that failed was asked nothing, and has no column.
+    assert names.index("broken-pieces") not in questions["models"]
+
+
+def test_the_recommended_strategy_recovers_and_breaks(tmp_path: Path, result: dict[str, Any], samples: Any) -> None:
+    chance, best = random.Random(1), result["ensemble"]["best_single_model"]
+    expected = {}
+    for sample in samples:
+        if sample["split"] == "held_out":
+            name, right, alone = "terse-bytes", chance.random() < 0.5, sample["responses"][best]["score"] == 1
+            sample["recommended"] = {"model": name, "draw": 0, "extracted": "1", "score": float(right)}
+            expected[sample["id"]] = None if right == alone else "recovered" if right else "broken"
+    questions = data_of(page_of(write(tmp_path, result, samples)))["questions"]
+    kinds = list(questions["kinds"])
+    for name, flag in zip(questions["ids"], questions["flags"], strict=True):
+        held = {kind for place, kind in enumerate(kinds) if (ord(flag) - ord("a")) >> place & 1}
+        assert held & {"recovered", "broken"} == ({expected[name]} - {None} if name in expected else set())
+
+
+@pytest.mark.parametrize(
+    ("right", "kind"),
+    [({0: True, 1: True}, "right"), ({0: False, 1: False}, "wrong"), ({0: True, 1: False}, "disagree"), ({}, None)],
+)
+def test_a_question_is_of_one_kind_for_the_models(right: dict[int, bool], kind: str | None) -> None:
+    row = question_row("q", "text", right, None, held_out=True, candidates=3, best=0)
+    assert row.kinds == (() if kind is None else (kind,))
+    assert row.cells[2] == "-"
+
+
+def test_without_script_the_page_has_the_counts_and_the_telling_questions(
+    tmp_path: Path, result: dict[str, Any], samples: Any
+) -> None:
+    page = page_of(write(tmp_path, result, samples))
+    static = page.partition('<div id="questions-static">')[2].partition("</section>")[0]
+    assert static.count('<tr><th scope="row"><span class="id">') == 20
+    assert "Recovered</th>" in static and "With JavaScript, this page has 70" in static
+    # A sign has a word, because colours and signs are not read aloud.
+    signs = re.findall(r'<td class="cell [a-z-]+" aria-label="(right|wrong|not asked)">(✓|✗|·)</td>', static)
+    assert len(signs) == static.count('<td class="cell') and {"right": "✓", "wrong": "✗"}.items() <= dict(signs).items()
+
+
+@pytest.mark.parametrize("graded", ["judge", "corpus_score"])
+def test_grades_are_not_right_or_wrong(tmp_path: Path, result: dict[str, Any], samples: Any, graded: str) -> None:
+    if graded == "judge":
+        result["judge"], _ = make_judges()
+    else:
+        result["candidates"][0]["corpus_score"] = 31.0
+    page = page_of(write(tmp_path, result, samples))
+    assert 'id="questions"' not in page and data_of(page)["questions"] is None
+
+
+def test_with_more_questions_each_text_is_shorter() -> None:
+    def rows(count: int, text: str) -> list[Any]:
+        right = dict.fromkeys(range(28), True)
+        return [
+            question_row(f"q{n}", text, right, True, held_out=n % 2 == 0, candidates=28, best=0) for n in range(count)
+        ]
+
+    few, many = fitted(rows(1000, "word " * 60)), fitted(rows(10_000, "word " * 60))
+    assert len(few) == 1000 and len(many) == 10_000
+    assert len(few[0].question) > len(many[0].question) >= 16
+    assert sum(row.weight for row in many) <= MOST_BYTES
+    # Held-out questions come first.
+    assert [row.held_out for row in few] == [True] * 500 + [False] * 500
+    assert 0 < len(fitted(rows(20_000, "<b>" * 60))) < 20_000
+
+
+def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_path: Path) -> None:
+    chance, names = random.Random(0), [f"owner/model-number-{number:02}-instruct" for number in range(28)]
+    accuracy = {"accuracy": 60.0, "accuracy_ci": [50.0, 70.0], "mean_length": 900.0}
+    groups = {f"subject {k}": {"n": 25, "accuracy": 60.0, "accuracy_ci": wilson(15, 25)} for k in range(40)}
+    candidates = [
+        {"model": name, **accuracy, "status": "rejected", "reason": "its gap is too large", "groups": groups}
+        for name in names
+    ]
+    candidates[0]["status"] = "primary"
+    keys = ("gap", "length_ratio", "bleu", "style", "both_wrong_same", "kappa", "oracle", "next_token")
+    pairs = [{"a": a, "b": b, **dict.fromkeys(keys, 1.0)} for k, a in enumerate(names) for b in names[k + 1 :]]
+    result = {"schema_version": 1, "candidates": candidates, "selected": names[:1], "pairs": pairs}
+    text = 'Let us think <step> by step & "check". ' * 100
+    samples = [
+        {
+            "id": f"question-{number}",
+            "prompt": f"Question {number}: why? <&> {text}",
+            "reference": "7",
+            "split": "held_out" if number % 2 else "dev",
+            "responses": {
+                name: {"text": text, "extracted": "7", "score": float(chance.random() < 0.6), "length": len(text)}
+                for name in names
+            },
+        }
+        for number in range(1000)
+    ]
+    page = page_of(write(tmp_path, result, samples))
+    assert len(page.encode()) <= 2_000_000
+    assert len(data_of(page)["questions"]["ids"]) == 1000
+
+
+# --- Groups and models ---
+
+
+def values_of(folder: Path, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: Result = read_run(write_json(folder, result))
+    return section_values(found)
+
+
+def test_groups_are_a_table_with_intervals_and_a_note_on_few(tmp_path: Path, result: dict[str, Any]) -> None:
+    for place, candidate in enumerate(result["candidates"]):
+        if candidate["groups"]:
+            candidate["groups"] = {
+                "algebra": {"n": 100, "accuracy": 90.0 - place, "accuracy_ci": [80.0, 95.0]},
+                "history": {"n": 8, "accuracy": 50.0, "accuracy_ci": None},
+            }
+    page = page_of(write_json(tmp_path, result))
+    table = page.partition('id="group_models"')[2].partition("</section>")[0]
+    assert '90.0<span class="range">80.0 to 95.0</span>' in table
+    assert table.count('<span class="tag">few</span>') == 1 and "less than 20 questions" in table
+    # The largest accuracy has the strongest colour, the smallest one the weakest; all have numbers.
+    assert 'class="num heat-8" data-value="90.0">90.0' in table and 'class="num heat-0" data-value="50.0">50.0' in table
+
+
+def test_a_model_without_a_group_has_a_dash_there(tmp_path: Path, result: dict[str, Any]) -> None:
+    del result["candidates"][1]["groups"]["two steps"]
+    (row,) = [row for row in values_of(tmp_path, result)["group_models"]["rows"] if row[0] == "two steps"]
+    assert row[2][1][1] is None and row[2][0][1].accuracy == 81.5
+
+
+def test_of_many_groups_the_largest_are_shown(tmp_path: Path, result: dict[str, Any]) -> None:
+    for candidate in result["candidates"]:
+        candidate["groups"] = {f"g{number:03}": {"n": number, "accuracy": 50.0} for number in range(100)}
+    found = values_of(tmp_path, result)["group_models"]
+    assert [name for name, *_ in found["rows"]] == [f"g{number:03}" for number in range(60, 100)]
+    assert found["total"] == 100
+
+
+def test_without_groups_there_is_no_table_of_them(tmp_path: Path, result: dict[str, Any]) -> None:
+    for candidate in result["candidates"]:
+        candidate["groups"] = None
+    assert "group_models" not in values_of(tmp_path, result)
