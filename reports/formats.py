@@ -21,12 +21,11 @@ def markdown(result: Result) -> str:
     recommended = result.strategies.recommended
     said = result.advice if recommended is None else recommended.text
     figures = [(escaped(name), escaped(value)) for name, value in _figures(result)]
-    few = [told] if (told := verdict.few_questions(result)) else []
     parts = [
         f"## {escaped(verdict.headline(result))}",
         escaped(text.sentence(said)),
         "\n".join(f"- {name}: {value}" for name, value in figures),
-        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in (*few, *result.warnings)),
+        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.warnings),
         f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'question')}",
         markdown_table(
             ("model", "", result.measure, "95% interval", "mean length"),

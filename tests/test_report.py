@@ -478,13 +478,6 @@ def test_an_interval_across_zero_has_both_colours(tmp_path: Path, result: dict[s
     assert [re.findall(r"var\((--[a-z]+)\)", bar) for bar in bars] == [["--rejected"], ["--ensemble"]]
 
 
-@pytest.mark.parametrize(("held_out", "is_said"), [(20, True), (49, True), (50, False)])
-def test_few_questions_are_said_beside_the_verdict(tmp_path: Path, held_out: int, is_said: bool) -> None:
-    text = text_of(written(tmp_path, make_result(make_samples(dev=30, held_out=held_out))))
-    first = text.partition("Decoded together")[0]
-    assert (f"Few questions: only {held_out} held-out questions" in first) is is_said
-
-
 def section(page: str, name: str) -> str:
     return text_of(page.partition(f'<section class="row" id="{name}">')[2].partition("</section>")[0])
 

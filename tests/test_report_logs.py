@@ -103,7 +103,7 @@ def test_the_recommended_cascade_is_on_the_first_screen_and_on_the_terminal(logs
     recommendation = logs.result["advice"]["recommendation"]
     assert recommendation["strategy"] == "cascade"
     assert "Run a cascade of three models." in logs.page
-    assert logs.out.startswith(f"Recommended: {recommendation['text']}\nShown by the test: ")
+    assert logs.out.startswith(f"Recommended: {recommendation['text']}\nThat is: of 1,000 questions, ")
 
 
 def brute_tags(sample: dict[str, Any], best: str, members: list[str]) -> set[str]:

@@ -11,8 +11,6 @@ from reports.read.result import Result
 from reports.read.strategies import Recommended, StrategyRow
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# With fewer held-out questions the interval of an accuracy is mostly wider than 25 points.
-FEW = 50
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 _CORRECTED = " after correction for several strategies"
 
@@ -31,7 +29,6 @@ def values(result: Result) -> dict[str, Any]:
         "gain": gain,
         "gain_ci": ends,
         "of_thousand": of_thousand(result),
-        "few": few_questions(result),
         "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
         "interval": text.interval_name(result.level) if recommended else _interval_of_set(result),
@@ -107,14 +104,6 @@ def of_thousand(result: Result) -> str:
     if recommended is None or recommended.row.is_single or recommended.gain is None:
         return ""
     return "" if result.is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
-
-
-def few_questions(result: Result) -> str:
-    """Return that the figures come from few held-out questions, as a sentence; empty for ``FEW`` or more, or none."""
-    n = result.held_out
-    if not 0 < n < FEW:
-        return ""
-    return f"only {text.counted(n, 'held-out question')}, so the figures in use may be far from these."
 
 
 def _unchecked(result: Result) -> str:
