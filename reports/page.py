@@ -62,6 +62,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLES = ("style.css", "figures.css", "explorer.css", "steps.css", "print.css")
 _SCRIPTS = ("theme.js", "make.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js", "questions.js")
+_SMALL_SCRIPTS = ("theme.js", "tables.js")
 
 
 def write_page(path: Path, result: Result) -> Path:
@@ -128,6 +129,27 @@ def render(result: Result) -> str:
         script_hash=content_hash(script),
         data=Markup(script_data(result)),
     )
+
+
+def write_small_page(path: Path, template: str, **values: Any) -> Path:
+    """Write a page without sections, from its template and the template's values, and return its path.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    style, script = contents(*_STYLES), contents(*_SMALL_SCRIPTS)
+    page = (
+        make_environment()
+        .get_template(template)
+        .render(
+            **values,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=content_hash(style),
+            script_hash=content_hash(script),
+        )
+    )
+    return write_html(path, page)
 
 
 def contents(*names: str) -> str:

@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from ensemble.saved.model_card import escaped
 from reports import text
 from reports.formats import markdown_table
-from reports.page import content_hash, contents, make_environment, write_html
+from reports.page import write_small_page
 from reports.sections.leaderboard import STATUS_WORDS
 
-_STYLES = ("style.css", "figures.css", "explorer.css")
-_SCRIPTS = ("theme.js", "tables.js")
 _WORDS = {**STATUS_WORDS, "absent": "not in this run"}
 
 
@@ -29,24 +25,16 @@ def write_difference(path: Path, difference: Mapping[str, Any]) -> Path:
     Raises:
         InputError: The file cannot be written.
     """
-    style, script = contents(*_STYLES), contents(*_SCRIPTS)
-    page = (
-        make_environment()
-        .get_template("difference.html.j2")
-        .render(
-            difference=difference,
-            headline=headline(difference),
-            decision=_decision(difference),
-            decisions=_decisions(difference),
-            words=_WORDS,
-            confidence=f"{100 * (1 - difference['level']):g}%",
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=content_hash(style),
-            script_hash=content_hash(script),
-        )
+    return write_small_page(
+        path,
+        "difference.html.j2",
+        difference=difference,
+        headline=headline(difference),
+        decision=_decision(difference),
+        decisions=_decisions(difference),
+        words=_WORDS,
+        confidence=f"{100 * (1 - difference['level']):g}%",
     )
-    return write_html(path, page)
 
 
 def difference_markdown(difference: Mapping[str, Any]) -> str:

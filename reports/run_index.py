@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from ensemble.errors import InputError
 from reports import text
 from reports.formats import guarded, markdown_table
-from reports.page import content_hash, contents, make_environment, write_html
+from reports.page import write_small_page
 from reports.read.result import read_result
 
 MOST_RUNS = 500
 _DEEPEST = 3
 _MOST_FOLDERS = 20_000
 _LARGEST = 64 << 20  # of a result.json, in bytes; that of a large run has a few MB
-_STYLES = ("style.css", "figures.css", "explorer.css")
-_SCRIPTS = ("theme.js", "tables.js")
+_MARK = b'<meta name="generator" content="unite-advisor, index of runs">'
+_MOST_HEAD = 2000  # bytes of a page in which the mark is
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -97,23 +95,26 @@ def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write ``index.html`` into a folder, and return its path.
 
     Raises:
-        InputError: The file cannot be written.
+        InputError: The file cannot be written, or another page has its name.
     """
-    style, script = contents(*_STYLES), contents(*_SCRIPTS)
-    page = (
-        make_environment()
-        .get_template("index.html.j2")
-        .render(
-            folder=text.visible(folder.resolve().name or str(folder)),
-            rows=[row for row in rows if row["problem"] is None],
-            broken=[row for row in rows if row["problem"] is not None],
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=content_hash(style),
-            script_hash=content_hash(script),
-        )
+    path = folder / "index.html"
+    # Only an index of this program is replaced: a folder may have a page of its user's by this name.
+    if path.exists() and not _is_index(path):
+        raise InputError(f"{path} exists and is no index of runs; move it, or use --format md")
+    return write_small_page(
+        path,
+        "index.html.j2",
+        folder=text.visible(folder.resolve().name or str(folder)),
+        rows=[row for row in rows if row["problem"] is None],
+        broken=[row for row in rows if row["problem"] is not None],
     )
-    return write_html(folder / "index.html", page)
+
+
+def _is_index(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _MARK in file.read(_MOST_HEAD)
 
 
 def index_markdown(rows: Sequence[Mapping[str, Any]]) -> str:

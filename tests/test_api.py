@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,12 @@ def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, mod
     for result in (printed, run.json):
         del result["provenance"]["command"]
     assert run.json == printed
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was(place: Place, models: Path) -> None:
+    place.job(models)
+    again(place, k=4, out="a")
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(

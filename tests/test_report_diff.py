@@ -95,6 +95,30 @@ def test_the_answers_are_those_of_the_recommended_strategy(tmp_path: Path, strat
     assert found == pytest.approx(100 * sum(expected) / len(expected))
 
 
+def test_turns_of_a_conversation_are_one_cluster(tmp_path: Path) -> None:
+    def pair_up(line: Line) -> None:
+        line["cluster"] = str(int(line["id"].rpartition("-")[2]) // 4)
+
+    def both(line: Line) -> None:
+        weaken(line)
+        pair_up(line)
+
+    plain = run_difference(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
+    a, b = single(tmp_path / "c", "terse-bytes", pair_up), single(tmp_path / "d", "terse-unigram", both)
+    found = run_difference(a, b)["pair"]
+    assert found["delta"] == plain["pair"]["delta"]
+    assert found["test"] != plain["pair"]["test"] and "cluster" in found["delta_method"]
+
+
+def test_runs_with_different_scores_are_refused(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a"), write(tmp_path / "b")
+    result = json.loads((b / "result.json").read_text(encoding="utf-8"))
+    result["task"]["metric"] = "chrf"
+    write_json(b, result)
+    with pytest.raises(InputError, match="give two runs with the same score"):
+        run_difference(a, b)
+
+
 def test_only_common_questions_count_and_the_others_are_said(tmp_path: Path) -> None:
     def rename(line: Line) -> None:
         if line["id"].endswith("7"):
@@ -164,7 +188,7 @@ def test_a_loss_has_its_sign_its_word_and_its_colour(tmp_path: Path) -> None:
         (["a", "--diff"], "--diff compares two run folders; give both"),
         (["a", "b"], "give one folder, or two and --diff"),
         (["a", "b", "--diff", "--format", "csv"], "a difference is a page or Markdown"),
-        (["a", "--out", "x.html"], "--out is the page of --diff"),
+        (["a", "--out", "x.html"], "--out goes with --diff and its page"),
         (["a", "b", "--diff", "--out", "nowhere/x.html"], "give the name of a file in a folder that exists"),
     ],
 )

@@ -62,6 +62,16 @@ def test_links_lead_to_the_reports_whatever_the_folder_is_called(runs: Path) -> 
     assert rows["losing"]["link"] is None
 
 
+def test_a_page_of_somebody_else_is_kept(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", dev=20, held_out=20)
+    rows = index_rows(tmp_path, find_runs(tmp_path))
+    write_index(tmp_path, rows)
+    write_index(tmp_path, rows)
+    (tmp_path / "index.html").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match=r"index\.html exists and is no index of runs"):
+        write_index(tmp_path, rows)
+
+
 def test_markdown_and_csv_have_every_run(runs: Path) -> None:
     rows = index_rows(runs, find_runs(runs))
     lines = index_markdown(rows).splitlines()

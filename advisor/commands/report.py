@@ -32,7 +32,7 @@ def report(
     if len(runs) != 1 + diff:
         raise InputError("--diff compares two run folders; give both" if diff else "give one folder, or two and --diff")
     if out is not None and (not diff or form != "html"):
-        raise InputError("--out is the page of --diff; leave it out")
+        raise InputError("--out goes with --diff and its page (--format html); leave it out")
     if diff:
         _write_difference(runs[0], runs[1], form, out)
     elif runs[0].is_dir() and not (runs[0] / "result.json").exists():

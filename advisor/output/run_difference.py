@@ -43,12 +43,18 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
         run), and ``notes``.
 
     Raises:
-        InputError: A run cannot be read or recommends nothing, or no held-out question is in both.
+        InputError: A run cannot be read or recommends nothing, the scores are different ones, or no held-out question
+            is in both.
     """
     results = [read_run(a), read_run(b)]
     chosen = [_recommended(folder, result) for folder, result in zip((a, b), results, strict=True)]
     answers = [_answers(folder, each.row) for folder, each in zip((a, b), chosen, strict=True)]
     names = [text.visible(str(folder)) for folder in (a, b)]
+    if results[0].metric != results[1].metric:
+        raise InputError(
+            f"{names[0]} is scored by {results[0].metric} and {names[1]} by {results[1].metric}; give two runs with "
+            "the same score"
+        )
     # As in `advisor compare`: an equal id alone can be another question.
     common = [key for key in answers[0] if key in answers[1]]
     if not common:
@@ -60,7 +66,7 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
         models=("A", "B"),
         scores=scores,
         groups=(None,) * len(common),
-        clusters=None,
+        clusters=_clusters(common, answers[1]),
         notes=(),
     )
     (pair,) = compare_pairs(table)
@@ -109,6 +115,14 @@ def _answers(folder: Path, row: StrategyRow) -> _Answers:
     return found
 
 
+def _clusters(common: list[_Key], answers: _Answers) -> tuple[str, ...] | None:
+    """The cluster of each question, itself where it has none; None if no questions share anything."""
+    named = [answers[key]["cluster"] for key in common]
+    if not any(named):
+        return None
+    return tuple(name or f"question {number}" for number, name in enumerate(named))
+
+
 def _answer(line: Fields, row: StrategyRow) -> dict[str, Any] | None:
     """The response of a strategy to the question of a line; None without a score."""
     responses, taken = line.part("responses"), line.optional_part("recommended")
@@ -130,6 +144,7 @@ def _answer(line: Fields, row: StrategyRow) -> dict[str, Any] | None:
     return {
         "score": min(1.0, max(0.0, score)),
         "right": score >= RIGHT,
+        "cluster": line.line("cluster"),
         "candidate": None,
         "text": text.shortened(written, _LONGEST_TEXT) if response is not None else None,
         "extracted": None if scored.values.get("extracted") is None else scored.line("extracted")[:200],
@@ -254,6 +269,4 @@ def _notes(results: list[Result], answers: list[_Answers], common: int) -> Itera
             yield f"{text.counted(left_out, 'held-out question')} of run {label} are not in the other run; left out"
     if results[0].task != results[1].task:
         yield f"the tasks have different names: {results[0].task} and {results[1].task}"
-    if results[0].metric != results[1].metric:
-        yield f"the scores are {results[0].metric} and {results[1].metric}; they are compared as if they were one"
     yield "each run chose its strategy with the help of these questions, so both accuracies are a little too high"
