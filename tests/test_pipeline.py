@@ -256,6 +256,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "pairs",
             "ensemble",
             "strategies",
+            "alone",
             "advice",
             "looks",
             "judge",

@@ -23,6 +23,7 @@ EXTRAS = {
     "openai": "openai",
     "inspect": "inspect_ai",
     "gguf": "gguf",
+    "otel": "opentelemetry.sdk",
 }
 """The module that each optional part of the installation needs; tests hold the names against pyproject.toml."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -82,7 +83,15 @@ def _processor() -> str:
 
 def extras() -> dict[str, bool]:
     """Whether each optional part is installed."""
-    return {name: find_spec(module) is not None for name, module in EXTRAS.items()}
+    return {name: _is_installed(module) for name, module in EXTRAS.items()}
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    # Of a module in a package that is missing.
+    except ModuleNotFoundError:
+        return False
 
 
 def quantization() -> dict[str, str | None]:
