@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -60,10 +60,15 @@ class Running:
     thread: threading.Thread
     errors: list[UniteError]
     """The errors that ended it."""
+    clients: list[openai.OpenAI] = field(default_factory=list)
+    """The clients that were made, which are closed at its end."""
 
     def client(self, key: str = "none") -> openai.OpenAI:
         """A client without retries."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+        # It refers to itself, so it would be found as garbage at any time, and its sockets perhaps before it.
+        self.clients.append(client)
+        return client
 
     def ask(self, path: str, content: str | bytes | None = None, **headers: str) -> Reply:
         """Get a path, or post a body."""
@@ -149,10 +154,13 @@ def running(
         thread = threading.Thread(target=run)
         thread.start()
         assert ready.wait(20)
+        found = Running(address_of(bound), server, engine, thread, errors)
         try:
-            yield Running(address_of(bound), server, engine, thread, errors)
+            yield found
         finally:
             if not engine.refusing:
                 server.handle_exit(signal.SIGTERM, None)
             thread.join(30)
+            for client in found.clients:
+                client.close()
     assert not thread.is_alive()

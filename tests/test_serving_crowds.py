@@ -247,11 +247,11 @@ def test_the_command_serves_until_a_signal_and_ends_well(process: subprocess.Pop
     assert process.stderr is not None
     url = process.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", url), process.stderr.read()
-    client = openai.OpenAI(base_url=url, api_key="sesame", max_retries=0)
-    stream = client.completions.create(model="alpha+beta", prompt=["x", "y"], max_tokens=40, stream=True, stop=[])
-    first = next(iter(stream))
-    process.send_signal(getattr(signal, name))
-    reasons = [part.choices[0].finish_reason for part in (first, *stream)]
+    with openai.OpenAI(base_url=url, api_key="sesame", max_retries=0) as client:
+        stream = client.completions.create(model="alpha+beta", prompt=["x", "y"], max_tokens=40, stream=True, stop=[])
+        first = next(iter(stream))
+        process.send_signal(getattr(signal, name))
+        reasons = [part.choices[0].finish_reason for part in (first, *stream)]
     assert sum(reason is not None for reason in reasons) == 2
     assert process.wait(60) == 0
     said = process.stderr.read().splitlines()
@@ -265,12 +265,12 @@ def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None
     assert process.stdout is not None
     assert process.stderr is not None
     url = process.stdout.readline().strip()
-    client = openai.OpenAI(base_url=url, api_key="sesame", max_retries=0)
-    stream = client.completions.create(model="alpha+beta", prompt="x", max_tokens=200, stream=True, stop=[])
-    next(iter(stream))
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.readline().startswith("advisor: serving")
-    assert process.stderr.readline().startswith("advisor: stopping")
-    process.send_signal(signal.SIGINT)
+    with openai.OpenAI(base_url=url, api_key="sesame", max_retries=0) as client:
+        stream = client.completions.create(model="alpha+beta", prompt="x", max_tokens=200, stream=True, stop=[])
+        next(iter(stream))
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline().startswith("advisor: serving")
+        assert process.stderr.readline().startswith("advisor: stopping")
+        process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert process.stderr.read().count("\n") == 1
