@@ -2,8 +2,9 @@
 
 # The interpreter that .venv is made with: make venv PYTHON=python3.12 (delete .venv first to change it).
 PYTHON ?= python3
-# How many processes the tests run in, with one thread each: make test PROCESSES=4.
-PROCESSES ?= 2
+# How many processes the tests run in, with one thread each: make test PROCESSES=4. One more than the cores of a small
+# machine, because a third of their time the tests wait for servers and clusters.
+PROCESSES ?= 3
 # The oldest and the newest Python, for `make test-versions`, and the tests that need nothing but the core.
 PYTHONS ?= python3.10 python3.13
 QUICK := abe advice api bradley_terry \

@@ -26,7 +26,7 @@ def markdown(result: Result) -> str:
         escaped(text.sentence(said)),
         "\n".join(f"- {name}: {value}" for name, value in figures),
         "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.warnings),
-        f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'question')}",
+        f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'dev question')}",
         markdown_table(
             ("model", "", result.measure, "95% interval", "mean length"),
             [

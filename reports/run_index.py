@@ -16,7 +16,7 @@ from ensemble.errors import InputError
 from reports import text
 from reports.formats import guarded, markdown_table
 from reports.page import write_small_page
-from reports.read.result import read_result
+from reports.read.result import Result, read_result
 
 MOST_RUNS = 500
 _DEEPEST = 3
@@ -81,7 +81,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "models": len(result.candidates),
         "held_out": result.held_out,
         "best_single": result.best_single.name if result.best_single else None,
-        "best_points": result.best_single.accuracy if result.best_single else None,
+        "best_points": _best_points(result),
         "strategy": text.strategy(row.name, row.members, row.draws) if row else None,
         "gain": recommended.gain if recommended and gained else None,
         "gain_ci": recommended.gain_ci if recommended and gained else None,
@@ -89,6 +89,15 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "calls": row.calls if row else None,
         "price": row.price if row else None,
     }
+
+
+def _best_points(result: Result) -> float | None:
+    """The accuracy of the best single model: on the held-out questions where it answered them, else on dev."""
+    best = result.best_single
+    if best is None:
+        return None
+    held_out = (row.accuracy for row in result.strategies.rows if row.is_single and row.members == (best.name,))
+    return next(held_out, best.accuracy)
 
 
 def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

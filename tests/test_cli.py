@@ -205,7 +205,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
-    strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_adjusted": 0.5, "shown": "yes"}
+    strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_value": 0.5, "p_adjusted": 0.5, "shown": "yes"}
     strategy |= {"expected_gain_ci": [0.0, 2.0]}
     strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
     result = {
@@ -280,7 +280,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "best_single_model": "a",
                 "accuracy": 50.0 + gain,
             }
-            | {"gain": gain, "expected_gain": gain - 1, "p_adjusted": p, "calls_per_question": calls}
+            | {"gain": gain, "expected_gain": gain - 1, "p_value": p, "p_adjusted": p, "calls_per_question": calls}
             | {"shown": "not_yet"}
             for name, members, gain, p, calls in (
                 ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
@@ -318,7 +318,8 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
         "Warning: The models guess.",
         "The set was not run.",
     ]
-    assert lines[6].startswith("Report: ") and len(lines) == 7
+    assert lines[6].startswith("Report: ") and len(lines) == 8
+    assert lines[7] == f"Use it: advisor run {tmp_path} PROMPT, or advisor serve {tmp_path}"
 
 
 def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,7 +345,7 @@ def test_many_warnings_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.Ca
     result = printed(3)
     result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
     lines = concluded(result, tmp_path, capsys)
-    assert len(lines) == 11 and lines[8] == "The report has 46 more warnings."
+    assert len(lines) == 12 and lines[8] == "The report has 46 more warnings."
 
 
 def test_without_held_out_questions_the_conclusion_says_why_nothing_is_recommended(

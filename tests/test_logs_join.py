@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import lzma
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,12 +73,38 @@ def test_a_model_with_half_of_the_questions_is_left_out_and_named(tmp_path: Path
     assert said(logs, "half (5)")
 
 
+def test_models_that_share_no_question_are_left_out_as_those_of_another_evaluation(tmp_path: Path) -> None:
+    logs = joined(tmp_path, [row(n, "a", "b") for n in range(10)], [row(n, "other") for n in range(20, 25)])
+    assert list(logs.profiles) == ["a", "b"]
+    assert said(logs, "other (0); their logs may be of another evaluation")
+
+
+def test_records_that_name_no_evaluation_can_be_chosen_among_others(tmp_path: Path) -> None:
+    rows = [row(n, "a", "b") for n in range(10)]
+    assert len(joined(tmp_path, rows, task="no name").examples) == 10
+    with pytest.raises(InputError, match=r"no evaluation of the logs matches; they have no name \(20\)"):
+        joined(tmp_path, rows, task="math")
+
+
+def test_letters_of_options_are_not_scored_without_options(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the questions of the logs have no options; give --metric exact_match"):
+        joined(tmp_path, [row(n, "a", "b") for n in range(4)], scoring=Scoring("choice"))
+
+
+def test_a_compressed_log_that_was_cut_off_is_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.xz"
+    lines = "".join(f"{json.dumps(row(n, 'a', 'b', question=os.urandom(500).hex()))}\n" for n in range(300))
+    path.write_bytes(lzma.compress(lines.encode())[:100_000])
+    with pytest.raises(InputError, match=r"log\.jsonl\.xz: the compressed data is damaged"):
+        join_logs([str(path)])
+
+
 def test_a_model_that_is_named_is_kept_and_the_questions_are_those_of_all(tmp_path: Path) -> None:
     rows = [[row(n, "a", "b") for n in range(10)], [row(n, "half") for n in range(5)]]
     logs = joined(tmp_path, *rows, models=["a", "b", "half"])
     assert len(logs.examples) == 5
     assert list(logs.profiles) == ["a", "b", "half"]
-    assert said(logs, "5 questions of all models; left out: a (5), b (5)")
+    assert said(logs, "5 questions answered by all models; answers to other questions are left out: a (5), b (5)")
 
 
 def test_models_without_a_common_question_are_refused_with_their_counts(tmp_path: Path) -> None:

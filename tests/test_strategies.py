@@ -144,6 +144,9 @@ def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -
     results = compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}, groups="xy")
     router = by_name(results)["group_router a+b"]
     assert router.strategy.routes == (("x", "a"), ("y", "b"))
+    assert "b answers y; a answers all other groups, and prompts that come without --group NAME" in describe(
+        router.strategy
+    )
     assert router.profile.accuracy == 100
     assert (router.calls, router.tokens, router.seconds) == (1, 10, 2)
 

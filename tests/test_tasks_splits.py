@@ -115,7 +115,7 @@ def test_dev_questions_are_taken_out_of_an_overlapping_held_out_file_and_it_is_s
     path = task_file(tmp_path, {"dev": [1, 2, 3], "held_out": [1, 2, 3, 4, 5]})
     task = load_task(path, split="held_out")
     assert asked(task) == {"q4", "q5"}
-    assert task.notes == ("held_out: 3 of 5 questions left out, which are shots or in dev",)
+    assert task.notes == ("held_out: 3 of 5 questions left out, because they are in dev or are shots",)
 
 
 def test_shots_from_a_file_of_their_own_are_taken_out_of_every_split(tmp_path: Path) -> None:

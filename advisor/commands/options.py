@@ -227,7 +227,7 @@ Servers = Annotated[
     list[str] | None,
     typer.Option("--allow-server", metavar="URL", help="A server of the run's candidates that may be contacted."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress, notes and tables. The report has the notes.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that comes with the members of a saved ensemble.")

@@ -9,6 +9,7 @@ import typer
 
 from advisor.commands import options as opt
 from advisor.progress import Progress
+from advisor.records import signed
 from ensemble.errors import InputError
 
 
@@ -69,12 +70,13 @@ def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: give the name of a file in a folder that exists")
     from advisor.output.run_difference import run_difference
-    from reports.run_difference import difference_markdown, write_difference
+    from reports.run_difference import difference_markdown, headline, write_difference
 
     difference = run_difference(a, b)
     if form == "md":
         print(difference_markdown(difference), end="")
     else:
+        Progress().say(f"{headline(difference)}: {signed(difference['pair']['delta'])} points")
         print(write_difference(out or b / "diff.html", difference))
 
 

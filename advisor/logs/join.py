@@ -28,6 +28,8 @@ DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
 _FEWEST_SHARED = 0.75
 """A model that would reduce the common questions below this share is left out, if others remain."""
+_NAMELESS = "no name"
+"""The evaluation of records that name none."""
 _LONGEST_VOTE = 200
 """Characters of an extracted answer that can be counted as a vote; a longer one is a whole response."""
 
@@ -224,8 +226,9 @@ def _records(
 def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None, notes: Notes) -> _Reading:
     reading, other_models, other_tasks = _Reading(), Counter[str](), Counter[str]()
     for record in records:
-        if task is not None and not fits(record.task or "", task):
-            other_tasks[record.task or "no name"] += 1
+        # So those of a table can be chosen among others, too.
+        if task is not None and not fits(record.task or _NAMELESS, task):
+            other_tasks[record.task or _NAMELESS] += 1
             continue
         if models and not any(fits(record.model, pattern) for pattern in models):
             other_models[record.model] += 1
@@ -326,9 +329,16 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
     if few:
         listed = ", ".join(f"{name} ({len(common & reading.models[name].answers.keys()):,})" for name in few[:5])
         more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+        # Models of another benchmark share none, and to keep them would leave no question.
+        shares_some = any(common & reading.models[name].answers.keys() for name in few)
+        way_out = (
+            "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
+            if shares_some
+            else "their logs may be of another evaluation; read each evaluation in a separate run"
+        )
         notes.append(
             f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
-            "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
+            f"{way_out}"
         )
     return [name for name in counts if name in kept]
 
@@ -359,7 +369,10 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
         )
     lost = {name: count - len(common) for name, count in counts.items() if count > len(common)}
     if lost:
-        notes.append(f"{counted(len(common), 'question')} of all models; left out: {_some(lost)}")
+        notes.append(
+            f"{counted(len(common), 'question')} answered by all models; answers to other questions are left out: "
+            f"{_some(lost)}"
+        )
     return sorted(common)
 
 
@@ -372,8 +385,8 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     for name, numbers in missing.items():
         if len(numbers) == len(common):
             raise InputError(
-                f"{name}: the log has no scores; give --metric (and --extract), or a task file with --task, to score "
-                "its responses"
+                f"{name}: the log has no scores; score its responses with --metric NAME (such as exact_match or "
+                "number) and --extract PATTERN"
             )
     without = set().union(*missing.values())
     if without:
@@ -387,6 +400,9 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
 
 def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:
     """Replace the scores and the extracted answers by those of a metric."""
+    # It compares letters of options; without options every answer would be wrong.
+    if scoring.metric == "choice" and not any(reading.examples[number].choices for number in common):
+        raise InputError("--metric choice: the questions of the logs have no options; give --metric exact_match")
     task = JoinedLogs("", scoring.metric, (), {}, {}, None, (), (), scoring).task("dev", (), 0)
     changed = graded = 0
     for name in kept:

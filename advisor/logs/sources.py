@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from advisor.logs.record import LogOptions, LogRecord
-from advisor.tables.streams import Notes, head_of, json_lines, outline
+from advisor.tables.streams import Notes, check_start, head_of, json_lines, outline
 from ensemble.errors import InputError
 from ensemble.files import exists
 from ensemble.plugins import Plugins
@@ -158,6 +158,7 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
         notes.extend(plugins().problems.values())
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
+        check_start(wrong.path)
         raise InputError(f"{wrong.path}: {_why_unknown(wrong, only)}")
     if not sources:
         raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {_all_formats()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,13 @@ def print_tables(result: Mapping[str, Any]) -> None:
         console.print(Text.assemble((visible(candidate["model"]), "bold"), f": {visible(candidate['reason'])}"))
     if untold:
         console.print(f"The report has the reasons of {counted(untold, 'more candidate')}.")
+    recommended = result["advice"]["recommendation"]
+    rejected = {each["model"] for each in result["candidates"] if each["status"] == "rejected"}
+    if recommended and rejected & {*recommended["members"]}:
+        console.print(
+            "Selected and rejected are the decisions of the rules about the set that decodes together. Votes, cascades "
+            "and routers may ask rejected models, too."
+        )
     if groups := next((candidate["groups"] for candidate in result["candidates"] if candidate.get("groups")), None):
         console.print(
             f"Points are the mean over all questions (micro); macro is the mean over {len(groups)} groups of "
@@ -111,6 +119,11 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
         console.print(_plain(line), soft_wrap=not console.is_terminal)
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
+    provenance = result.get("provenance") or {}
+    # The models of logs and of tables of numbers are not known here.
+    if recommendation and not (provenance.get("logs") or provenance.get("profiles")):
+        run = visible(shlex.quote(str(report.parent)))
+        console.print(_plain(f"Use it: advisor run {run} PROMPT, or advisor serve {run}"), soft_wrap=True)
 
 
 def _print_judge(result: Mapping[str, Any], console: Console) -> None:
@@ -320,13 +333,15 @@ def _shown(result: Mapping[str, Any]) -> str:
             return "nothing was tested, because this is the only strategy"
         return "the test compares the other strategies with this model"
     tests = sum(row["strategy"] != "single" for row in result["strategies"])
-    corrected = " after correction for several strategies" if tests > 1 else ""
     answer = shown(recommendation["shown"])
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
         return answer
+    alone, together = p_value(row["p_value"]), p_value(row["p_adjusted"])
+    p = alone if alone == together else f"{alone}; {together}"
+    p += " after correction for several strategies" if tests > 1 else ""
     why = why_not_shown(recommendation["shown"], recommendation["expected_gain_ci"])
-    figures = f"{answer} (measured {signed(row['gain'])} points, p {p_value(row['p_adjusted'])}{corrected})"
+    figures = f"{answer} (measured {signed(row['gain'])} points, p {p})"
     return f"{figures}. {why}" if why else figures
 
 

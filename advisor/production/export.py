@@ -179,8 +179,8 @@ def _evidence(strategy: Strategy, run: Path) -> str:
     if not compared:
         return "The run compared no strategies on held-out questions."
     lines = [
-        "| strategy | models | accuracy | gain | calls a question |",
-        "|---|---|---|---|---|",
+        "| strategy | models | accuracy | measured gain | shown | calls a question |",
+        "|---|---|---|---|---|---|",
     ]
     for fields in compared:
         each = read_strategy(fields)
@@ -193,6 +193,7 @@ def _evidence(strategy: Strategy, run: Path) -> str:
             escaped(", ".join(each.members)),
             "–" if accuracy is None else f"{accuracy:.1f}",
             "–" if gain is None else f"{gain:+.1f}{around}",
+            fields.line("shown", "–").replace("_", " "),
             "–" if calls is None else f"{calls:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -200,7 +201,8 @@ def _evidence(strategy: Strategy, run: Path) -> str:
     questions = f"{compared[0].count('n'):,} held-out questions"
     return "\n\n".join(
         (
-            f"On {questions} of the task {escaped(task.line('name'))}, in points, with the gain over the best model:",
+            f"On {questions} of the task {escaped(task.line('name'))}, in points, with the measured gain over the best "
+            "single model, and whether the test shows it:",
             "\n".join(lines),
             "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
         )

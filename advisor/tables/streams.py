@@ -152,6 +152,16 @@ def head_of(path: Path) -> bytes:
         return b""
 
 
+def check_start(path: Path) -> None:
+    """Check that the first piece of a file can be read and decompressed.
+
+    Raises:
+        InputError: It cannot, for example because the file was cut off.
+    """
+    with open_stream(path) as stream:
+        stream.read(_PIECE)
+
+
 def zip_members(path: Path) -> list[str]:
     """The names of the files in a zip file, each once.
 

@@ -191,7 +191,8 @@ def _questions(
             )
     if split != "dev" and len(left) < len(whole):
         bank.notes.append(
-            f"{split}: {len(whole) - len(left)} of {len(whole)} questions left out, which are shots or in dev"
+            f"{split}: {len(whole) - len(left)} of {len(whole)} questions left out, because they are in dev or are "
+            "shots"
         )
     if not left:
         why = "has no records" if not whole else "has nothing but shots and questions of the dev split"

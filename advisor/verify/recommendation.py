@@ -22,6 +22,8 @@ SWITCH = 1.0
 voters. The best of several estimates is partly luck, and on real pools this cascade is the best choice most often
 (docs/pools.md)."""
 
+_MOST_GROUPS = 12  # of a member of a router that a sentence lists
+
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
@@ -104,11 +106,25 @@ def describe(strategy: Strategy) -> str:
         "answer that most of them give (a cascade)",
         "weighted_vote": f"Ask {names}, and take the answer with the most weight (a vote, weighted by accuracy)",
         "router": f"Send each question to the one of {names} that was right on similar dev questions (a router)",
-        "group_router": f"Send each group of questions to the one of {names} that was best on it (a router by groups)",
+        "group_router": f"Send each group of questions to the one of {names} that was best on it (a router by groups: "
+        f"{routes_in_words(strategy)})",
         "self_consistency": f"Ask {names} {strategy.draws} times, and take the answer that it gives most often "
         "(self-consistency)",
     }
     return sentences.get(strategy.name, f"Decode {names} together, in this order ({strategy.name})")
+
+
+def routes_in_words(strategy: Strategy) -> str:
+    """Which groups each member of a router by groups answers: ``b answers x and y; a answers all other groups``."""
+    own = {name: [group for group, member in strategy.routes if member == name] for name in strategy.members}
+    first, *others = strategy.members
+    parts = [
+        f"{name} answers {join(own[name]) if len(own[name]) <= _MOST_GROUPS else f'{len(own[name]):,} groups'}"
+        for name in others
+        if own[name]
+    ]
+    # Last, because it also answers the groups that had no dev questions.
+    return "; ".join([*parts, f"{first} answers all other groups, and prompts that come without --group NAME"])
 
 
 def describe_gain(points: float, interval: Interval, level: float) -> str:

@@ -43,6 +43,7 @@ class StrategyRow(Measurements):
     Attributes:
         members: The models; a cascade asks them in this order.
         weights: Of their votes; empty where all have the same.
+        routes: For a router by groups, pairs of a group and the model that answers it.
         draws: Responses of the one member, for self-consistency.
         best_single_model: The most accurate model on the dev and held-out questions together.
         gained: Questions that it answers right and the best single model wrong; ``lost`` the reverse.
@@ -56,6 +57,7 @@ class StrategyRow(Measurements):
 
     members: tuple[str, ...]
     weights: tuple[float, ...]
+    routes: tuple[tuple[str, str], ...]
     draws: int
     best_single_model: str
     gained: int | None
@@ -153,6 +155,7 @@ def _row(fields: Fields) -> StrategyRow:
         **numbers,
         members=fields.texts("members"),
         weights=fields.numbers("weights"),
+        routes=fields.part("routes").items(),
         draws=fields.count("draws", 1),
         best_single_model=fields.line("best_single_model"),
         gained=fields.optional_count("gained"),

@@ -68,6 +68,10 @@ def _members(row: StrategyRow) -> str:
         # Names may be cut above; then the last weights are not shown.
         names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
     more = len(row.members) - len(names)
+    if row.routes:
+        groups = [(name, [group for group, member in row.routes if member == name]) for name in names]
+        # New groups, and prompts without one, go to the first model.
+        return "; ".join(f"{name}: {', '.join([*own, *['all others'][n:]])}" for n, (name, own) in enumerate(groups))
     return (", then " if row.name == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
 
 

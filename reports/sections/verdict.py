@@ -113,6 +113,7 @@ def _unchecked(result: Result) -> str:
     unpinned = sum(not files for *_, files in result.model_files)
     missing = (
         "" if result.held_out else "held-out questions",
+        "the time" if recommended and recommended.row.seconds_each is None else "",
         "the price" if recommended and recommended.row.price is None else "",
         f"the version of {text.counted(unpinned, 'model')}" if unpinned else "",
         "other tasks and other wordings of the prompt",
