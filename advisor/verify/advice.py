@@ -264,7 +264,7 @@ def _figures(together: StrategyResult, level: float) -> str:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
         f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
-        f"{counted(n, 'held-out question')} {together.strategy.name} scores {accuracy:.1f} points, and "
+        f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )
 
