@@ -60,8 +60,8 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
     assert advice.text == (
         "Decoded together, a and b are better than one model alone: the gain is "
         f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
-        f"{result.gain.p_better:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best single "
-        "model, 79.0."
+        f"{result.gain.p_better:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best "
+        "single model, 79.0."
     )
     assert advice.questions_needed is None
 

@@ -148,10 +148,9 @@ def _show(text: str, trial: Trial) -> None:
     if len(trial.held_out.examples) < 100:
         print("These are few: a few hundred in each show smaller differences.")
     if trial.dev.metric == "judge":
-        print(
-            "No column with right answers was found, so there is nothing to score here: a judge grades the models' "
-            "responses. If your data has right answers, name their column with --reference."
-        )
+        print("There is nothing to score here: a judge grades the models' responses.")
+        if not any(any(example.accepted) for example in trial.dev.examples):
+            print("No column with right answers was found. If your data has one, name it with --reference.")
     elif not trial.scored:
         print("The references were not scored, because that runs programs; give --allow-code-execution to do it.")
     elif not trial.wrong:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
 from advisor.verify.strategies import ASKING, Strategy, StrategyResult
-from reports.text import counted, interval_name
+from reports.text import counted, interval_name, shortened
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -23,6 +23,7 @@ voters. The best of several estimates is partly luck, and on real pools this cas
 (docs/pools.md)."""
 
 _MOST_GROUPS = 12  # of a member of a router that a sentence lists
+_LONGEST_GROUP = 60  # characters of a group's name there
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,11 @@ def describe(strategy: Strategy) -> str:
 
 def routes_in_words(strategy: Strategy) -> str:
     """Which groups each member of a router by groups answers: ``b answers x and y; a answers all other groups``."""
-    own = {name: [group for group, member in strategy.routes if member == name] for name in strategy.members}
+    # A group's name is untrusted and may be a whole text.
+    own = {
+        name: [shortened(group, _LONGEST_GROUP) for group, member in strategy.routes if member == name]
+        for name in strategy.members
+    }
     first, *others = strategy.members
     parts = [
         f"{name} answers {join(own[name]) if len(own[name]) <= _MOST_GROUPS else f'{len(own[name]):,} groups'}"

@@ -14,6 +14,7 @@ _MOST_DRAWN = 20
 _MOST_GROUPS = 40
 _OPTIONAL = ("expected", "tokens", "seconds_each", "price")
 _MOST_NAMES = 12
+_LONGEST_GROUP = 60
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -69,10 +70,16 @@ def _members(row: StrategyRow) -> str:
         names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
     more = len(row.members) - len(names)
     if row.routes:
-        groups = [(name, [group for group, member in row.routes if member == name]) for name in names]
-        # New groups, and prompts without one, go to the first model.
-        return "; ".join(f"{name}: {', '.join([*own, *['all others'][n:]])}" for n, (name, own) in enumerate(groups))
+        return "; ".join(_routed(row, name) for name in names)
     return (", then " if row.name == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
+
+
+def _routed(row: StrategyRow, name: str) -> str:
+    """A model of a router by groups, and the groups that it answers."""
+    own = [text.shortened(group, _LONGEST_GROUP) for group, member in row.routes if member == name]
+    listed = own[:_MOST_GROUPS] + ([f"{len(own) - _MOST_GROUPS:,} more"] if len(own) > _MOST_GROUPS else [])
+    # New groups, and prompts without one, go to the first model.
+    return f"{name}: {', '.join([*listed, *(['all others'] if name == row.members[0] else [])])}"
 
 
 def _draw(result: Result, width: int) -> str | None:
