@@ -328,6 +328,17 @@ def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys
     assert "The interval" not in "".join(concluded(result, tmp_path, capsys))
 
 
+def test_a_rejected_model_that_is_recommended_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(7)
+    note = "Votes, cascades and routers may ask rejected models"
+    print_tables(result)
+    assert note not in " ".join(capsys.readouterr().err.split())
+    rejected = next(each["model"] for each in result["candidates"] if each["status"] == "rejected")
+    result["advice"]["recommendation"]["members"] = ["a", rejected]
+    print_tables(result)
+    assert note in " ".join(capsys.readouterr().err.split())
+
+
 def test_grades_are_not_counted_as_right_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(3)
     result["judge"] = {"mode": "single"}

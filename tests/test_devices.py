@@ -167,6 +167,7 @@ def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFix
         "task": {"name": "sums", "n": 1, "split": "dev"},
         "candidates": [],
         "provenance": {"device": "cuda", "dtype": "bfloat16"},
+        "advice": {"recommendation": None},
         **dict.fromkeys(("prediction", "ensemble", "strategies")),
     }
     candidate = {
