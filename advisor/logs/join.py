@@ -325,19 +325,16 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
     # No two models share enough: with all of them, the message tells how few questions are common.
     if len(kept) < 2:
         return list(counts)
-    few = [name for name in counts if name not in kept]
+    few = {name: len(common & reading.models[name].answers.keys()) for name in counts if name not in kept}
     if few:
-        listed = ", ".join(f"{name} ({len(common & reading.models[name].answers.keys()):,})" for name in few[:5])
-        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
         # Models of another benchmark share none, and to keep them would leave no question.
-        shares_some = any(common & reading.models[name].answers.keys() for name in few)
         way_out = (
             "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
-            if shares_some
+            if any(few.values())
             else "their logs may be of another evaluation; read each evaluation in a separate run"
         )
         notes.append(
-            f"left out, because they share too few of the {len(common):,} questions of the others: {listed}{more}; "
+            f"left out, because they share too few of the {len(common):,} questions of the others: {_some(few)}; "
             f"{way_out}"
         )
     return [name for name in counts if name in kept]

@@ -119,9 +119,8 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
         console.print(_plain(line), soft_wrap=not console.is_terminal)
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
-    provenance = result.get("provenance") or {}
-    # The models of logs and of tables of numbers are not known here.
-    if recommendation and not (provenance.get("logs") or provenance.get("profiles")):
+    # Where the models of logs are is not known here.
+    if recommendation and not (result.get("provenance") or {}).get("logs"):
         run = visible(shlex.quote(str(report.parent)))
         console.print(_plain(f"Use it: advisor run {run} PROMPT, or advisor serve {run}"), soft_wrap=True)
 

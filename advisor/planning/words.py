@@ -109,7 +109,7 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
-    yield visible(f"time         {_time(plan, len(asked))}")
+    yield visible(f"time         {_time(total, [model for *_, model in asked])}")
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
@@ -127,13 +127,12 @@ def problem_lines(problems: Sequence[str]) -> Iterator[str]:
         yield visible(f"problem      {problem}")
 
 
-def _time(plan: Mapping[str, Any], models: int) -> str:
+def _time(total: Mapping[str, Any], models: Sequence[Mapping[str, Any]]) -> str:
     """The expected time of a dry run, and whose time is not in it."""
-    total = plan["total"]
     without = total["without"]
-    if all(model["problem"] is not None for model in (*plan["models"], *plan["judges"])):
+    if all(model["problem"] is not None for model in models):
         return "not known, because no model can run here"
-    if len(without) == models:
+    if len(without) == len(models):
         return "not known here: servers and clusters have their own speed, and some files do not tell a model's size"
     if not total["seconds"]:
         known = "none: the cache has all responses of single models"
