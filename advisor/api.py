@@ -21,15 +21,15 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from reports.text import shortened, visible
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from reports.read.result import Result
-    from reports.read.strategies import Recommended
+    from advisor.runs.read.result import Result
+    from advisor.runs.read.strategies import Recommended
 
 _LONGEST = 60  # characters of a wrong value in a message
 _OF_THE_TERMINAL = ("context", "as_json", "debug", "dry_run")
@@ -66,7 +66,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         warnings.simplefilter("ignore")
         import tqdm.auto  # noqa: F401
 
-    from advisor.pipeline import select_run
+    from advisor.jobs.select import select_run
     from advisor.progress import Progress
 
     given = {"pool": pool, "task": task, **options}
@@ -97,7 +97,7 @@ class SelectResult:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        from reports.read import read_run
+        from advisor.runs.read import read_run
 
         if not isinstance(folder, (str, Path)):
             raise InputError(f"SelectResult: folder should be a path; got {shortened(visible(repr(folder)), _LONGEST)}")
@@ -152,7 +152,7 @@ class SelectResult:
         """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
         from matplotlib import pyplot
 
-        from reports.text import strategy
+        from ensemble.common.text import strategy
 
         rows = self._result.strategies.rows
         table, labels = self.strategies(), [strategy(each.name, each.members, each.draws) for each in rows]

@@ -37,7 +37,7 @@ app = typer.Typer(
 def _show_version(is_given: bool) -> None:
     if is_given:
         # Imported here, because it takes a third of the time of `advisor --help`.
-        from advisor.planning.machine import versions
+        from advisor.jobs.planning.machine import versions
 
         # The first line is what scripts read; the others are what a bug report needs.
         print("\n".join(f"{name} {number}" for name, number in sorted(versions().items(), key=_own_first)))
@@ -140,7 +140,7 @@ def _is_from_ctrl_c(error: BaseException | None) -> bool:
 
 
 def _fail(message: str, status: int) -> None:
-    from reports.text import visible
+    from ensemble.common.text import visible
 
     # Messages quote files, models and servers: split() makes one line, visible() keeps escapes from the terminal.
     print(f"advisor: {visible(' '.join(message.split()))}", file=sys.stderr)

@@ -16,8 +16,8 @@ from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
+from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
-from ensemble.files import default_cache_dir
 from ensemble.methods import DEFAULT, check_greedy, list_methods, plugins
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 from ensemble.servers.address import ServerAddress
@@ -98,7 +98,7 @@ class RunConfig:
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
         level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
-        choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.verify.held_out`.
+        choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.jobs.held_out`.
         tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
         k: Candidates that each member brings to the union, at least 1.
@@ -143,7 +143,7 @@ class RunConfig:
     def from_options(cls, options: Mapping[str, Any], command: str) -> RunConfig:
         """Read the options of ``select`` or ``profile``, by parameter name; the defaults are those of ``select``.
 
-        The pool and the task are read here. :func:`advisor.session.open_session` checks the models.
+        The pool and the task are read here. :func:`advisor.jobs.session.open_session` checks the models.
 
         Args:
             options: The options. One that is missing or None has its default value.

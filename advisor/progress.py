@@ -11,7 +11,7 @@ import rich.progress
 from rich.console import Console
 from rich.text import Text
 
-from reports.text import visible
+from ensemble.common.text import visible
 
 
 class Progress:

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, get_args
 
 from advisor.records import FinishReason
+from ensemble.common.files import sha256
 from ensemble.errors import InputError, UniteError
-from ensemble.files import sha256
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

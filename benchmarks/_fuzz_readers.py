@@ -131,11 +131,11 @@ def gguf_header() -> bytes:
 
 def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
-    from advisor import evaluation
-    from advisor.output import chosen_set
-    from advisor.production.chosen_strategy import plan_by_options
-    from advisor.production.export import export
-    from reports.read import read_run
+    from advisor.jobs import evaluate as evaluation
+    from advisor.jobs.export import export
+    from advisor.runs import chosen_set
+    from advisor.runs.read import read_run
+    from advisor.strategies.chosen_strategy import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
@@ -195,10 +195,10 @@ def read_store(folder: Path, data: bytes) -> None:
 
 def read_numbers(folder: Path, data: bytes) -> None:
     """The file of ``--profiles``, to the tables and the report."""
-    from advisor.output.result_json import result_of
-    from advisor.output.terminal import leaderboard
-    from advisor.pipeline import run_on_numbers
+    from advisor.jobs.select import run_on_numbers
     from advisor.records import Rules
+    from advisor.runs.result_json import result_of
+    from advisor.terminal.tables import leaderboard
 
     path = folder / "numbers.json"
     path.write_bytes(data)
@@ -342,7 +342,7 @@ def _run_folder(folder: Path, name: str, data: bytes) -> Path:
 
 def _examples(run: Path) -> None:
     """Read a run and make what the page has of samples and methods, without the drawings, which take a second."""
-    from reports.read import read_run
+    from advisor.runs.read import read_run
     from reports.script_data import script_data
     from reports.sections import examples
 
@@ -428,7 +428,7 @@ def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None
 
 
 _IMPORTS = {
-    "numbers": ("advisor.pipeline", "advisor.output.terminal"),
+    "numbers": ("advisor.jobs.select", "advisor.terminal.tables"),
     "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),
@@ -436,9 +436,7 @@ _IMPORTS = {
     **dict.fromkeys(
         ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
     ),
-    **dict.fromkeys(
-        ("result", "ensemble"), ("advisor.evaluation", "advisor.production.export", "ensemble.models.load")
-    ),
+    **dict.fromkeys(("result", "ensemble"), ("advisor.jobs.evaluate", "advisor.jobs.export", "ensemble.models.load")),
     **dict.fromkeys(("report", "samples", "evaluation"), ("matplotlib.backends.backend_svg", "reports.page")),
 }
 

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.advice.groups import group_gains, group_warnings
 from advisor.statistics import Floats
-from advisor.verify.groups import group_gains, group_warnings
 from benchmarks._measure import Figure
 
 _COUNTS = (5, 10, 40)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from advisor.config import RunConfig
+from advisor.jobs.methods import CONTROL, TEMPERATURE
 from advisor.profile.profiler import Profiler
 from advisor.statistics import Floats, cluster_sign_flip, holm, mean_interval, scores
-from advisor.verify.methods import CONTROL, TEMPERATURE
-from advisor.verify.responses import chosen
+from advisor.strategies.responses import chosen
 from benchmarks._measure import Figure
 from ensemble.methods import get_method, get_module, make_options
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.advice.strategies import AnsweredSplit
 from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Profile, Rules
 from advisor.statistics import Floats, scores
-from advisor.verify.strategies import AnsweredSplit
-from advisor.verify.votes import Codes, cascade_calls, codes_of, count_votes, vote, vote_weights
+from advisor.strategies.votes import Codes, cascade_calls, codes_of, count_votes, vote, vote_weights
 from benchmarks._measure import ROOT
 
 POOLS = ROOT.parent / "shared" / "pools"

@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from scipy import optimize, special, stats
 
+from advisor.advice.gain import Gain, estimate_gain
+from advisor.advice.sequential import Look, look_until_sure, planned_looks, questions_range
 from advisor.records import LEVEL, MOST_QUESTIONS
 from advisor.statistics import Floats, mcnemar
-from advisor.verify.gain import Gain, estimate_gain
-from advisor.verify.sequential import Look, look_until_sure, planned_looks, questions_range
 from benchmarks._measure import Figure
 
 DEV = 300

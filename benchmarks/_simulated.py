@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from advisor.advice.gain import Gain, estimate_gain
+from advisor.advice.sequential import tests_factor
 from advisor.records import LEVEL
 from advisor.statistics import Floats
-from advisor.verify.gain import Gain, estimate_gain
-from advisor.verify.sequential import tests_factor
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
 """How many points each member is behind the best one, by the members' kind."""

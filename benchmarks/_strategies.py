@@ -15,15 +15,9 @@ from itertools import combinations
 from random import Random
 from typing import Any, NamedTuple
 
-from advisor.choose.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
-from advisor.choose.race import Race
-from advisor.choose.rules import fitting_voters, select
-from advisor.records import TRIES, Profile, Rules, Shown, Verdict
-from advisor.statistics import Floats
-from advisor.tasks.task import Example, Signature, Task
-from advisor.verify.held_out import expected_gain
-from advisor.verify.recommendation import recommend
-from advisor.verify.strategies import (
+from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
+from advisor.advice.recommendation import recommend
+from advisor.advice.strategies import (
     FEWEST_VOTERS,
     AnsweredSplit,
     Compared,
@@ -31,7 +25,13 @@ from advisor.verify.strategies import (
     compare_strategies,
     take,
 )
-from advisor.verify.votes import codes_of, vote
+from advisor.choose.race import Race
+from advisor.choose.rules import fitting_voters, select
+from advisor.jobs.held_out import expected_gain
+from advisor.records import TRIES, Profile, Rules, Shown, Verdict
+from advisor.statistics import Floats
+from advisor.strategies.votes import codes_of, vote
+from advisor.tasks.task import Example, Signature, Task
 from benchmarks._outcomes import Outcomes
 from benchmarks.prediction import fit_decode, promises_and_gains
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
-from ensemble.files import default_cache_dir
+from ensemble.common.files import default_cache_dir
 
 EXTRA = (
     TrainingRecipe("zoo-llama", "llama", "unigram", 240, "terse", 1500, 11),

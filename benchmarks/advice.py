@@ -40,7 +40,7 @@ from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
 from benchmarks._sequential import power_figures, sequential_figures
 from benchmarks._strategies import Ground, Way, always_rules, best_single, grounds, recommended, run_race
-from ensemble.files import default_cache_dir
+from ensemble.common.files import default_cache_dir
 
 DRAWS = 2000
 """Of each simulated setting."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from advisor.planning.speed import measure_speed
+from advisor.jobs.planning.speed import measure_speed
 from advisor.pool.fit import need_of_entry
 from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
 from advisor.profile.loader import hush

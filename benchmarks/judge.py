@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from advisor.advice.recommendation import recommend
+from advisor.advice.strategies import AnsweredSplit, Strategy, compare_strategies
 from advisor.choose.rules import select
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Match
 from advisor.records import LEVEL, Answer, Profile, Rules, Shown
 from advisor.statistics import Floats
 from advisor.tasks.task import Example, Signature, Task
-from advisor.verify.recommendation import recommend
-from advisor.verify.strategies import AnsweredSplit, Strategy, compare_strategies
 from benchmarks._measure import Figure, arguments, progress, tell
 
 MODELS = {"a": 0.6, "b": 0.4, "c": 0.0, "d": -0.3, "e": -0.7}

@@ -24,17 +24,17 @@ import torch
 
 from advisor.config import RunConfig
 from advisor.demo import train
-from advisor.evaluation import evaluation_config, learned_options
-from advisor.output.evaluation_json import evaluation_of
-from advisor.output.result_json import result_of, samples_of
-from advisor.output.run_folder import write_run
-from advisor.output.terminal import print_methods
-from advisor.pipeline import run
+from advisor.jobs.evaluate import evaluation_config, learned_options
+from advisor.jobs.methods import Evaluator
+from advisor.jobs.select import run
+from advisor.jobs.session import open_session
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.session import open_session
+from advisor.runs.evaluation_json import evaluation_of
+from advisor.runs.result_json import result_of, samples_of
+from advisor.runs.run_folder import write_run
 from advisor.statistics import scores
-from advisor.verify.methods import Evaluator
+from advisor.terminal.tables import print_methods
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, tell
 from benchmarks._method_budgets import Trained, compared, draws_of, majority, tokens_of

@@ -30,13 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from advisor.choose.predict import Prediction, Predictor
+from advisor.advice.predict import Prediction, Predictor
+from advisor.advice.recommendation import recommend
+from advisor.advice.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import Profile, Rules, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
-from advisor.verify.recommendation import recommend
-from advisor.verify.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies
-from advisor.verify.votes import NONE, Codes, cascade_calls, vote, vote_weights
+from advisor.strategies.votes import NONE, Codes, cascade_calls, vote, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,

@@ -1,9 +1,9 @@
 """The prediction of gains: ``python -m benchmarks.prediction --save``, a minute; it needs ../shared/pools.
 
-It fits the coefficients of `advisor.choose.predict` and says how well they predict sets that they were not fitted on:
+It fits the coefficients of `advisor.advice.predict` and says how well they predict sets that they were not fitted on:
 votes of 3 to 5 open models in the pool that was left out (300 dev questions; other questions tell the gain), and sets
 that decode together in the zoo (results/zoo.json), from sets that share no model with them. A gain is over the best
-member in hindsight. With --save the coefficients replace advisor/choose/prediction.json, with what they were fitted on.
+member in hindsight. With --save the coefficients replace advisor/advice/prediction.json, with what they were fitted on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from advisor.choose.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
+from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
 from advisor.records import Profile, Rules, length_ratio, within
 from advisor.statistics import scores
-from advisor.verify.votes import vote
+from advisor.strategies.votes import vote
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks._outcomes import Outcomes, read
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
+from ensemble.common.files import default_cache_dir
 from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
@@ -19,7 +20,6 @@ from ensemble.decode.stream import Pieces
 from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
-from ensemble.files import default_cache_dir
 from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit

@@ -24,7 +24,7 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ensemble.errors.InputError: A file is missing or broken, or has an unknown schema version.
     """
-    from reports.read import read_run
+    from advisor.runs.read import read_run
 
     result = read_run(run_dir)
 

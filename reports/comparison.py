@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports import text
+from ensemble.common import text
 from reports.charts.canvas import Canvas, plain_style
 from reports.charts.rows import COLUMN, WIDE, axis, both_widths
 from reports.charts.scales import Scale

@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
+from advisor.runs.read.result import Result
+from ensemble.common import text
 from ensemble.saved.model_card import escaped
-from reports import text
-from reports.read.result import Result
 from reports.sections import verdict
 from reports.sections.leaderboard import STATUS_WORDS
 

@@ -11,11 +11,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from advisor.runs.read.result import Result
+from ensemble.common import text
+from ensemble.common.files import write_text
 from ensemble.errors import InputError
-from ensemble.files import write_text
-from reports import text
 from reports.charts.canvas import plain_style
-from reports.read.result import Result
 from reports.script_data import script_data
 from reports.sections import (
     accuracy_map,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ensemble.common import text
 from ensemble.saved.model_card import escaped
-from reports import text
 from reports.formats import markdown_table
 from reports.page import write_small_page
 from reports.sections.leaderboard import STATUS_WORDS
@@ -20,7 +20,7 @@ def write_difference(path: Path, difference: Mapping[str, Any]) -> Path:
 
     Args:
         path: The file.
-        difference: The figures, see :func:`advisor.output.run_difference.run_difference`.
+        difference: The figures, see :func:`advisor.runs.run_difference.run_difference`.
 
     Raises:
         InputError: The file cannot be written.

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from advisor.runs.read.result import Result, read_result
+from ensemble.common import text
 from ensemble.errors import InputError
-from reports import text
 from reports.formats import guarded, markdown_table
 from reports.page import write_small_page
-from reports.read.result import Result, read_result
 
 MOST_RUNS = 500
 _DEEPEST = 3

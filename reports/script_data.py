@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from reports.read.questions import KINDS, QuestionRow, model_columns
-from reports.read.result import Result
-from reports.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
+from advisor.runs.read.questions import KINDS, QuestionRow, model_columns
+from advisor.runs.read.result import Result
+from advisor.runs.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
 
 # U+2028 and U+2029 end a line in older JavaScript.
 _ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.advice.sequential import questions_range
+from advisor.advice.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
+from advisor.advice.verdict import advise, fragile, misfit, moved_warning
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
 from advisor.tasks.task import Example, Signature, Task
-from advisor.verify.advice import advise, fragile, misfit, moved_warning
-from advisor.verify.sequential import questions_range
-from advisor.verify.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
+from ensemble.common.text import p_value
 from ensemble.errors import UniteError
-from reports.text import p_value
 
 FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())
 ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Rules())

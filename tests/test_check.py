@@ -15,13 +15,13 @@ from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
 from advisor import cli
-from advisor.production.drift import answers_of, change_interval, judge_accuracy, judge_gain, paired_gain
+from advisor.advice.drift import answers_of, change_interval, judge_accuracy, judge_gain, paired_gain
+from advisor.advice.gain import Gain
+from advisor.advice.strategies import AnsweredSplit, compare_strategies
 from advisor.records import Answer, Profile
 from advisor.statistics import wilson
+from advisor.strategies.responses import dev_scores
 from advisor.tasks import load_task
-from advisor.verify.gain import Gain
-from advisor.verify.responses import dev_scores
-from advisor.verify.strategies import AnsweredSplit, compare_strategies
 
 if TYPE_CHECKING:
     from pools import Place, Ran

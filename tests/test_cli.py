@@ -25,8 +25,8 @@ import matplotlib
 import pytest
 
 from advisor import cli
-from advisor.output.terminal import print_conclusion, print_tables, trace_lines
 from advisor.progress import Progress
+from advisor.terminal.tables import print_conclusion, print_tables, trace_lines
 from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ def test_a_terminal_obeys_no_command_of_a_model(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
 ) -> None:
     hostile = SimpleNamespace(stream=lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
-    monkeypatch.setattr("advisor.output.chosen_set.load_chosen", lambda *_: hostile)
+    monkeypatch.setattr("advisor.runs.chosen_set.load_chosen", lambda *_: hostile)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 
@@ -474,7 +474,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
 import gc, json, os, resource, signal, sys
-import advisor.commands.select, advisor.pipeline, advisor.output.terminal, ensemble.api, reports.page
+import advisor.commands.select, advisor.jobs.select, advisor.terminal.tables, ensemble.api, reports.page
 import transformers.models.llama.modeling_llama
 from advisor.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored

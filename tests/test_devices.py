@@ -13,13 +13,13 @@ import torch
 from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
-from advisor.output.chosen_set import entries_as, loaded_as
-from advisor.output.provenance import of_run
-from advisor.output.terminal import print_tables
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.resources import Resources
 from advisor.response_cache import ResponseCache
+from advisor.runs.chosen_set import entries_as, loaded_as
+from advisor.runs.provenance import of_run
+from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import load_member, parse_device, usable_dtype

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from advisor.planning import machine
-from advisor.planning.plan import plan_together
-from advisor.planning.speed import Speed, measure_speed
-from advisor.planning.words import duration
+from advisor.jobs.planning import machine
+from advisor.jobs.planning.plan import plan_together
+from advisor.jobs.planning.speed import Speed, measure_speed
+from advisor.jobs.planning.words import duration
 from ensemble.models.memory import MemoryNeed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte is free, whatever this machine has."""
-    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 10**12)
+    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 10**12)
 
 
 def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(place: Place) -> None:
@@ -87,7 +87,7 @@ def test_a_model_that_cannot_run_gives_status_1_and_the_others_are_still_planned
 
 def test_a_model_that_is_too_large_gives_status_1(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.pool(str(models / "alpha"))
-    monkeypatch.setattr("advisor.planning.plan.free_on", lambda _: 1000)
+    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 1000)
     ran = place.advisor("doctor", "--pool", "models.txt")
     assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
 

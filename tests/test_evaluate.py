@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.evaluation import evaluation_config
+from advisor.jobs.evaluate import evaluation_config
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import holm
+from advisor.strategies.responses import chosen, dev_scores
 from advisor.tasks import load_task
-from advisor.verify.responses import chosen, dev_scores
 from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
-from reports.read.result import read_result
+from advisor.runs.read.result import read_result
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from advisor.records import Answer, Profile
+from advisor.strategies.responses import chosen
 from advisor.tasks import load_task
-from advisor.verify.responses import chosen
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options
 

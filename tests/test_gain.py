@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.verify.gain import estimate_gain
+from advisor.advice.gain import estimate_gain
 
 
 def drawn(accuracies: list[float], questions: int, seed: int, size: int = 1) -> np.ndarray:

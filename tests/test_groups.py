@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.verify.groups import GroupGain, group_gains, group_warnings
+from advisor.advice.groups import GroupGain, group_gains, group_warnings
 from benchmarks._groups import simulate_groups
 
 

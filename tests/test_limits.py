@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ensemble.common.limits import LimitedProcess, LimitExceededError
 from ensemble.errors import InputError
-from ensemble.limits import LimitedProcess, LimitExceededError
 
 
 @pytest.fixture(scope="module")

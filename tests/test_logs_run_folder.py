@@ -11,7 +11,7 @@ from advisor.logs import run_folder
 from advisor.logs.join import join_logs
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile
-from advisor.output.run_folder import write_run
+from advisor.runs.run_folder import write_run
 from ensemble.errors import InputError
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}

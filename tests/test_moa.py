@@ -14,15 +14,15 @@ from servers import completion, models, raw_server
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.evaluation import evaluation_config
+from advisor.jobs.evaluate import evaluation_config
+from advisor.jobs.methods import Evaluator, MethodResult
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.strategies.responses import answered, with_responses
 from advisor.tasks import load_task
-from advisor.verify.methods import Evaluator, MethodResult
-from advisor.verify.responses import answered, with_responses
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._response import Aggregation

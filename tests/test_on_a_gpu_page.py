@@ -14,8 +14,8 @@ import pytest
 from pages import Shell, blocks, warm_shell
 from sharing import demo_cache
 
-from advisor.planning.speed import Speed
-from advisor.planning.words import duration
+from advisor.jobs.planning.speed import Speed
+from advisor.jobs.planning.words import duration
 from ensemble.models.memory import gigabytes, need_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_the_refusal_on_the_page_is_what_the_program_prints(
     monkeypatch.setattr("advisor.pool.fit.need_of_entry", lambda *_: seven)
     monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 12_000_000_000)
     monkeypatch.setattr("advisor.pool.pool_file.resolve_device", lambda _: "cuda")
-    monkeypatch.setattr("advisor.session.check_pool", lambda *_, **__: None)
+    monkeypatch.setattr("advisor.jobs.session.check_pool", lambda *_, **__: None)
     assert place.refused("select", "--pool", "models.txt", "--task", "task.yaml") == quoted
 
 

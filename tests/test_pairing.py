@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from advisor.advice.verdict import Margin, close_candidates
 from advisor.compare import pairs
 from advisor.compare.pairs import ModelMeasurer
 from advisor.compare.prediction import TokenAgreement, WrittenText, read_texts
@@ -24,7 +25,6 @@ from advisor.progress import Progress
 from advisor.records import Profile, Rules, Standing
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
-from advisor.verify.advice import Margin, close_candidates
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:

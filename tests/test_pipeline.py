@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor import pipeline
+from advisor.advice.strategies import Strategy
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
-from advisor.output.result_json import Outcome, read_result, result_of, samples_of
-from advisor.output.run_folder import check_out, folder_name, replace, write_run
-from advisor.output.terminal import leaderboard
-from advisor.pipeline import run_on_numbers
+from advisor.jobs import select as pipeline
+from advisor.jobs.select import run_on_numbers
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import load_ensemble
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Rules
 from advisor.response_cache import ResponseCache
+from advisor.runs.result_json import Outcome, read_result, result_of, samples_of
+from advisor.runs.run_folder import check_out, folder_name, replace, write_run
 from advisor.tasks import load_task
-from advisor.verify.strategies import Strategy
+from advisor.terminal.tables import leaderboard
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member

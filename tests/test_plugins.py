@@ -18,14 +18,14 @@ from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
 from advisor.config import check_method
+from advisor.jobs.methods import Evaluator
 from advisor.logs import sources
 from advisor.logs.join import join_logs
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.strategies.responses import StoredChoices, chosen
 from advisor.tasks import load_task, metrics
-from advisor.verify.methods import Evaluator
-from advisor.verify.responses import StoredChoices, chosen
 from ensemble import Ensemble, methods
 from ensemble.errors import InputError
 from ensemble.methods import get_method, get_module, list_methods, make_options

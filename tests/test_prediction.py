@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from advisor.choose.predict import PredictedSet, Prediction, Predictor, gaps_of, otherwise, predicted_sets
+from advisor.advice.predict import PredictedSet, Prediction, Predictor, gaps_of, otherwise, predicted_sets
 from advisor.records import Answer, Profile, Rules
 from ensemble.errors import UniteError
 

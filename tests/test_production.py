@@ -16,16 +16,16 @@ from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
 from advisor import cli
+from advisor.jobs.methods import TEMPERATURE
 from advisor.pool.pool_file import PoolEntry
-from advisor.production.answerer import Answered, Answerer, answer_prompt
-from advisor.production.answers import AnswerReader
-from advisor.production.chosen_strategy import plan_by_options
-from advisor.production.members import LocalModel, LocalModels
-from advisor.production.plan import StrategyPlan
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
-from advisor.verify.methods import TEMPERATURE
-from advisor.verify.votes import answer_codes, vote
+from advisor.strategies.answerer import Answered, Answerer, answer_prompt
+from advisor.strategies.answers import AnswerReader
+from advisor.strategies.chosen_strategy import plan_by_options
+from advisor.strategies.members import LocalModel, LocalModels
+from advisor.strategies.plan import StrategyPlan
+from advisor.strategies.votes import answer_codes, vote
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -327,7 +327,7 @@ def test_an_odd_strategy_is_one_line(
     place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
-    monkeypatch.setattr("advisor.production.members.load_ensemble", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("advisor.strategies.members.load_ensemble", lambda *_: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", PROMPT)
 
 
@@ -504,7 +504,7 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     recommend(run)
-    monkeypatch.setattr("advisor.production.members.load_ensemble", stop)
+    monkeypatch.setattr("advisor.strategies.members.load_ensemble", stop)
     with pytest.raises(KeyboardInterrupt):
         answer_prompt(planned(run), PROMPT, Settings())
     gc.collect()

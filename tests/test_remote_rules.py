@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
+from advisor.advice.verdict import behind_server, undecodable
 from advisor.choose.race import ProfiledPool
 from advisor.choose.rules import select
 from advisor.records import Answer, Profile, Rules, Selection, Standing
-from advisor.verify.advice import behind_server, undecodable
 
 
 def pool(remote: str, **right: int) -> ProfiledPool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.output.terminal import trace_lines
+from advisor.terminal.tables import trace_lines
 from ensemble.step.trace import Candidate, Step
 
 if TYPE_CHECKING:

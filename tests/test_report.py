@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from report_fixture import make_result, make_samples, recommend, write_json, write_run
 
+from advisor.runs.read import read_run
 from ensemble.errors import InputError
 from reports import write_report
-from reports.read import read_run
 from reports.sections.card import evidence
 
 

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_fixture import make_judges, make_result, make_samples, wilson, write_json
 
+from advisor.runs.read import read_run
+from advisor.runs.read.fields import Fields
+from advisor.runs.read.questions import MOST_BYTES, fitted, question_row
+from advisor.runs.read.result import Result
+from advisor.runs.read.strategies import StrategyRow, read_strategies
+from ensemble.common.text import shortened
 from reports import write_report
 from reports.charts.labels import text_width
 from reports.charts.rows import NARROW, WIDE
 from reports.page import section_values
-from reports.read import read_run
-from reports.read.fields import Fields
-from reports.read.questions import MOST_BYTES, fitted, question_row
-from reports.read.result import Result
-from reports.read.strategies import StrategyRow, read_strategies
 from reports.sections.pareto import front_of
-from reports.text import shortened
 
 
 @pytest.fixture

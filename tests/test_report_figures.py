@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
+from advisor.runs.read import read_run
+from advisor.runs.read.result import Result, read_result
 from reports.charts.canvas import Canvas, plain_style
 from reports.charts.labels import Box, place, text_width
 from reports.charts.rows import NARROW, WIDE
 from reports.charts.scales import Scale, length_scale, points_scale
 from reports.page import section_values
-from reports.read import read_run
-from reports.read.result import Result, read_result
 
 Figures = dict[str, dict[str, Any]]
 

@@ -12,10 +12,10 @@ from report_fixture import make_result, make_samples, write_json
 from typer.testing import CliRunner
 
 from advisor.cli import app
+from advisor.runs.read.result import Result, read_result
+from ensemble.common.text import of_thousand
 from reports import write_report
 from reports.formats import leaderboard_csv, markdown
-from reports.read.result import Result, read_result
-from reports.text import of_thousand
 
 HOSTILE = "=cmd|<b>x</b>`[a](b)"
 

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
 
+from advisor.runs.read import read_run
+from advisor.runs.read.result import read_result
+from ensemble.common.text import visible
 from ensemble.errors import InputError
 from reports import write_report
 from reports.page import SECTIONS
-from reports.read import read_run
-from reports.read.result import read_result
 from reports.sections import pairs
-from reports.text import visible
 
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)

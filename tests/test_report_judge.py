@@ -10,7 +10,7 @@ import pytest
 from servers import Answer, Raw, completion, models, raw_server
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
-from reports.read import read_run
+from advisor.runs.read import read_run
 from reports.sections import judge as section
 
 if TYPE_CHECKING:

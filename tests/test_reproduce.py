@@ -16,7 +16,7 @@ from advisor.cli import app
 from advisor.pool.pool_file import read_pool
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.task_file import read_definition
-from ensemble.limits import limited_process
+from ensemble.common.limits import limited_process
 from ensemble.methods import list_methods, option_fields
 
 ROOT = Path(__file__).resolve().parents[1]

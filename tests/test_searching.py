@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, statuses
 
-from advisor.choose.predict import PredictedSet, Prediction
+from advisor.advice.predict import PredictedSet, Prediction
 from advisor.choose.rules import select
 from advisor.choose.search import best_of, put_forward, sentence
-from advisor.output.result_json import result_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Rules, Standing
 from advisor.response_cache import ResponseCache
+from advisor.runs.result_json import result_of
 from advisor.tasks import load_task
 from ensemble.errors import MemberError
 
@@ -182,7 +182,7 @@ def test_the_interval_of_a_prediction_has_the_level_of_the_run(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(1.0, 2.0), 50.0, 60.0, rules=True)
-    monkeypatch.setattr("advisor.verify.held_out.predicted_sets", lambda *_: (promise,))
+    monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), level=0.3)
     [found] = result_of(run(plan))["prediction"]["sets"]
     assert found["predicted_gain_ci"] == list(Prediction(1.0, 2.0).interval(0.3))
@@ -193,7 +193,7 @@ def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, gain: float
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
-    monkeypatch.setattr("advisor.verify.held_out.predicted_sets", lambda *_: (promise,))
+    monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
     plan = plan_of(place, models, "alpha", "beta", rules=Rules(max_models=1))
     outcome = run(plan)
     assert len(outcome.selection.selected) == 1

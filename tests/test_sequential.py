@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.verify.gain import Gain, estimate_gain
-from advisor.verify.sequential import (
+from advisor.advice.gain import Gain, estimate_gain
+from advisor.advice.sequential import (
     Look,
     boundaries,
     limits_of,

@@ -17,11 +17,9 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion, raw_server
 from test_ensemble_api import member, writer
 
+from advisor.advice.strategies import Strategy
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import PoolEntry
-from advisor.production.answers import AnswerReader
-from advisor.production.members import Reply, ServerModel
-from advisor.production.plan import StrategyPlan
 from advisor.response_cache import Response
 from advisor.serving import starting
 from advisor.serving.engine import ServingEngine
@@ -29,7 +27,9 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategies import EngineModel, StrategyEngine
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.verify.strategies import Strategy
+from advisor.strategies.answers import AnswerReader
+from advisor.strategies.members import Reply, ServerModel
+from advisor.strategies.plan import StrategyPlan
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError

@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
-from advisor.choose.predict import Prediction
-from advisor.choose.rules import fitting_voters
-from advisor.output.result_json import Outcome, result_of, samples_of
-from advisor.records import Answer, Cost, Profile, Rules
-from advisor.statistics import holm
-from advisor.tasks import load_task
-from advisor.tasks.task import Example, Signature, Task
-from advisor.verify.gain import Gain
-from advisor.verify.recommendation import describe, recommend
-from advisor.verify.strategies import (
+from advisor.advice.gain import Gain
+from advisor.advice.predict import Prediction
+from advisor.advice.recommendation import describe, recommend
+from advisor.advice.strategies import (
     AnsweredSplit,
     Strategy,
     StrategyResult,
     compare_strategies,
 )
+from advisor.choose.rules import fitting_voters
+from advisor.records import Answer, Cost, Profile, Rules
+from advisor.runs.result_json import Outcome, result_of, samples_of
+from advisor.statistics import holm
+from advisor.tasks import load_task
+from advisor.tasks.task import Example, Signature, Task
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from advisor import pipeline
 from advisor.config import InferenceConfig, RunConfig
-from advisor.output.result_json import Outcome, result_of, samples_of
+from advisor.jobs import select as pipeline
+from advisor.jobs import traces as tracing
+from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
 from advisor.profile.generate import peak_memory, reset_peak_memory
 from advisor.profile.loader import load_ensemble
 from advisor.records import Answer, Profile, Rules
 from advisor.response_cache import ResponseCache
+from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.tasks import load_task
-from advisor.verify import traces as tracing
-from advisor.verify.traces import MOST_STEPS, choose, describe
 from ensemble import Ensemble
 from ensemble.models.spec import EnsembleSpec
 from ensemble.step.trace import Candidate, Step

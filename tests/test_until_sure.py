@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.verify.gain import Gain
-from advisor.verify.sequential import Look, look_until_sure
+from advisor.advice.gain import Gain
+from advisor.advice.sequential import Look, look_until_sure
 
 if TYPE_CHECKING:
     from pools import Place, Ran
@@ -23,7 +23,7 @@ QUESTIONS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.verify.sequential.FIRST_LOOK", 4)
+    monkeypatch.setattr("advisor.advice.sequential.FIRST_LOOK", 4)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
         return look_until_sure(better, blank, *rest)
 
-    monkeypatch.setattr("advisor.pipeline.look_until_sure", looks)
+    monkeypatch.setattr("advisor.jobs.select.look_until_sure", looks)
 
 
 def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None:

@@ -21,8 +21,8 @@ from tiny import TOKENIZERS, byte_tokenizer, load_tokenizer, real_tokenizers, sa
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from ensemble import Ensemble
+from ensemble.common.limits import LimitedProcess, limited_process
 from ensemble.errors import InputError, UniteError
-from ensemble.limits import LimitedProcess, limited_process
 from ensemble.methods import rerank
 from ensemble.models.check import check
 from ensemble.models.fingerprint import check_unchanged, files_of, hashes_of

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.records import Answer, Profile
-from advisor.verify.votes import answer_codes, cascade_calls, is_decided, vote, vote_weights
+from advisor.strategies.votes import answer_codes, cascade_calls, is_decided, vote, vote_weights
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
 COLUMN = st.lists(ANSWER, min_size=1, max_size=7)

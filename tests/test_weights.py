@@ -13,9 +13,9 @@ import pytest
 import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
-from advisor import check
+from advisor.advice.strategies import Strategy
+from advisor.jobs import check
 from advisor.pool.weights import read_numbers
-from advisor.verify.strategies import Strategy
 from ensemble import Ensemble, Generation
 from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder

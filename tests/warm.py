@@ -19,11 +19,11 @@ from typing import Any
 
 LIBRARIES = (
     "advisor.cli",
-    "advisor.pipeline",
-    "advisor.session",
-    "advisor.output.chosen_set",
-    "advisor.output.terminal",
-    "advisor.production.answerer",
+    "advisor.jobs.select",
+    "advisor.jobs.session",
+    "advisor.runs.chosen_set",
+    "advisor.terminal.tables",
+    "advisor.strategies.answerer",
     "ensemble.api",
     "ensemble.methods.unite",
     "reports.page",

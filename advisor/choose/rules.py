@@ -1,7 +1,7 @@
 """The rules of section 4.1: which candidates fit the best one, in which order.
 
 The rules do not say whether the set is worth running: the paper says "may be compatible". :mod:`advisor.statistics` and
-:mod:`advisor.verify.advice` decide that on held-out questions.
+:mod:`advisor.advice.verdict` decide that on held-out questions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Sequence
 
 from advisor.records import TOLERANCE, Decision, Profile, Rules, Selection, Standing, gap, length_ratio, within
+from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import UniteError
-from reports.text import LARGE_RATIO
 
 
 def select(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from advisor.choose.predict import PredictedSet
+from advisor.advice.predict import PredictedSet
 from advisor.choose.rules import select
 from advisor.records import Decision, Rules, Selection, Standing, join
 

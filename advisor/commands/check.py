@@ -63,8 +63,8 @@ def check(
 
     progress = Progress(quiet=quiet)
     progress.starting()
-    from advisor.check import check_run
-    from reports.text import visible
+    from advisor.jobs.check import check_run
+    from ensemble.common.text import visible
 
     found = check_run(run, context.params, opt.command_line(), progress)
     if as_json:

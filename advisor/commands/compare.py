@@ -61,9 +61,9 @@ def compare(
     from advisor.compare.paired import check_gate, compare_pairs
     from advisor.compare.score_table import read_columns, read_runs
     from advisor.config import LogsConfig
-    from advisor.output.comparison import comparison_of, gate_texts, print_comparison, shown_pairs
     from advisor.progress import Progress
-    from reports.text import visible
+    from advisor.terminal.comparison import comparison_of, gate_texts, print_comparison, shown_pairs
+    from ensemble.common.text import visible
 
     progress = Progress(quiet=quiet)
     # The arguments are models only beside --logs, and paths otherwise.

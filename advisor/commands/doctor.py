@@ -31,14 +31,14 @@ def doctor(
 ) -> None:
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
     from advisor.config import InferenceConfig, load_split
-    from advisor.planning import machine, words
-    from advisor.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
+    from advisor.jobs.planning import machine, words
+    from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
     from advisor.pool.placement import place_entries
     from advisor.pool.pool_file import read_pool
     from advisor.pool.quantization import with_quantization
     from advisor.profile.loader import hush
-    from ensemble.files import default_cache_dir
-    from reports.text import visible
+    from ensemble.common.files import default_cache_dir
+    from ensemble.common.text import visible
 
     hush(quiet=True)
     # Checked first: a wrong option must not wait for the hub.

@@ -24,11 +24,11 @@ def print_dry_run(
         check_folder: Raises InputError if the run cannot write its folder.
     """
     from advisor.config import RunConfig
-    from advisor.planning.dry_run import dry_run
-    from advisor.planning.words import dry_run_lines
+    from advisor.jobs.planning.dry_run import dry_run
+    from advisor.jobs.planning.words import dry_run_lines
+    from advisor.jobs.session import with_devices
     from advisor.profile.loader import hush
     from advisor.progress import Progress
-    from advisor.session import with_devices
     from ensemble.errors import InputError
 
     hush(quiet=True)

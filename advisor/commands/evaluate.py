@@ -56,9 +56,9 @@ def evaluate(
 
     progress = Progress(quiet=quiet)
     progress.starting()
-    from advisor.evaluation import evaluate_run
-    from advisor.output.run_folder import write_json
-    from advisor.output.terminal import print_methods
+    from advisor.jobs.evaluate import evaluate_run
+    from advisor.runs.run_folder import write_json
+    from advisor.terminal.tables import print_methods
     from reports import write_report
 
     result = evaluate_run(run, context.params, opt.command_line(), progress)

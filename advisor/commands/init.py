@@ -175,7 +175,7 @@ def _shortened(text: str, most: int = _MOST_SHOWN) -> str:
 
 
 def _plain(text: str) -> str:
-    from reports.text import visible
+    from ensemble.common.text import visible
 
     # The data is untrusted: a terminal would obey escape sequences in it.
     return visible(text, keep_lines=True)

@@ -244,7 +244,7 @@ def command_line() -> str:
 
 def for_output(text: str) -> str:
     """A model's text for standard output."""
-    from reports.text import visible
+    from ensemble.common.text import visible
 
     # A terminal would obey escape sequences in it; a file or a program gets the text unchanged.
     return visible(text, keep_lines=True) if sys.stdout.isatty() else text

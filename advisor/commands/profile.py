@@ -45,9 +45,9 @@ def profile(
     progress.starting()
     from advisor.choose.race import profile_candidates
     from advisor.config import RunConfig
+    from advisor.jobs.planning.judging import say_judging
+    from advisor.jobs.session import open_session, with_devices
     from advisor.judge.judged_profiler import open_profiler
-    from advisor.planning.judging import say_judging
-    from advisor.session import open_session, with_devices
 
     if dry_run:
         print_dry_run({**context.params, "no_verify": True}, as_json=as_json)

@@ -48,8 +48,8 @@ def _write_report(run: Path, form: str) -> None:
     if form == "html":
         print(write_report(run))
         return
+    from advisor.runs.read import read_run
     from reports.formats import leaderboard_csv, markdown
-    from reports.read import read_run
 
     print((markdown if form == "md" else leaderboard_csv)(read_run(run)), end="")
 
@@ -69,7 +69,7 @@ def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
         raise InputError("--format csv: a difference is a page or Markdown; give html or md")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: give the name of a file in a folder that exists")
-    from advisor.output.run_difference import run_difference
+    from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
 
     difference = run_difference(a, b)
@@ -101,10 +101,10 @@ def export(
         raise InputError("--public needs --push; add it, or leave out --public")
     if (allow_server or allow_key_env) and not compose:
         raise InputError("--allow-server and --allow-key-env need --compose; an export contacts no server")
-    from advisor.production.export import export as write
+    from advisor.jobs.export import export as write
 
     print(write(run, folder, push, context.params, private=not public))
     if compose:
-        from advisor.production.compose import wheel
+        from advisor.jobs.compose import wheel
 
         Progress().say(f"before `docker compose up --build`, put {wheel()} into {folder}: the image is built with it")

@@ -12,8 +12,8 @@ from advisor.commands import options as opt
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from advisor.production.plan import StrategyPlan
     from advisor.progress import Progress
+    from advisor.strategies.plan import StrategyPlan
     from ensemble.decode.settings import Settings
 
 
@@ -63,11 +63,11 @@ def run(
     if prompt is None:
         raise InputError("the prompt is missing; give one, or - to read it from standard input")
 
-    from advisor.output import chosen_set
-    from advisor.output.terminal import trace_lines
-    from advisor.production.chosen_strategy import plan_by_options
-    from advisor.production.plan import StrategyPlan
     from advisor.progress import Progress
+    from advisor.runs import chosen_set
+    from advisor.strategies.chosen_strategy import plan_by_options
+    from advisor.strategies.plan import StrategyPlan
+    from advisor.terminal.tables import trace_lines
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.methods import check_greedy
 
@@ -108,7 +108,7 @@ def _answer(
     plan: StrategyPlan, prompt: str, settings: Settings, group: str | None, progress: Progress, *, trace: bool
 ) -> None:
     """Print the response that a strategy takes, when it is known which one that is."""
-    from advisor.production.answerer import answer_prompt
+    from advisor.strategies.answerer import answer_prompt
 
     answered = answer_prompt(plan, prompt, settings, group)
     for name, reason in answered.failures:

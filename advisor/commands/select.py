@@ -81,8 +81,8 @@ def select(
 
     progress = Progress(quiet=quiet)
     progress.starting()
-    from advisor.output.terminal import print_conclusion, print_tables
-    from advisor.pipeline import run_folder, select_run
+    from advisor.jobs.select import run_folder, select_run
+    from advisor.terminal.tables import print_conclusion, print_tables
 
     if dry_run:
         if profiles is not None or logs:

@@ -93,11 +93,11 @@ def serve(
 ) -> None:
     """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
     from advisor.config import InferenceConfig
-    from advisor.output.chosen_set import check_source
-    from advisor.production.chosen_strategy import plan_by_options
-    from advisor.production.plan import StrategyPlan
     from advisor.progress import Progress
+    from advisor.runs.chosen_set import check_source
     from advisor.serving import starting
+    from advisor.strategies.chosen_strategy import plan_by_options
+    from advisor.strategies.plan import StrategyPlan
 
     check_source(context.params)
     # Before the heavy imports, so that a missing library is one line and not an ImportError.

@@ -14,8 +14,8 @@ from advisor.logs.join import JoinedLogs
 from advisor.records import fits
 from advisor.statistics import Floats, scores
 from advisor.tasks.task import Example
+from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.files import exists
 
 _Column = tuple[str, str, Floats]
 """A model of a log: its name, the name of its log, and its scores in the order of the common questions."""

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.tasks.data_files import Record, field_name, is_field
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from reports.text import shortened, visible
 
 # Keys of an object that templates would read as its methods.
 _METHODS = frozenset(dir(dict))

@@ -20,9 +20,9 @@ from advisor.tables.arrow import is_saved, saved_splits
 from advisor.tables.rows import stem_of
 from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
+from ensemble.common.files import exists
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from ensemble.files import exists
-from reports.text import shortened, visible
 
 T = TypeVar("T")
 # Not plain text, which is often a prompt or a licence beside the data.

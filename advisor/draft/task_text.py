@@ -19,10 +19,10 @@ from advisor.tasks.load import load_task
 from advisor.tasks.questions import QuestionBank
 from advisor.tasks.task import JUDGE, Example, Task
 from advisor.tasks.task_file import read_definition
+from ensemble.common.files import write_text
+from ensemble.common.limits import LimitedProcess
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from ensemble.files import write_text
-from ensemble.limits import LimitedProcess
-from reports.text import shortened, visible
 
 _MOST_SCORED = 2_500
 """References of a split that are scored: enough to find a wrong metric, in seconds."""

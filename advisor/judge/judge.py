@@ -31,8 +31,8 @@ from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Rubric, Task, sha256
+from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, JudgeError, MemberError
-from reports.text import counted, visible
 
 TIE = 0.5
 """The score of a tie, and of a comparison without a verdict that can be read."""

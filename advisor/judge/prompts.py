@@ -17,7 +17,7 @@ from advisor.records import Answer
 from advisor.tasks.data_files import Record
 from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
 from advisor.tasks.templates import Template, find_answer
-from ensemble.limits import limited_process
+from ensemble.common.limits import limited_process
 
 LONGEST_RESPONSE = 20_000
 """Characters of a response in a judge's prompt; the rest is left out. This is about 5,000 tokens."""

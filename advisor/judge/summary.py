@@ -18,7 +18,7 @@ from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Grade, Match
 from advisor.records import LEVEL, TOLERANCE
 from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, wilson
-from reports.text import counted
+from ensemble.common.text import counted
 
 MOST_CHANGED = 100 / 3
 """Percent of pairs whose verdict may change with the order before a warning. GPT-4 changed a third of them in Zheng et

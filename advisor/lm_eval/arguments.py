@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from advisor.config import check_loading, check_method
-from advisor.output.chosen_set import chosen_by_folder, chosen_by_hand
 from advisor.pool.checks import check_models
+from advisor.runs.chosen_set import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec

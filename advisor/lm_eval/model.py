@@ -19,9 +19,9 @@ from advisor.lm_eval.requests import Context, Conversation, settings_of, split_s
 from advisor.lm_eval.windows import windows
 from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
+from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.files import default_cache_dir
 from ensemble.score.choices import Question
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from advisor.logs.sources import LogSource, find_sources, get_format, plugins
 from advisor.records import Answer, Cost, Profile, fits, join
 from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
+from ensemble.common.text import counted
 from ensemble.errors import InputError
-from reports.text import counted
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""

@@ -13,11 +13,11 @@ from typing import Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import LONGEST_NAME, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.runs.read.fields import Fields, read_object
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import LARGEST_ITEM, Notes, json_lines
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from reports.read.fields import Fields, read_object
-from reports.text import shortened, visible
 
 SUMMARY = "run folders of `advisor select`: samples.jsonl, and result.json beside it"
 _WAY_OUT = "restore the file, or remove it"

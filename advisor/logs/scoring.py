@@ -10,8 +10,8 @@ from advisor.tasks.metrics import metric_names, plugins, runs_code
 from advisor.tasks.task import JUDGE
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
+from ensemble.common.limits import LimitedProcess, limited_process
 from ensemble.errors import InputError
-from ensemble.limits import LimitedProcess, limited_process
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, Protocol, cast
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.tables.streams import Notes, check_start, head_of, json_lines, outline
+from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.files import exists
 from ensemble.plugins import Plugins
 
 # In this order the formats look at each file: the most specific form first, any table last. Those of other packages

@@ -28,8 +28,8 @@ from advisor.logs.values import check_name, count_of, score_of, text_of, texts_o
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
-from reports.text import shortened, visible
 
 SUMMARY = "tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files"
 # Usual names, the most certain first.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import PERPLEXITY
-from advisor.production.plan import StrategyPlan
 from advisor.progress import Progress
 from advisor.servers.health import ServerHealth
+from advisor.strategies.plan import StrategyPlan
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.servers.address import ServerAddress
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from advisor.config import InferenceConfig
-    from advisor.production.members import ServerModel
     from advisor.serving.engine import RequestEngine, ServingEngine
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.strategies import EngineModel
     from advisor.serving.telemetry.metrics import Metrics
     from advisor.serving.telemetry.tracing import RequestTraces
+    from advisor.strategies.members import ServerModel
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -147,7 +147,7 @@ def make_app_of(
         InputError: The set cannot be loaded with these options.
         MemberError: A model failed while it was loaded.
     """
-    from advisor.output.chosen_set import load_chosen
+    from advisor.runs.chosen_set import load_chosen
     from advisor.serving.app import make_app
     from advisor.serving.responses import ServedModel
     from advisor.serving.telemetry.metrics import Metrics
@@ -204,10 +204,10 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     Raises:
         InputError: No model can be asked.
     """
-    from advisor.output.chosen_set import load_chosen
-    from advisor.production.members import check_answers, server_model
-    from advisor.production.plan import ALONE
+    from advisor.runs.chosen_set import load_chosen
     from advisor.serving.strategies import EngineModel, member_limits
+    from advisor.strategies.members import check_answers, server_model
+    from advisor.strategies.plan import ALONE
 
     servers = {member.name: server_model(member) for member in plan.members if isinstance(member, PoolEntry)}
     local = [member for member in plan.members if isinstance(member, ModelSpec)]

@@ -16,9 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.production.answerer import Answered, Answerer
-from advisor.production.members import Reply, ServerModel
-from advisor.production.plan import StrategyPlan
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.serving.engine import STOPPING, ServingEngine
@@ -32,6 +29,9 @@ from advisor.serving.protocol import (
 )
 from advisor.serving.responses import Event, Piece, RequestStream
 from advisor.serving.telemetry.metrics import Metrics
+from advisor.strategies.answerer import Answered, Answerer
+from advisor.strategies.members import Reply, ServerModel
+from advisor.strategies.plan import StrategyPlan
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 
 
 class EngineModel:
-    """A model of this process; see :class:`advisor.production.members.AskedModel`.
+    """A model of this process; see :class:`advisor.strategies.members.AskedModel`.
 
     Args:
         name: Its name.
@@ -57,7 +57,7 @@ class EngineModel:
         self.engine = engine
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
-        """See :class:`advisor.production.members.AskedModel`. If it is cancelled, the decoder drops the text."""
+        """See :class:`advisor.strategies.members.AskedModel`. If it is cancelled, the decoder drops the text."""
         start, stream = time.monotonic(), None
         try:
             stream = self.engine.submit(GenerationRequest((prompt,), 1, settings, stream=False, usage=False))

@@ -29,8 +29,8 @@ from advisor.tables.streams import (
     open_stream,
     zip_members,
 )
+from ensemble.common.text import visible
 from ensemble.errors import InputError
-from reports.text import visible
 
 T = TypeVar("T")
 Row = tuple[dict[str, Any], str]

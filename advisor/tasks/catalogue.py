@@ -16,8 +16,8 @@ from pathlib import Path
 
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.task_file import read_keys
+from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
-from ensemble.limits import LimitedProcess
 
 _BUILTIN = Path(__file__).parent / "builtin"
 # The demo's task is beside its data and not in `builtin`: the paths in a task file are part of the task's fingerprint.

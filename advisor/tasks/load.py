@@ -14,8 +14,8 @@ from advisor.tasks.metrics import get_metric, plugins, runs_code
 from advisor.tasks.questions import Question, QuestionBank
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition
+from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
-from ensemble.limits import LimitedProcess
 
 
 def load_task(

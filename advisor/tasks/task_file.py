@@ -35,8 +35,8 @@ from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.task import JUDGE, MODES, SCORINGS, VERDICTS, Mode, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
+from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
-from ensemble.limits import LimitedProcess
 
 _REQUIRED = ("name", "data", "prompt", "reference", "metric")
 _OPTIONAL = (

@@ -28,8 +28,8 @@ from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from advisor.tasks.data_files import Record, field_name
+from ensemble.common.limits import SECONDS, LimitedProcess, LimitExceededError
 from ensemble.errors import InputError
-from ensemble.limits import SECONDS, LimitedProcess, LimitExceededError
 
 PATTERN_SECONDS = 1.0
 """Processor time of a regular expression on one response; a normal pattern needs microseconds."""

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ensemble.files import default_cache_dir, write_whole
+from ensemble.common.files import default_cache_dir, write_whole
 from ensemble.runtime.logits import Logits, whole
 from ensemble.step.distribution import Distribution, candidate_logits
 from ensemble.step.token_method import Combine, Setup

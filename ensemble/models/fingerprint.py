@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ensemble.common.files import sha256
 from ensemble.errors import InputError
-from ensemble.files import sha256
 from ensemble.models.model_files import BESIDE_GGUF, DECIDING, TEMPLATE
 from ensemble.models.spec import Checkpoint
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ensemble.common.limits import limited_process
 from ensemble.errors import InputError, PromptTooLongError, first_line
-from ensemble.limits import limited_process
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
 from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Sourced

@@ -16,8 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ensemble.common.limits import limited_process
 from ensemble.errors import InputError, MemberError, first_line
-from ensemble.limits import limited_process
 from ensemble.models import gguf
 from ensemble.models.spec import Checkpoint
 

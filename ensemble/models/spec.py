@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.files import exists
 from ensemble.models import gguf
 from ensemble.servers.address import ServerAddress
 

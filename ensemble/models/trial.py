@@ -1,4 +1,4 @@
-"""Tokenizers and chat templates of strangers, tried in a child process under limits (see :mod:`ensemble.limits`).
+"""Tokenizers and chat templates of strangers, tried in a child process with limits (:mod:`ensemble.common.limits`).
 
 The functions here run in the child. They import neither torch nor transformers, which would not fit its memory.
 """

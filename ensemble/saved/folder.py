@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ensemble.common.files import exists
 from ensemble.errors import InputError, UniteError
-from ensemble.files import exists
 from ensemble.methods import make_options, option_fields
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX

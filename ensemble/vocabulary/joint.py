@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ensemble.files import write_whole
+from ensemble.common.files import write_whole
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 EOS = 0

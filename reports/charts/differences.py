@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import text
+from advisor.runs.read.fields import Interval
+from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, row_name
 from reports.charts.scales import Scale
-from reports.read.fields import Interval
 
 _GAINS = ("ensemble", "rejected")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reports import text
+from advisor.runs.read.measurements import Measurements
+from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.scales import Scale, points_scale
-from reports.read.measurements import Measurements
 
 WIDE, NARROW = 904, 358  # CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels
 COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
@@ -68,7 +68,7 @@ def accuracy_and_cost(
         cost: What the cost is, in words.
         written: A cost as text, with its unit.
         log: Whether the costs have a logarithmic scale; one that is not begins at 0.
-        measure: What the points are; see :attr:`reports.read.result.Result.measure`.
+        measure: What the points are; see :attr:`advisor.runs.read.result.Result.measure`.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:

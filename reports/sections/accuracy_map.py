@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports import text
+from advisor.runs.read.result import CandidateRow, Result
+from ensemble.common import text
 from reports.charts.canvas import Canvas, Point, part
 from reports.charts.labels import Box, write_names
 from reports.charts.rows import NARROW, WIDE, both_widths
 from reports.charts.scales import Scale, length_scale, points_scale
-from reports.read.result import CandidateRow, Result
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
 _NAME_SIZE = 12.5

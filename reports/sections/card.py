@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from advisor.runs.read.result import Result
+from ensemble.common import text
 from ensemble.saved.model_card import escaped
-from reports import text
-from reports.read.result import Result
 from reports.sections import verdict
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"

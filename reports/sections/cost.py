@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.read.result import EnsembleRun, Result
+from advisor.runs.read.result import EnsembleRun, Result
 
 
 def values(result: Result) -> dict[str, Any] | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reports import text
+from advisor.runs.read.fields import Interval
+from advisor.runs.read.prediction import LookRow, PredictedRow
+from advisor.runs.read.result import EnsembleRun, Result
+from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
 from reports.charts.scales import points_scale
-from reports.read.fields import Interval
-from reports.read.prediction import LookRow, PredictedRow
-from reports.read.result import EnsembleRun, Result
 
 _MOST_PREDICTED = 20
 _MOST_NAMES = 6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.read.result import Result
-from reports.read.samples import TAGS, Samples, ShownExample
+from advisor.runs.read.result import Result
+from advisor.runs.read.samples import TAGS, Samples, ShownExample
 from reports.sections.questions import compared_strategy
 
 SHOWN_WITHOUT_SCRIPT = 12  # for readers without JavaScript

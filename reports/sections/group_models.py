@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.read.measurements import Measurements
-from reports.read.result import CandidateRow, Result
+from advisor.runs.read.measurements import Measurements
+from advisor.runs.read.result import CandidateRow, Result
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40
 _SHADES = 9

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from advisor.runs.read.judge import MEASURES, JudgedSplit
+from advisor.runs.read.result import Result
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
 from reports.charts.scales import points_scale
-from reports.read.judge import MEASURES, JudgedSplit
-from reports.read.result import Result
 
 _MOST_DRAWN = 20
 

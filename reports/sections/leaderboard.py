@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.read.result import Result
+from advisor.runs.read.result import Result
 
 STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
 

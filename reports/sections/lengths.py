@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from reports import text
+from advisor.runs.read.result import CandidateRow, Result
+from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_name
 from reports.charts.scales import Scale, length_scale
-from reports.read.result import CandidateRow, Result
 
 MOST_CANDIDATES = 40  # with more, the page would show little else
 _HEIGHT = 26.0

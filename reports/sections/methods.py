@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import text
+from advisor.runs.read.evaluation import MethodTable
+from advisor.runs.read.result import Result
+from ensemble.common import text
 from reports.charts.differences import shape_of
 from reports.charts.rows import accuracy_and_cost, both_widths
-from reports.read.evaluation import MethodTable
-from reports.read.result import Result
 
 _SHAPES = {"member": "selected", "control": "primary"}
 

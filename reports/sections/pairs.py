@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reports import text
+from advisor.runs.read.result import CandidateRow, Result
+from ensemble.common import text
 from reports.charts.canvas import Canvas, part
 from reports.charts.labels import Box, text_width
-from reports.read.result import CandidateRow, Result
 
 MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first

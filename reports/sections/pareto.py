@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reports import text
+from advisor.runs.read.result import Result
+from advisor.runs.read.strategies import StrategyRow
+from ensemble.common import text
 from reports.charts.canvas import Canvas, Point
 from reports.charts.differences import shape_of
 from reports.charts.labels import Box, write_names
 from reports.charts.rows import NARROW, WIDE, both_widths
 from reports.charts.scales import Scale, points_scale
-from reports.read.result import Result
-from reports.read.strategies import StrategyRow
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 12, 46
 _NAME_SIZE = 12.5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import text
-from reports.read.questions import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
-from reports.read.result import Result
+from advisor.runs.read.questions import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
+from advisor.runs.read.result import Result
+from ensemble.common import text
 
 _SHOWN_WITHOUT_SCRIPT = 20
 _WORDS = {RIGHT: "right", WRONG: "wrong", NOT_ASKED: "not asked"}

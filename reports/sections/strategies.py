@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import text
+from advisor.runs.read.result import Result
+from advisor.runs.read.strategies import StrategyRow
+from ensemble.common import text
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_and_cost, both_widths
-from reports.read.result import Result
-from reports.read.strategies import StrategyRow
 
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import text
+from advisor.runs.read.fields import Interval
+from advisor.runs.read.result import Result
+from advisor.runs.read.strategies import Recommended, StrategyRow
+from ensemble.common import text
 from reports.charts.differences import draw_difference
-from reports.read.fields import Interval
-from reports.read.result import Result
-from reports.read.strategies import Recommended, StrategyRow
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others

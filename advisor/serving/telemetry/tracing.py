@@ -24,8 +24,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
-from advisor.production.members import AskedModel, Reply, ServerModel
 from advisor.serving.responses import RequestStream, openai_reason
+from advisor.strategies.members import AskedModel, Reply, ServerModel
 from ensemble.errors import InputError
 from ensemble.servers.client import TRACE_HEADERS
 
@@ -213,14 +213,14 @@ class RequestTrace:
 
 
 class _TracedModel:
-    """A model of a strategy whose calls have spans; see :class:`advisor.production.members.AskedModel`."""
+    """A model of a strategy whose calls have spans; see :class:`advisor.strategies.members.AskedModel`."""
 
     def __init__(self, model: AskedModel, tracer: trace.Tracer) -> None:
         self.name = model.name
         self._model, self._tracer = model, tracer
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
-        """See :class:`advisor.production.members.AskedModel`."""
+        """See :class:`advisor.strategies.members.AskedModel`."""
         current = _CURRENT.get()
         if current is None:
             return await self._model.ask(prompt, settings)

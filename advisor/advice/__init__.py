@@ -1,0 +1,1 @@
+"""From answers to advice: gains, groups, looks at held-out questions, predictions, the recommendation."""

@@ -1,0 +1,189 @@
+"""Whether a recommendation still holds on fresh questions: the answers of its strategy, and the judgement.
+
+A strategy that should gain something is compared with the best single model of the run, question by question. The
+limits are one-sided: each holds with the probability 1 - level.
+
+- ``no_longer``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
+  gain is shown to be smaller than the run expected, and the interval has values at or below what the user wants.
+- ``holds``: the gain is shown to be above 0. If the run expected no gain, a loss of more than 10 points is ruled out.
+- ``unsure``: else. The interval has 0 in it, and the questions are too few to tell.
+
+A single model has no gain. Its accuracy is compared with that in the run, on other questions:
+
+- ``no_longer``: it is shown to be lower.
+- ``holds``: a loss of more than 10 points is ruled out.
+- ``unsure``: else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from advisor.advice.gain import Gain
+from advisor.advice.strategies import Strategy, take
+from advisor.records import LEVEL, Profile
+from advisor.statistics import Floats, Interval, cluster_totals
+from advisor.strategies.plan import DevScores
+from advisor.strategies.votes import codes_of, vote
+from advisor.tasks.task import Example
+from ensemble.errors import InputError
+from ensemble.methods import get_module, make_options
+
+LARGE_LOSS = 10.0
+"""Points that a check must be able to see before it says that nothing changed."""
+_POWER = 0.8
+_SMALLEST = 0.05
+"""Points of a gain that is not shown as 0.0; to tell a smaller one from none takes millions of questions."""
+
+Held = Literal["holds", "no_longer", "unsure"]
+
+
+class Judgement(NamedTuple):
+    """Whether a recommendation holds.
+
+    Attributes:
+        outcome: ``holds``, ``no_longer`` or ``unsure``.
+        reason: The end of a sentence that begins with the figures.
+        questions: For ``unsure``: about how many fresh questions, in all, would tell; None if no number would. A gain
+            of the expected size is then shown 4 times out of 5.
+    """
+
+    outcome: Held
+    reason: str
+    questions: int | None = None
+
+
+def answers_of(
+    strategy: Strategy, responses: Sequence[Profile], examples: Sequence[Example], learned: DevScores = ((), ())
+) -> Profile:
+    """The answers that a strategy takes from the responses of its models.
+
+    Args:
+        strategy: One that asks its models one by one.
+        responses: The answers of its members, in its order; for ``self_consistency`` those of each draw.
+        examples: The questions.
+        learned: What a router learns from.
+
+    Raises:
+        InputError: A router has too few dev questions to learn from, or a question has no text.
+    """
+    match strategy.name:
+        case "single":
+            return responses[0]
+        case "router":
+            prompts = [example.prompt for example in examples]
+            if not all(prompt.strip() for prompt in prompts):
+                raise InputError(
+                    "a router reads the questions, and the log lacks the text of some; give a log with questions"
+                )
+            picks = get_module("router").make(*learned, make_options("router", {})).choose_all(prompts)
+        case "group_router":
+            member_of = {group: strategy.members.index(name) for group, name in strategy.routes}
+            # As in production, where a group that the run did not have goes to the most accurate member.
+            picks = [member_of.get(example.group or "", 0) for example in examples]
+        case _:
+            # A cascade stops only when the rest cannot change the vote, so it takes the vote's answers.
+            picks = vote(codes_of(responses), strategy.weights or None).tolist()
+    return take(strategy.name, responses, picks)
+
+
+def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:
+    """The gain of a strategy over one model that was named before the questions were asked.
+
+    Both answered all questions, and no luck of these questions chose the model. So this is the plain mean of the
+    differences, with Student's t, which :func:`advisor.advice.gain.estimate_gain` would smooth.
+
+    Args:
+        strategy: The strategy's scores, 0 to 1, at least one.
+        single: The model's scores of the same questions.
+        clusters: What each question shares with others; None if they are independent.
+    """
+    n = len(strategy)
+    differences = strategy - single
+    mean = float(differences.mean())
+    # A question is a cluster of one.
+    totals, sizes = cluster_totals(differences, np.arange(n) if clusters is None else clusters)
+    count = len(sizes)
+    # Two questions more, one gained and one lost, keep the variance above 0 if no answer changed.
+    variance = (float(((totals - sizes * mean) ** 2).sum()) * count / max(count - 1, 1) + 2) / n**2
+    return Gain(100 * mean, 100 * mean, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n, n)
+
+
+def change_interval(now: float, now_ci: Interval, before: float, before_ci: Interval) -> Interval:
+    """The interval of the change of a figure that was measured twice, on different questions.
+
+    The intervals of the two figures are joined (Newcombe 1998, Statistics in Medicine 17, method 10; Zou and Donner
+    2008, Statistics in Medicine 27). So it has about their confidence, the smaller one if they differ.
+    """
+    change = now - before
+    low = change - math.hypot(now - now_ci[0], before_ci[1] - before)
+    return low, change + math.hypot(now_ci[1] - now, before - before_ci[0])
+
+
+def judge_gain(
+    gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0, level: float = LEVEL
+) -> Judgement:
+    """Judge a strategy that should gain something; the module's text has the rules.
+
+    Args:
+        gain: On the fresh questions, over the best single model of the run alone.
+        expected: In the run, in points.
+        expected_ci: Its interval.
+        min_gain: The least gain that pays, in points.
+        level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
+    """
+    interval = gain.interval(level)
+    if gain.p_worse <= level:
+        return Judgement("no_longer", "the test shows that it is worse than the single model")
+    if interval[1] < min_gain:
+        return Judgement("no_longer", f"the gain is shown to be less than {min_gain:g} points")
+    is_less = change_interval(gain.points, interval, expected, expected_ci)[1] < 0
+    if is_less and interval[0] <= min_gain:
+        return Judgement(
+            "no_longer", f"this is shown to be less than expected, and it may be {min_gain:g} points or less"
+        )
+    if interval[0] > 0:
+        less = ", although it is shown to be less than expected" if is_less else ""
+        return Judgement("holds", f"the test shows the gain{less}")
+    if expected < _SMALLEST:
+        return _without_loss(gain.points, gain.points - interval[0], 0.0, gain.questions)
+    quantiles = float(stats.norm.isf(level) + stats.norm.isf(1 - _POWER))
+    # If these questions should have shown the expected gain, then what they did show is the better guess.
+    sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
+    counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]
+    more = next((count for count in counts if count > gain.questions), None)
+    return Judgement("unsure", "the questions are too few to tell", more)
+
+
+def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Interval, questions: int) -> Judgement:
+    """Judge a single model by its accuracy now and in the run, in points; the module's text has the rules.
+
+    Args:
+        now: On the fresh questions.
+        now_ci: Its interval.
+        before: In the run.
+        before_ci: Its interval.
+        questions: Fresh questions, at least 1.
+    """
+    if change_interval(now, now_ci, before, before_ci)[1] < 0:
+        return Judgement("no_longer", "this is shown to be less than in the run")
+    return _without_loss(now - before, now - now_ci[0], before_ci[1] - before, questions)
+
+
+def _without_loss(change: float, half: float, fixed: float, questions: int) -> Judgement:
+    """Judge a change that is not shown to be a loss.
+
+    More fresh questions shrink ``half`` of its interval; the part ``fixed`` comes from the run.
+    """
+    if change - math.hypot(half, fixed) >= -LARGE_LOSS:
+        return Judgement("holds", f"a loss of more than {LARGE_LOSS:g} points is ruled out")
+    # With a change like this one, more questions rule out the large loss, or they show that it is a loss.
+    distance = max(LARGE_LOSS + min(change, 0.0), -change)
+    room = distance**2 - fixed**2
+    more = max(math.ceil(questions * half**2 / room), questions + 1) if room > 1 else None
+    return Judgement("unsure", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", more)

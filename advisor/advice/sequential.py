@@ -1,0 +1,415 @@
+"""Held-out questions in batches, until the test shows something: a group-sequential design.
+
+A test that is repeated while questions come in finds a gain by chance more often than its level says. So each look at
+the data has a stricter limit, and all looks together keep the level. How much of the level is spent by which look
+follows from the share of the questions that it has (alpha spending: Lan and DeMets 1983, Biometrika 70(3)). The limits
+come from the joint distribution of the looks, by numerical integration (Armitage, McPherson and Rowe 1969, Journal of
+the Royal Statistical Society A 132(2)). The same limits hold for "better" and for "worse", each with the whole level.
+
+A set of held-out questions that another set was tested on before is not fresh any more: the run folder records all
+looks, and later tests are corrected; see :func:`tests_factor`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import optimize, stats
+
+from advisor.advice.gain import Gain
+from advisor.progress import Progress
+from advisor.records import LEVEL
+from advisor.runs.read.fields import Fields, read_object
+from advisor.statistics import Floats, Interval
+from advisor.tasks.task import Task, sha256
+from ensemble.common.text import counted
+from ensemble.errors import InputError
+
+FIRST_LOOK = 100
+"""Questions before the first look: with fewer, the estimate's distribution is too far from Student's."""
+_GROWTH = 1.5
+"""Each look has this many times the questions of the one before. More looks would hardly save questions."""
+_POWER = 1.25
+"""Exponent of the spending function (Kim and DeMets 1987): 1 spends the level as the questions come in, 3 nearly all of
+it at the end. In simulations of a gain of 5 points, 1 asks 2% fewer questions and 2 asks 8% more; the power hardly
+differs (0.949 to 0.957)."""
+_LOWEST, _HIGHEST = -8.0, 40.0  # z-values; beyond the first one the normal distribution has no weight that counts
+_LARGEST_LEVEL = 0.999
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+_USUAL, _AROUND = 1.0, 4.0
+"""Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
+wider than the pools in docs/pools.md, so that the data counts more."""
+_MOST_NEEDED = 10**6
+_LARGEST_FILE = 64 * 2**20
+_MOST_LOOKS = 10_000
+_MOST_IN_LIST = 100
+_MOST_COUNT = 10**9
+_LONGEST_NAME = 4096
+_WAY_OUT = "its looks are not counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the result on held-out questions.
+
+    Attributes:
+        questions: What identifies the held-out questions; see :func:`questions_id`.
+        members: The set, the primary first.
+        method: How it decodes.
+        k: Candidates that each member brings to the union.
+        plan: The numbers of questions at which a look was planned, ascending; one for a run without batches.
+        n: Questions of this look, one of the plan.
+        p_value: One-sided, of no gain, without any correction.
+        p_worse: One-sided, of no loss, likewise.
+        limit: A p-value up to this limit ends the test.
+        test: The number of the test among all on these questions, from 1; the looks of one plan are one test. There is
+            no time, so that a run that is repeated writes the same bytes.
+    """
+
+    questions: str
+    members: tuple[str, ...]
+    method: str
+    k: int
+    plan: tuple[int, ...]
+    n: int
+    p_value: float
+    p_worse: float
+    limit: float
+    test: int
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the test ends with this look, because it shows that the set is better, or worse."""
+        return min(self.p_value, self.p_worse) <= self.limit
+
+    @property
+    def inputs(self) -> tuple[object, ...]:
+        """What a run with the same inputs has, too: without the limit, which depends on the level."""
+        return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_value, self.p_worse
+
+    def corrected(self, p_value: float) -> float:
+        """A p-value on the questions of this look, corrected for all looks of the plan and for earlier tests.
+
+        The smallest level at which the look would show it. So it is at most the level of the run exactly if `p_value`
+        is at most :attr:`limit`.
+
+        Args:
+            p_value: One-sided, 0 to 1: of this set, or of any strategy that was compared on these questions.
+        """
+        plan = self.plan[: self.plan.index(self.n) + 1]
+        return min(1.0, tests_factor(self.test) * _level_of(p_value, plan, self.plan[-1]))
+
+    def stretch(self, level: float, freedom: float) -> float:
+        """How much wider intervals at this look are than without other looks and tests.
+
+        Args:
+            level: The probability that the truth is beyond one end at any look, in (0, 0.5).
+            freedom: Degrees of freedom of Student's t distribution.
+        """
+        limit = limits_of(self.plan, level / tests_factor(self.test))[self.plan.index(self.n)]
+        return float(stats.t.isf(limit, freedom) / stats.t.isf(level, freedom))
+
+    @property
+    def note(self) -> str | None:
+        """A sentence if these held-out questions are not fresh."""
+        if self.test == 1:
+            return None
+        before = counted(self.test - 1, "time")
+        return (
+            f"These held-out questions were looked at {before} before, with another set or another number of "
+            f"questions, so the p-value is multiplied by {tests_factor(self.test)} (test {self.test} in this run "
+            "folder)."
+        )
+
+
+def tests_factor(test: int) -> int:
+    """The factor of the p-values of a test that follows others on the same questions.
+
+    The first test has the whole level, as it is not known then whether others follow. The k-th one has the level
+    divided by k (k + 1): so all later ones together spend half of it, however many follow.
+
+    Args:
+        test: The number of the test, from 1.
+    """
+    return 1 if test == 1 else test * (test + 1)
+
+
+def questions_id(task: Task) -> str:
+    """What identifies the questions of a split, however many of them a run asks: 16 hexadecimal digits."""
+    return sha256(task.name, task.split, task.seed)[:16]
+
+
+def planned_looks(questions: int) -> tuple[int, ...]:
+    """The numbers of questions at which the result is looked at: 100, then half as many more each time.
+
+    Args:
+        questions: All that may be asked, at least 1; the last look has them all.
+    """
+    looks, n = [], FIRST_LOOK
+    # Not a look that the last one follows at once: it costs a part of the level, and saves few questions.
+    while 1.2 * n < questions:
+        looks.append(n)
+        n = math.ceil(_GROWTH * n)
+    return *looks, questions
+
+
+def limits_of(plan: Sequence[int], level: float = LEVEL, questions: int | None = None) -> tuple[float, ...]:
+    """The limit of the one-sided p-value at each look.
+
+    Args:
+        plan: Questions of each look, ascending.
+        level: The probability, in all, of a look at or below its limit although nothing is gained, in (0, 1).
+        questions: Those of the last look of the whole plan; None if `plan` is whole.
+    """
+    shares = np.array(plan) / (questions or plan[-1])
+    return tuple(stats.norm.sf(boundaries(shares, level * shares**_POWER)).tolist())
+
+
+def boundaries(shares: Floats, spent: Floats) -> Floats:
+    """The z-values that end a test at each look.
+
+    Args:
+        shares: The share of the information that each look has, ascending, above 0 and up to 1.
+        spent: The probability that this look or an earlier one crosses its boundary by chance, ascending, below 1.
+
+    Returns:
+        One boundary for each look.
+    """
+    found: list[float] = []
+    # Before the first look, all is at one point. Then: the density of those that went on after the last look, at the
+    # nodes of Gauss and Legendre.
+    nodes, mass, before = np.zeros(1), np.ones(1), 0.0
+    for share, chance in zip(shares, np.diff(spent, prepend=0.0), strict=True):
+        # The z-values of two looks are normal, and this is their correlation.
+        correlation = math.sqrt(before / share)
+        means, deviation = correlation * nodes, math.sqrt(1 - correlation**2)
+        boundary = _upper_end(means, mass, deviation, float(chance))
+        half = (boundary - _LOWEST) / 2
+        nodes = half * _NODES + (boundary + _LOWEST) / 2
+        mass = half * _WEIGHTS * (stats.norm.pdf((nodes[:, None] - means) / deviation) @ mass) / deviation
+        found.append(boundary)
+        before = float(share)
+    return np.array(found)
+
+
+def _upper_end(means: Floats, mass: Floats, deviation: float, chance: float) -> float:
+    """The value that a mixture of normal distributions exceeds with a chance."""
+
+    def excess(end: float) -> float:
+        return float(mass @ stats.norm.sf((end - means) / deviation)) - chance
+
+    return float(optimize.brentq(excess, _LOWEST, _HIGHEST))
+
+
+def _level_of(p_value: float, plan: tuple[int, ...], questions: int) -> float:
+    """The level at which the limit of the plan's last look is this p-value; `questions` are those of the whole plan."""
+    if plan == (questions,) or p_value <= 0:
+        return p_value
+
+    def excess(level: float) -> float:
+        return limits_of(plan, level, questions)[-1] - p_value
+
+    # A limit is below its level.
+    if p_value >= _LARGEST_LEVEL or excess(_LARGEST_LEVEL) < 0:
+        return 1.0
+    return float(optimize.brentq(excess, p_value, _LARGEST_LEVEL, xtol=1e-9))
+
+
+def look_until_sure(
+    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = (), level: float = LEVEL
+) -> tuple[Look, ...]:
+    """Ask in batches until the test shows that the set is better, or worse, or until all questions are asked.
+
+    Args:
+        verify: Asks the first questions, as many as it is given, and estimates the gain; None if the set failed, which
+            ends the test, too.
+        blank: What all looks have in common; its figures are ignored.
+        earlier: The looks of earlier runs.
+        level: The accepted probability of "better" although nothing is gained, and of "worse" although nothing is
+            lost, in (0, 0.5).
+
+    Returns:
+        The looks; the last one is the result.
+    """
+    same = [look for look in earlier if look.questions == blank.questions]
+    seen = {look.inputs: look for look in same}
+    # A run that is repeated is no other test. Whether it is one, the first look tells.
+    test = 0
+    limits: tuple[float, ...] = ()
+    looks: list[Look] = []
+    for place, n in enumerate(blank.plan):
+        if (gain := verify(n)) is None:
+            break
+        look = replace(blank, n=n, p_value=gain.p_better, p_worse=gain.p_worse)
+        known = seen.get(look.inputs)
+        if not looks:
+            test = known.test if known else 1 + max((each.test for each in same), default=0)
+            limits = limits_of(blank.plan, level / tests_factor(test))
+        looks.append(replace(look, limit=limits[place], test=test))
+        if looks[-1].is_sure:
+            break
+    return tuple(looks)
+
+
+def questions_range(
+    gain: Gain, level: float = LEVEL, others: int = 0, power: float = 0.8
+) -> tuple[int, int | None] | None:
+    """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
+
+    The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
+    are quantiles of the distribution of the true gain, given the estimate and given that the test showed nothing.
+    Without the second condition, the range would be wrong for large gains: those that the test missed had bad luck.
+
+    Args:
+        gain: The estimate; the number of questions that only single models answered stays as it is.
+        level: The level of the one-sided test, in (0, 0.5).
+        others: Questions that the strategy answered and that are not held out.
+        power: The probability to show the gain, in (0.5, 1).
+
+    Returns:
+        The lowest and the highest number of held-out questions, in all; None in place of the highest if it has no
+        bound, because there may be no gain. None in place of both if a gain is unlikely. The lowest may be below those
+        that were asked: then the gain may be large, and the questions so far had bad luck.
+    """
+    least, largest = _likely_gains(gain, level)
+    low, high = (_questions_for(end, gain, level, power) for end in (largest, least))
+    return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
+
+
+def _likely_gains(gain: Gain, level: float) -> Interval:
+    """The 10% and the 90% quantile of the true gain, given the estimate and that the test shows nothing."""
+    true = np.linspace(-30.0, 40.0, 1401)
+    limit = float(stats.t.isf(level, gain.freedom))
+    shift = gain.points - gain.observed
+    # How likely the test shows nothing: if that is rare, an estimate within its limits tells of bad luck.
+    nothing = stats.norm.cdf(limit + (shift - true) / gain.error) - stats.norm.cdf(-limit - true / gain.error)
+    chances = stats.norm.pdf((gain.points - true) / gain.error) * stats.norm.pdf((true - _USUAL) / _AROUND)
+    summed = np.cumsum(chances / np.maximum(nothing, 1e-12))
+    low, high = np.interp([0.1, 0.9], summed / summed[-1], true)
+    return float(low), float(high)
+
+
+def _questions_for(true: float, gain: Gain, level: float, power: float) -> int | None:
+    """How many answers of the strategy show a true gain; None if more than a million, or if it is not above 0."""
+    alone = gain.questions - gain.answered
+    shift = gain.points - gain.observed
+
+    def shows(n: int) -> bool:
+        more, all_more = n / gain.answered, (alone + n) / gain.questions
+        error = gain.error * math.sqrt(gain.share / more + (1 - gain.share) / all_more)
+        limit = float(stats.t.isf(level, max(gain.freedom * more, 1.0)))
+        return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - power))) * error
+
+    if true <= 0 or not shows(_MOST_NEEDED):
+        return None
+    return 1 + bisect.bisect_left(range(1, _MOST_NEEDED), True, key=shows)
+
+
+def looks_in_words(looks: Sequence[Look]) -> str | None:
+    """A sentence on how many questions were asked; None for a run without batches."""
+    if not looks or len(looks[0].plan) == 1:
+        return None
+    last = looks[-1]
+    if last.is_sure:
+        return (
+            f"The questions were asked in batches until the test was sure, after {last.n} of at most {last.plan[-1]}."
+        )
+    if last.n < last.plan[-1]:
+        return (
+            f"The questions were asked in batches. The test ended after {last.n} of at most {last.plan[-1]}, because "
+            "what it tested failed."
+        )
+    return f"The questions were asked in batches, and the test is not sure after all {last.n}."
+
+
+def first_questions(task: Task, n: int) -> Task:
+    """The task with its first questions only; ``n`` is not in the middle of a conversation."""
+    if n >= len(task.examples):
+        return task
+    return replace(task, examples=task.examples[:n], signature=replace(task.signature, n=n))
+
+
+def with_earlier(looks: Sequence[Look], earlier: Sequence[Look]) -> tuple[Look, ...]:
+    """The looks of earlier runs and those of this one, each once."""
+    seen = {look.inputs for look in looks}
+    return (*(look for look in earlier if look.inputs not in seen), *looks)
+
+
+def read_looks(run: Path) -> tuple[Look, ...]:
+    """The looks that a run folder records; empty if it has no result.
+
+    Raises:
+        InputError: The file is too large, or not a result, or a look has another form.
+    """
+    path = run / "result.json"
+    if not path.is_file():
+        return ()
+    if path.stat().st_size > _LARGEST_FILE:
+        raise InputError(f"{path}: larger than {_LARGEST_FILE >> 20} MiB, so it is no result; {_WAY_OUT}")
+    parts = read_object(path, _WAY_OUT).parts("looks")
+    if len(parts) > _MOST_LOOKS:
+        raise InputError(f"{path}: it has {len(parts)} looks, and at most {_MOST_LOOKS} can be read; {_WAY_OUT}")
+    return tuple(map(_read_look, parts))
+
+
+def looks_or_note(run: Path, progress: Progress) -> tuple[Look, ...]:
+    """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
+    try:
+        return read_looks(run)
+    except InputError as error:
+        # The new run replaces the file anyway.
+        progress.say(str(error))
+        return ()
+
+
+def _read_look(fields: Fields) -> Look:
+    chances = ("p_value", "p_worse", "limit")
+    for name in ("questions", "method"):
+        fields.check(name, "a short text", _is_name, required=True)
+    for name in chances:
+        fields.check(name, "a probability", _is_probability, required=True)
+    for name in ("k", "n", "test"):
+        fields.check(name, "a whole number of at least 1", _is_count, required=True)
+    fields.check("members", "a list of names", lambda value: _is_list(value, _is_name), required=True)
+    fields.check("plan", "a list of ascending whole numbers", _is_plan, required=True)
+    values = fields.values
+    if values["n"] not in values["plan"]:
+        fields.refuse("n", "a number of the plan")
+    return Look(
+        questions=values["questions"],
+        members=tuple(values["members"]),
+        method=values["method"],
+        k=values["k"],
+        plan=tuple(values["plan"]),
+        n=values["n"],
+        p_value=float(values["p_value"]),
+        p_worse=float(values["p_worse"]),
+        limit=float(values["limit"]),
+        test=values["test"],
+    )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_NAME
+
+
+def _is_count(value: object) -> bool:
+    # In Python True is an int.
+    return type(value) is int and 1 <= value <= _MOST_COUNT
+
+
+def _is_probability(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
+
+
+def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= _MOST_IN_LIST and all(map(fits, value))
+
+
+def _is_plan(value: object) -> bool:
+    return _is_list(value, _is_count) and value == sorted(set(value))  # type: ignore[call-overload]

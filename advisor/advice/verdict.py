@@ -1,0 +1,316 @@
+"""The verdict on the set that decodes together: better, worse or "cannot tell", in words for readers without the paper.
+
+The verdict says what is proven, and not what to run: that is in :mod:`advisor.advice.recommendation`. Also the margins:
+which decisions of the rules other questions could have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
+from advisor.advice.sequential import questions_range
+from advisor.advice.strategies import StrategyResult
+from advisor.choose.rules import select
+from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.statistics import Interval, paired_intervals
+from ensemble.common.text import LARGE_RATIO, counted, p_value
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is proven about the set that decodes together, in plain sentences, and what to run.
+
+    Attributes:
+        verdict: ``ensemble`` for a set that is shown to be better than the best single model, ``single`` for one that
+            is shown to be worse, or if no set can decode together.
+        text: The set, its figures and their uncertainty.
+        questions_needed: If the verdict is ``cannot_tell`` although the set was run: how many held-out questions, in
+            all, would show its gain, from the 10% to the 90% quantile; None without an upper end if no number may be
+            enough. None if no gain is expected.
+        recommendation: What to run; None if nothing was compared on held-out questions.
+        warnings: What the reader must know besides: each a sentence.
+    """
+
+    verdict: Verdict
+    text: str
+    questions_needed: tuple[int, int | None] | None = None
+    recommendation: Recommendation | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How far a candidate is from the limits, and which decisions of the rules other questions could change.
+
+    Attributes:
+        model: The candidate.
+        gap_ci: Interval of the primary's accuracy minus the candidate's, in points; below 0 the candidate is better.
+        length_ratio_ci: Interval of the length ratio: the mean length that is longer in the sample over the other, so
+            that it may reach below 1. Infinite if all responses of one may be empty; None if a length is not known.
+        order_flips: The candidate may be more accurate than the primary.
+        gap_flips: The limit of the gap lies within its interval, and the other rule does not certainly reject.
+        length_flips: The same for the limit of the length ratio.
+        text: A clause with these figures.
+    """
+
+    model: str
+    gap_ci: Interval
+    length_ratio_ci: Interval | None
+    order_flips: bool
+    gap_flips: bool
+    length_flips: bool
+    text: str
+
+
+def advise(
+    selection: Selection, together: StrategyResult | None = None, *, level: float = LEVEL, on_logs: bool = False
+) -> Advice:
+    """Say whether the set that decodes together is shown to be better than the best single model.
+
+    Args:
+        selection: The result of the rules.
+        together: The set on held-out questions; None if it was not run.
+        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
+        on_logs: Whether the answers come from logs, so that no set could be run.
+    """
+    if together is None:
+        if len(selection.selected) < 2:
+            return Advice("single", _nothing_fits(selection))
+        return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
+    names, figures = join(together.strategy.members), _figures(together, level)
+    if together.shown == "yes":
+        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
+    if together.shown == "no":
+        return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
+    # Dev questions that the set answered, too, are not held out.
+    others = together.gain.answered - len(together.profile.answers)
+    needed = questions_range(together.gain, level, others)
+    text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
+    return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
+
+
+def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
+    """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates.
+
+    Args:
+        selection: The rules' outcome; a candidate that gives whole texts only is in the set.
+        remote: The names of all candidates behind servers that give whole texts only.
+    """
+    best, *others = selection.selected
+    if not others:
+        left = len(selection.decisions) - 1
+        if not left:
+            return Advice("single", f"Use {best} alone: it is the only candidate that could be run.")
+        return Advice("single", f"By the rules no set can decode together: no other candidate fits {best}.")
+    on_server = [name for name in selection.selected if name in remote]
+    them = "them" if len(on_server) > 1 else "it"
+    return Advice(
+        "single",
+        f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
+        f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be decoded "
+        "token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can.",
+    )
+
+
+def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
+    """Sentences on candidates behind a server that vote without being in the set; None if no candidate does.
+
+    Args:
+        selection: The rules' outcome.
+        remote: The names of all candidates behind servers that give whole texts only.
+        voters: The models of votes, cascades and routers.
+    """
+    apart = [name for name in voters if name in remote]
+    if not apart or remote_in(selection, remote):
+        return None
+    return (
+        f"As {join(apart)} {_are(apart)} behind a server and cannot be decoded token by token, the set was chosen "
+        f"among the others. It is also compared with {join(apart)} alone. Votes and routers use {join(voters)}."
+    )
+
+
+def remote_in(selection: Selection, remote: Collection[str]) -> bool:
+    """Whether a candidate that gives whole texts only is in the set."""
+    return any(name in remote for name in selection.selected)
+
+
+def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
+    """Warnings if the models guess, are never right, or cannot read the questions; empty if all is well.
+
+    Args:
+        profiles: The candidates' answers, the best first.
+        lowest: The lower end of the best one's interval, in points.
+        chance: The expected accuracy of guessing, in points; None if guessing is impossible.
+    """
+    unread = [profile.model for profile in profiles if 5 * profile.errors > len(profile.answers)]
+    parts = []
+    if chance is not None and lowest <= chance:
+        parts.append(
+            f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
+            "of the candidates means little."
+        )
+    if never := [profile.model for profile in profiles if profile.accuracy == 0 and profile.model not in unread]:
+        parts.append(
+            f"Not one response of {join(never)} is right; read some of them to see whether the prompt and the "
+            "metric fit."
+        )
+    if unread:
+        models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
+        parts.append(f"Over a fifth of the questions could not be answered by {models}; the notes say why.")
+    return tuple(parts)
+
+
+def moved_warning(moved: float | None) -> str | None:
+    """A warning if the models do better or worse on the held-out questions than on dev, by more than chance.
+
+    Args:
+        moved: Points by which they are better on the held-out questions; None if the splits agree.
+    """
+    if moved is None:
+        return None
+    return (
+        f"The models are {abs(moved):.1f} points {'better' if moved > 0 else 'worse'} on the held-out "
+        "questions than on dev, by more than chance. So the gains come from the held-out questions alone."
+    )
+
+
+def fragile(
+    profiles: Sequence[Profile], primary: str, rules: Rules, level: float = LEVEL, seed: int = 0
+) -> tuple[Margin, ...]:
+    """Find the decisions of the rules that other questions of the same kind could change.
+
+    Args:
+        profiles: The candidates' answers to the same questions, at least one, the primary's among them.
+        primary: Name of the primary.
+        rules: The limits that were applied.
+        level: 1 minus the confidence of the intervals, between 0 and 1.
+        seed: Of the bootstrap.
+
+    Returns:
+        A margin for each candidate but the primary, in the order of `profiles`.
+
+    Raises:
+        UniteError: A candidate answered other questions than the primary.
+    """
+    first = next(profile for profile in profiles if profile.model == primary)
+    others = [profile for profile in profiles if profile.model != primary]
+    intervals = paired_intervals(first, others, level, seed)
+    return tuple(_margin(first, other, pair, rules, level) for other, pair in zip(others, intervals, strict=True))
+
+
+def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Rules) -> list[str]:
+    """The candidates that fit by the rules, best first, then those that nearly fit.
+
+    Args:
+        standings: The candidates, best first.
+        margins: The margin of each decision, by name.
+        rules: The limits; the limit of the set's size does not count here.
+    """
+    fitting = select(standings, replace(rules, max_models=len(standings))).selected
+    flips = [name for name, margin in margins.items() if margin.gap_flips or margin.length_flips]
+    near = [standing.model for standing in standings if standing.model in flips and standing.model not in fitting]
+    return [*fitting, *near]
+
+
+def _margin(
+    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Rules, level: float
+) -> Margin:
+    (low, high), (shortest, longest) = intervals
+    limit = rules.max_length_ratio
+    close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
+    ratio = length_ratio(primary.mean_length, candidate.mean_length)
+    # An unknown length rejects nothing.
+    alike = ratio is None or within(ratio, limit)
+    order_flips = low < 0
+    gap_flips = within(high, rules.max_gap) != close or within(low, rules.max_gap) != close
+    # A ratio far below 1 breaks the limit too: then the shorter one may be by far the longer one.
+    length_flips = ratio is not None and (
+        (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
+    )
+    # If one rule certainly rejects, the other one's uncertainty changes no decision.
+    out_by_gap, out_by_length = not close and not gap_flips, not alike and not length_flips
+    gap_flips, length_flips = gap_flips and not out_by_length, length_flips and not out_by_gap
+    doubts = [
+        *(["it may be the more accurate of the two"] if order_flips else []),
+        *(["the gap may be on the other side of its limit"] if gap_flips else []),
+        *(["the length ratio may be on the other side of its limit"] if length_flips else []),
+    ]
+    ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
+    lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
+    text = (
+        f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
+        f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
+    )
+    ratios = None if ratio is None else (shortest, longest)
+    return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
+
+
+def _figures(together: StrategyResult, level: float) -> str:
+    gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
+    p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
+    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
+    tested = f", tested at the level {level:g}" if level != LEVEL else ""
+    alone = together.best_single_accuracy
+    ends = gain.interval(level)
+    # The test has a correction, and this interval has none.
+    seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
+    # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
+    if accuracy == alone == 0:
+        notes += " No answer at all was right: look at the prompt and at the extracted answers first."
+    if alone == 100:
+        notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
+    return (
+        f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
+        f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
+        f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
+    )
+
+
+def _more(needed: tuple[int, int | None] | None) -> str:
+    if needed is None:
+        return "No gain is expected, so no number of questions can be estimated that would show one."
+    least, most = needed
+    # A number alone would sound as if it were enough.
+    questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+    open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
+    return (
+        f"A gain that fits these answers needs {questions} held-out questions in all to be shown with a probability of "
+        f"80%{open_end}."
+    )
+
+
+def _nothing_fits(selection: Selection) -> str:
+    primary = selection.selected[0]
+    # Candidates that failed are not named: they may have been the better choice.
+    rejected = [decision for decision in selection.decisions if decision.status == "rejected"]
+    if not rejected:
+        ran = " that could be run" if len(selection.decisions) > 1 else ""
+        return f"Use {primary} alone: it is the only candidate{ran}."
+    if rejected[0].reason.startswith("fits, but"):
+        return f"{rejected[0].model} fits {primary} by the rules, but --max-models 1 leaves no set that could decode."
+    others = "the other candidate does not fit" if len(rejected) == 1 else f"none of the other {len(rejected)} fits"
+    return (
+        f"By the rules no set can decode together: {others} {primary}. The next best, {rejected[0].model}: "
+        f"{rejected[0].reason}. No set was run, so this is not tested."
+    )
+
+
+def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
+    why = (
+        "the set was not run, because no model runs with --logs. To test it, give `advisor select` a pool of these "
+        "models: --pool and --task"
+        if on_logs
+        else "the set was not run on held-out questions. To run it, use `advisor select` with a pool of these models, "
+        "without --no-verify and --profiles"
+    )
+    return (
+        f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "
+        f"they fit, but {why}."
+    )
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,450 @@
+"""What ``advisor check`` does: asks the recommended strategy and the best single model of a run some fresh questions.
+
+Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift` says when a recommendation holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from advisor.advice.drift import (
+    Judgement,
+    answers_of,
+    change_interval,
+    judge_accuracy,
+    judge_gain,
+    paired_gain,
+)
+from advisor.advice.gain import Gain
+from advisor.advice.recommendation import describe_gain
+from advisor.advice.strategies import ASKING, VOTES, Strategy
+from advisor.config import (
+    InferenceConfig,
+    LogsConfig,
+    RunConfig,
+    check_seed,
+    check_task_is_given,
+    load_split,
+)
+from advisor.jobs.methods import TEMPERATURE
+from advisor.jobs.planning.judging import say_judging
+from advisor.jobs.session import open_session
+from advisor.judge.judged_profiler import open_profiler
+from advisor.logs.join import JoinedLogs
+from advisor.pool.pool_file import PoolEntry
+from advisor.pool.weights import EQUAL
+from advisor.profile.turns import conversation_end
+from advisor.progress import Progress
+from advisor.records import LEVEL, Profile, Rules, signed
+from advisor.runs.chosen_set import (
+    can_decode,
+    candidates_of_run,
+    check_servers,
+    deterministic_as,
+    entries_as,
+    judges_beside,
+    limits_of_run,
+)
+from advisor.runs.read.fields import Fields
+from advisor.runs.result_json import is_text, read_result
+from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
+from advisor.strategies.chosen_strategy import read_learned, sample_lines
+from advisor.strategies.plan import DevScores
+from advisor.strategies.responses import can_vote
+from advisor.strategies.strategy_json import find_strategy, read_strategy
+from advisor.tasks.task import Example, Task, clusters_of, sha256
+from ensemble.common.files import default_cache_dir
+from ensemble.common.text import counted
+from ensemble.common.text import strategy as words_of
+from ensemble.errors import InputError, MemberError
+from ensemble.methods import DEFAULT
+from ensemble.servers.address import why_not_decodable
+
+LIMIT = 100
+"""Fresh questions by default. Answers of logs cost nothing, so all of these count."""
+
+_SIGNATURE = re.compile(r"\|shots:(\d{1,6})\|seed:(\d{1,18})\|prompt:([0-9a-f]+)")
+
+
+class _Promise(NamedTuple):
+    """What a run says about a strategy; figures in points."""
+
+    strategy: Strategy
+    gain: float
+    gain_ci: Interval
+    accuracy: float
+    accuracy_ci: Interval
+    best_single: str
+    min_gain: float
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the best single model, which gains nothing over itself."""
+        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The members, and the best single model."""
+        return tuple(dict.fromkeys((*self.strategy.members, self.best_single)))
+
+
+class _Fresh(NamedTuple):
+    """Answers to fresh questions: those of the strategy, and of the best single model."""
+
+    split: str
+    task: str
+    left_out: int
+    strategy: Profile
+    single: Profile
+    clusters: Sequence[str] | None
+
+
+def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+    """Check whether the recommendation of a run still holds on fresh questions.
+
+    Args:
+        run: A run folder of ``advisor select``.
+        options: The options of ``advisor check``, by parameter name.
+        command: The command line, for the record.
+        progress: Shows progress and notes.
+
+    Returns:
+        The figures, the outcome and a text, as ``advisor check --json`` prints them.
+
+    Raises:
+        InputError: An option is out of range; the run recommends nothing, or its models, the task or the log cannot be
+            used; or no question is fresh.
+        MemberError: A model failed.
+    """
+    level, min_gain, seed = options.get("level", LEVEL), options.get("min_gain"), options.get("seed") or 0
+    # Written as ranges, so that NaN fails them, too.
+    if not 0 < level < 0.5:
+        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {LEVEL:g}")
+    if min_gain is not None and not 0 <= min_gain <= 100:
+        raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
+    if options.get("limit") is not None and options["limit"] < 1:
+        raise InputError(f"--limit {options['limit']}: give at least 1 question")
+    check_seed(seed)
+    promise = _read_promise(run, options.get("strategy"))
+    # Before the models run, which can take long.
+    known = {
+        _key(line.values.get("id"), line.values.get("prompt"))
+        for line in sample_lines(run, "the run's questions are in this file")
+    }
+    learned = read_learned(run, promise.strategy.members) if promise.strategy.name == "router" else ((), ())
+    if options.get("logs"):
+        fresh = _from_logs(run, promise, known, learned, options, command, progress)
+    else:
+        fresh = _from_models(run, promise, known, learned, options, command, progress)
+    return _result(promise, fresh, level, promise.min_gain if min_gain is None else min_gain, seed)
+
+
+def _read_promise(run: Path, wanted: str | None) -> _Promise:
+    """What a run says about its recommended strategy, or about the one that ``--strategy`` names."""
+    result, place = read_result(run), str(run / "result.json")
+    root = Fields(result, place, "run `advisor select` again")
+    compared = root.parts("strategies")
+    strategies = [read_strategy(each) for each in compared]
+    found = root.part("advice").optional_part("recommendation")
+    if found is None:
+        raise InputError(
+            f"{place}: it recommends nothing, for example because of --no-verify, so nothing can be checked; run "
+            "`advisor select` again with held-out questions"
+        )
+    strategy = read_strategy(found) if wanted is None else find_strategy(wanted, strategies, place)
+    if strategy not in strategies:
+        found.refuse("strategy", "one that `strategies` compares")
+    own = compared[strategies.index(strategy)]
+    if "expected_gain" not in own.values:
+        raise InputError(
+            f"{place}: an older version wrote this run, without expected gains; run `advisor select` again"
+        )
+    own.check("best_single_model", "the name of a model", is_text, required=True)
+    return _Promise(
+        strategy,
+        _number(own, "expected_gain"),
+        _interval(own, "expected_gain_ci"),
+        _number(own, "accuracy"),
+        _interval(own, "accuracy_ci"),
+        own.values["best_single_model"],
+        found.number("min_gain") or 0.0,
+    )
+
+
+def _number(fields: Fields, name: str) -> float:
+    value = fields.number(name)
+    return fields.refuse(name, "a number") if value is None else value
+
+
+def _interval(fields: Fields, name: str) -> Interval:
+    value = fields.interval(name)
+    return fields.refuse(name, "[low, high]") if value is None else value
+
+
+def _key(number: object, prompt: object) -> object:
+    """What makes a question the same as another one: its text, or its id where a log has no text."""
+    return prompt if isinstance(prompt, str) and prompt.strip() else ("id", str(number))
+
+
+def _draw_fresh(
+    examples: Sequence[Example], known: Collection[object], limit: int | None, seed: int, place: str
+) -> tuple[list[int], int]:
+    """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has.
+
+    A conversation counts as one question, and comes with all its turns.
+    """
+    # A conversation is as fresh as its first turn.
+    firsts = [n for n, example in enumerate(examples) if example.earlier is None]
+    fresh = [n for n in firsts if _key(examples[n].id, examples[n].prompt) not in known]
+    if not fresh:
+        raise InputError(
+            f"{place}: the run has all of its {counted(len(firsts), 'question')}, so none is fresh; give new "
+            "questions, for example another --split or --task"
+        )
+    # A key of each text alone: 20 questions are the start of 50.
+    fresh.sort(key=lambda n: sha256(seed, examples[n].id, examples[n].prompt))
+    drawn = [turn for n in fresh[:limit] for turn in range(n, conversation_end(examples, n + 1))]
+    return drawn, len(firsts) - len(fresh)
+
+
+def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+    """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
+    members = tuple(each.get("model") for each in measured.get("members") or ())
+    weights = measured.get("weights")
+    if weights is None or (members, measured.get("method")) != (strategy.members, strategy.name):
+        return EQUAL
+    if isinstance(weights, str):
+        return weights
+    by_name = dict(zip(members, weights, strict=False))
+    # Models outside of the set do not decode with it.
+    return ",".join(str(by_name.get(entry.name, 0.0)) for entry in entries)
+
+
+def _from_models(
+    run: Path,
+    promise: _Promise,
+    known: Collection[object],
+    learned: DevScores,
+    options: Mapping[str, Any],
+    command: str,
+    progress: Progress,
+) -> _Fresh:
+    """Let the models answer fresh questions of a task."""
+    check_task_is_given(options)
+    strategy, seed = promise.strategy, options.get("seed") or 0
+    decodes = strategy.name not in ASKING
+    entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
+    for entry in entries:
+        # Before anything is contacted.
+        if decodes and entry.name in strategy.members and not can_decode(entry):
+            raise InputError(why_not_decodable(entry.name))
+    check_servers(entries, options)
+    split = options.get("split") or "held_out"
+    whole = _load_whole(run, split, options, progress)
+    if strategy.name in VOTES and not can_vote(whole):
+        raise InputError(
+            f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
+            f"{whole.metric} does not read; give the task of the run"
+        )
+    if whole.is_relative:
+        raise InputError(
+            f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
+            "run `advisor select` on the fresh questions"
+        )
+    judges = judges_beside(run, options, whole)
+    limit = options.get("limit") or LIMIT
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
+    task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
+    # As in the run, whose responses had this limit and were decoded so.
+    of_run = {
+        "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
+        "deterministic": deterministic_as(run, options),
+    }
+    measured = read_result(run).get("ensemble") or {}
+    config = RunConfig(
+        candidates=entries,
+        dev=task,
+        held_out=None,
+        rules=Rules(),
+        inference=InferenceConfig.from_options({**options, **of_run}),
+        seed=seed,
+        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        command=command,
+        method=strategy.name if decodes else DEFAULT,
+        k=measured.get("k") or 10,
+        weights=_weights(measured, strategy, entries) if decodes else EQUAL,
+        judges=judges,
+    )
+    with open_session(config, progress) as (cache, _):
+        say_judging(config, progress, {config.dev.split: 1})
+        profiler, _ = open_profiler(config, cache, progress)
+        # A set that decodes together needs no answers of its members alone.
+        asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
+        alone = profiler.alone(asked, task)
+        for name, reason in profiler.failures.items():
+            raise MemberError(f"{name}: {reason}")
+        if decodes:
+            answers = profiler.together(strategy.members, task)
+        else:
+            responses = [alone[name] for name in strategy.members if name in alone]
+            if strategy.name == "self_consistency":
+                draws = range(strategy.draws)
+                responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
+            answers = answers_of(strategy, responses, task.examples, learned)
+    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
+
+
+def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
+    """All questions of a split, with the demonstrations and the dev questions of the run."""
+    task = Fields(read_result(run), str(run / "result.json")).part("task")
+    # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
+    match = _SIGNATURE.search(task.line("signature"))
+    shots, seed, prompt = match.groups() if match else (None, "0", None)
+    if options.get("shots") is not None:
+        shots = options["shots"]
+    given = {"shots": None if shots is None else int(shots), "seed": int(seed), "limit": None}
+    whole = load_split({**options, **given}, split)
+    whole.check_allowed()
+    if prompt is not None and (prompt, task.line("metric")) != (whole.signature.prompt, whole.metric):
+        progress.say(
+            f"{whole.name} has other prompts or another metric than the run (its task was {task.line('name')}), so a "
+            "change may come from that"
+        )
+    return whole
+
+
+def _from_logs(
+    run: Path,
+    promise: _Promise,
+    known: Collection[object],
+    learned: DevScores,
+    options: Mapping[str, Any],
+    command: str,
+    progress: Progress,
+) -> _Fresh:
+    """Take the answers to fresh questions from logs."""
+    strategy = promise.strategy
+    if strategy.name not in ASKING:
+        raise InputError(
+            f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
+            "models alone; give --task, or --strategy for another strategy"
+        )
+    is_scored = any(options.get(name) is not None for name in ("metric", "extract", "task"))
+    scoring = {} if is_scored else _scoring_of_run(run)
+    config = LogsConfig.from_options({**options, **scoring}, command)
+    logs = config.join(config.paths, promise.models, progress.say)
+    if strategy.name in VOTES and not logs.can_vote:
+        raise InputError(
+            f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
+            "and --extract, or a task file with --task, to read them"
+        )
+    numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
+    responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
+    answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
+    single = logs.profiles[promise.best_single].part(numbers)
+    clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
+    return _Fresh("logs", logs.name, left_out, answers, single, clusters)
+
+
+def _scoring_of_run(run: Path) -> dict[str, Any]:
+    """The options that score a log's responses as those of the run were scored."""
+    place = str(run / "result.json")
+    scoring = Fields(read_result(run), place, "run `advisor select` again").part("provenance").part("scoring")
+    for name in ("metric", "extract"):
+        scoring.check(name, "a text", is_text)
+    return {name: scoring.values.get(name) for name in ("metric", "extract")}
+
+
+def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
+    if strategy.name != "self_consistency":
+        return [logs.profiles[name] for name in strategy.members]
+    (name,) = strategy.members
+    draws = logs.draws.get(name, ())
+    if len(draws) < strategy.draws:
+        raise InputError(
+            f"--logs: {name} has {counted(max(len(draws), 1), 'response')} to each question, and the strategy needs "
+            f"{strategy.draws}; give a log with more"
+        )
+    return draws[: strategy.draws]
+
+
+def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, seed: int) -> dict[str, Any]:
+    profile, n = fresh.strategy, len(fresh.strategy.answers)
+    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, level, seed)
+    gain: Gain | None = None
+    if promise.is_baseline:
+        found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
+    else:
+        gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
+        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, level=level)
+    strategy = promise.strategy
+    return {
+        "task": fresh.task,
+        "split": fresh.split,
+        "n": n,
+        "left_out": fresh.left_out,
+        "strategy": strategy.name,
+        "members": list(strategy.members),
+        "expected_gain": None if gain is None else promise.gain,
+        "expected_gain_ci": None if gain is None else list(promise.gain_ci),
+        "gain": None if gain is None else gain.points,
+        "gain_ci": None if gain is None else list(gain.interval(level)),
+        "p_worse": None if gain is None else gain.p_worse,
+        "min_gain": min_gain,
+        "level": level,
+        "outcome": found.outcome,
+        "questions_needed": found.questions,
+        "accuracy": accuracy,
+        "accuracy_ci": list(accuracy_ci),
+        "accuracy_in_run": promise.accuracy,
+        "change": accuracy - promise.accuracy,
+        "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
+        "errors": profile.errors,
+        "best_single": fresh.single.accuracy,
+        "best_single_model": promise.best_single,
+        "text": _text(promise, fresh, found, gain, accuracy, level),
+    }
+
+
+def _accuracy_interval(fresh: _Fresh, level: float, seed: int) -> Interval:
+    if fresh.clusters is None:
+        return accuracy_interval(fresh.strategy, 2 * level, seed)
+    return cluster_interval(scores(fresh.strategy), fresh.clusters, 2 * level, (0.0, 1.0))
+
+
+_BEGINNINGS = {
+    "holds": "The recommendation holds.",
+    "no_longer": "The recommendation no longer holds.",
+    "unsure": "It is not sure whether the recommendation holds.",
+}
+
+
+def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, level: float) -> str:
+    strategy = promise.strategy
+    n = len(fresh.strategy.answers)
+    what = words_of(strategy.name, strategy.members, strategy.draws)
+    scored = f"{what}: {accuracy:.1f} points on {counted(n, 'fresh question')}"
+    if gain is None:
+        figures = f"{scored}, and {promise.accuracy:.1f} in the run"
+    else:
+        figures = (
+            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
+            f"the run expected {signed(promise.gain)}"
+        )
+    parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
+    if found.outcome == "no_longer":
+        parts.append("Run `advisor select` again.")
+    if found.outcome == "unsure":
+        more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
+        parts.append(f"{more} would tell.")
+    if errors := fresh.strategy.errors:
+        parts.append(
+            f"{counted(errors, 'question')} without a response {'counts' if errors == 1 else 'count'} as wrong."
+        )
+    if fresh.left_out:
+        parts.append(f"Left out, because the run has them: {counted(fresh.left_out, 'question')}.")
+    return " ".join(parts)

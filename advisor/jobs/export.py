@@ -1,0 +1,209 @@
+"""The recommended strategy of a run as a folder without weights, with a model card that states the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from advisor.advice.recommendation import describe
+from advisor.advice.strategies import Strategy
+from advisor.jobs.compose import compose, write_compose
+from advisor.pool.pool_file import PoolEntry
+from advisor.progress import Progress
+from advisor.runs.read import result as run_result
+from advisor.runs.read.fields import Fields
+from advisor.runs.result_json import read_result
+from advisor.strategies.chosen_strategy import plan_of_run
+from advisor.strategies.plan import StrategyPlan
+from advisor.strategies.strategy_file import to_json
+from advisor.strategies.strategy_json import read_strategy
+from ensemble.errors import InputError
+from ensemble.models.fingerprint import check_unchanged, hashes_of
+from ensemble.models.hub import commit_of, push_files
+from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
+from ensemble.saved import folder as savedfolder
+from ensemble.saved.model_card import MARKER, escaped, model_card
+from ensemble.servers.address import ServerAddress
+from reports.sections.card import evidence
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+
+def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any], *, private: bool) -> str:
+    """Write what a run recommends into a folder, and push it to the hub on request.
+
+    A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
+
+    Args:
+        run: The run folder.
+        folder: A new or empty folder, or an earlier export.
+        push: An id on the hub; None to push nothing.
+        options: ``strategy``, ``pool``, ``compose``, ``allow_server`` and ``allow_key_env`` of the command.
+        private: Whether a new model on the hub is private.
+
+    Returns:
+        The folder, or the address on the hub.
+
+    Raises:
+        InputError: The run has no strategy that can be exported, a local model has changed since the run, the folder
+            has other files, a member cannot be pushed, or a container does not reach its server.
+        UniteError: The folder cannot be written, or the hub refuses.
+    """
+    chosen = plan_of_run(run, options, Progress().say)
+    if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
+        # A saved ensemble is of several models that decode together.
+        name = chosen.members[0].name
+        chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
+    # With a pool file the models are where it says, and the run's hashes may be those of other files.
+    sources = read_result(run)["provenance"]["models"] if options["pool"] is None else {}
+    local = [member for member in chosen.members if isinstance(member, ModelSpec)]
+    pinned = {member.name: _pinned(member, sources.get(member.name)) for member in local}
+    # Checked before the card is made: everything that can be refused is refused before a file is written.
+    savedfolder.check_target(folder)
+    if push is not None:
+        savedfolder.check_pushable(list(pinned.values()))
+    result = run_result.read_result(run / "result.json")
+    services: Mapping[str, str] = {}
+    if isinstance(chosen, EnsembleSpec):
+        spec = replace(chosen, members=tuple(pinned.values()))
+        if options["compose"]:
+            placed, services = compose(spec.members, folder / savedfolder.FILE, options)
+            spec = replace(spec, members=placed)
+        card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
+        saved = savedfolder.save(spec, folder, push, private=private, card=card)
+        write_compose(folder, services)
+        return saved or str(folder)
+    plan = replace(chosen, members=tuple(pinned.get(member.name, member) for member in chosen.members))
+    if push is not None and any(isinstance(member, PoolEntry) for member in plan.members):
+        raise InputError(
+            "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
+        )
+    if options["compose"]:
+        members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
+        plan = replace(plan, members=members)
+    content = {
+        savedfolder.CARD: _card(plan, run, result),
+        savedfolder.STRATEGY_FILE: to_json(plan, folder),
+    }
+    savedfolder.write_files(folder, content)
+    write_compose(folder, services)
+    return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
+
+
+def _pinned(member: ModelSpec, source: Mapping[str, Any] | None) -> ModelSpec:
+    """A member with its commit, or its absolute path and the hashes of its files.
+
+    Args:
+        member: The member.
+        source: What the run knows of it; None for a model of a pool file.
+    """
+    if isinstance(member.checkpoint, ServerAddress):
+        return member
+    checkpoint = member.checkpoint
+    if not checkpoint.is_local:
+        # The run has the commit; a pool file may have a branch, which moves.
+        commit = checkpoint.revision or ""
+        known = commit if COMMIT.fullmatch(commit) or source is not None else commit_of(checkpoint)
+        return replace(member, checkpoint=replace(checkpoint, revision=known or None))
+    if source is None:
+        return replace(member, checkpoint=checkpoint.absolute, files=hashes_of(checkpoint))
+    # The run's hashes, not new ones: the evidence is about the files that the run loaded.
+    files = dict(source.get("files") or {})
+    check_unchanged(checkpoint, files, since="the run")
+    return replace(member, checkpoint=checkpoint.absolute, files=files)
+
+
+def _measured(result: run_result.Result) -> Sequence[EvalResult]:
+    """The ensemble's accuracy for the card's metadata; nothing where it was not run on held-out questions."""
+    from huggingface_hub import EvalResult
+
+    run = result.ensemble
+    if run is None or run.accuracy is None:
+        return ()
+    return (
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=result.task,
+            dataset_name=result.task,
+            dataset_split=run.split,
+            metric_type=result.metric,
+            metric_name=f"{result.metric}, points of 100, on {run.n} held-out questions",
+            # The hub compares numbers as they are shown; more digits would claim more than n questions tell.
+            metric_value=round(run.accuracy, 2),
+        ),
+    )
+
+
+def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
+    """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
+    questions = len(plan.learned[0])
+    learned = f" It also holds the {questions:,} dev questions that the router learns from." if questions else ""
+    parts = (
+        f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
+        MARKER,
+        f"# {escaped(f'A strategy for {result.task}')}",
+        f"{escaped(describe(plan.strategy))}.",
+        "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
+        f"they are asked.{learned}",
+        "\n".join(
+            ("| model | where it is |", "|---|---|", *(f"| {escaped(m.name)} | {_place(m)} |" for m in plan.members))
+        ),
+        "## Use",
+        '```sh\npip install unite-advisor\nadvisor run FOLDER "A prompt"\nadvisor serve FOLDER\n```',
+        "A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a "
+        "path.",
+        "## Evidence",
+        _evidence(plan.strategy, run),
+        "## Licence",
+        "No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it "
+        "writes.",
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _place(member: ModelSpec | PoolEntry) -> str:
+    checkpoint = member.checkpoint
+    if isinstance(member, PoolEntry):
+        return f"a server: {escaped(checkpoint.path_or_id)}"
+    revision = f", revision `{checkpoint.revision}`" if checkpoint.revision else ""
+    return f"a path, dtype {member.dtype}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
+
+
+def _evidence(strategy: Strategy, run: Path) -> str:
+    """The figures of a strategy and of the others that the run compared, as Markdown."""
+    root = Fields(read_result(run), str(run / "result.json"), "run `advisor select` again")
+    compared = root.parts("strategies")
+    if not compared:
+        return "The run compared no strategies on held-out questions."
+    lines = [
+        "| strategy | models | accuracy | measured gain | shown | calls a question |",
+        "|---|---|---|---|---|---|",
+    ]
+    for fields in compared:
+        each = read_strategy(fields)
+        interval = fields.interval("gain_ci")
+        around = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
+        own = " (this one)" if each == strategy else ""
+        calls, accuracy, gain = (fields.number(name) for name in ("calls_per_question", "accuracy", "gain"))
+        cells = [
+            f"{each.name}{own}",
+            escaped(", ".join(each.members)),
+            "–" if accuracy is None else f"{accuracy:.1f}",
+            "–" if gain is None else f"{gain:+.1f}{around}",
+            fields.line("shown", "–").replace("_", " "),
+            "–" if calls is None else f"{calls:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    task = root.part("task")
+    questions = f"{compared[0].count('n'):,} held-out questions"
+    return "\n\n".join(
+        (
+            f"On {questions} of the task {escaped(task.line('name'))}, in points, with the measured gain over the best "
+            "single model, and whether the test shows it:",
+            "\n".join(lines),
+            "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
+        )
+    )

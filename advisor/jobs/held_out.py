@@ -1,0 +1,279 @@
+"""Chooses the set, and runs it on the held-out questions.
+
+``--choose`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
+*predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
+one is not expected to improve the best by :data:`advisor.advice.predict.WORTH` points; the advice corrects for their
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from advisor.advice.gain import estimate_gain
+from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
+from advisor.advice.recommendation import FEW_QUESTIONS
+from advisor.advice.strategies import ASKING, StrategyResult
+from advisor.choose.race import ProfiledPool, without_failed
+from advisor.choose.rules import fitting_voters
+from advisor.choose.search import By, best_of, put_forward, sentence
+from advisor.config import RunConfig
+from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
+from advisor.records import Profile, Rules, Selection
+from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
+from advisor.strategies.responses import can_vote
+from advisor.tasks.task import Task
+from ensemble.errors import MemberError
+
+_MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A set that decoded together on held-out questions.
+
+    Attributes:
+        task: The held-out questions.
+        ensemble: The set's answers.
+        members: Each member's answers alone, in the set's order.
+        single: The answers of the best single model, which may be outside of the set.
+        comparison: The set against the best single model.
+        intervals: The interval of each member's accuracy, in points.
+        method: The method of the set.
+        k: Candidates that each member brings to the union.
+        dev: The set's answers to the dev questions; None if it was not run there.
+        expected: The gain that is expected in use; see :func:`expected_gain`.
+        weights: The members' weights; see :meth:`advisor.profile.profiler.Profiler.weights`.
+    """
+
+    task: Task
+    ensemble: Profile
+    members: tuple[Profile, ...]
+    single: Profile
+    comparison: Comparison
+    intervals: tuple[Interval, ...]
+    method: str
+    k: int
+    expected: Prediction
+    dev: Profile | None = None
+    weights: tuple[float, ...] | Literal["perplexity"] | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the members, the primary first."""
+        return tuple(member.model for member in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSet:
+    """The chosen set.
+
+    Attributes:
+        pool: The candidates that it was chosen from.
+        selection: The set.
+        verified: The sets that were run on the held-out questions, one family of tests. The verdict is about the first
+            one: the selected set, or if the rules left fewer than two models, the one that the prediction chose.
+        alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
+            the sets are compared with.
+        voters: The models of votes, cascades and routers; empty if they were not asked the held-out questions.
+        trouble: Why a set could not be run on the held-out questions.
+        sets: All sets that could be decoded, the most promising first.
+        tried: Those that a search decoded on dev.
+        note: What a search found, or that the prediction would choose another set, for the advice.
+    """
+
+    pool: ProfiledPool
+    selection: Selection
+    verified: tuple[Verified, ...] = ()
+    alone: Mapping[str, Profile] = field(default_factory=dict)
+    voters: tuple[str, ...] = ()
+    trouble: str | None = None
+    sets: tuple[PredictedSet, ...] = ()
+    tried: tuple[PredictedSet, ...] = ()
+    note: str | None = None
+
+    def as_dict(self, choose: str, results: Sequence[StrategyResult], level: float) -> dict[str, Any] | None:
+        """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
+
+        Args:
+            choose: The value of ``--choose``.
+            results: The strategies on the held-out questions.
+            level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
+        """
+        if not self.sets:
+            return None
+        gains = {each.strategy.members: each.gain.points for each in results if each.strategy.name not in ASKING}
+        tried = {each.models: each for each in self.tried}
+        sets = [
+            tried.get(each.models, each).as_dict(
+                decoded=each.models in gains or each.models in tried,
+                gain=gains.get(each.models),
+                level=level,
+            )
+            for n, each in enumerate(self.sets)
+            if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
+        ]
+        return {"choose": choose, "sets": sets, "provenance": provenance()}
+
+
+def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
+    """Choose a set and run it on the held-out questions.
+
+    A member that fails there leaves the pool, and the set is chosen again among the others.
+
+    Raises:
+        UniteError: All candidates failed.
+    """
+    while True:
+        chosen = _choose_on_dev(config, pool, profiler, progress)
+        models = chosen.selection.selected
+        if config.held_out is None:
+            return chosen
+        queue = _to_verify(chosen, config)
+        voters = _voters(pool, config.held_out, config.rules, models)
+        members = [model for each in queue for model in each.models]
+        # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
+        best = (pool.select(config.rules).selected[0], pool.best)
+        compared = tuple(dict.fromkeys([*models, *members, *best, *voters]))
+        alone = profiler.alone(compared, config.held_out)
+        # Also one that is not compared: responses may be judged by comparison with its own.
+        if profiler.failures.keys().isdisjoint(pool.complete):
+            break
+        # Another primary may follow from it, and so another set.
+        pool = without_failed(pool, config, profiler, progress)
+    chosen = replace(chosen, alone=alone, voters=voters)
+    verified: list[Verified] = []
+    for predicted in queue:
+        # The largest expected gain so far; the best single model gains 0.
+        best_gain = max([0.0, *(each.expected.points for each in verified)])
+        if verified and predicted.prediction.improvement(best_gain) < WORTH:
+            break
+        try:
+            # The members' own answers were stored before: if memory ends here, no work is lost.
+            together = profiler.together(predicted.models, config.held_out)
+            on_dev = profiler.together(predicted.models, config.dev) if config.verify_on == "dev+held_out" else None
+        except MemberError as error:
+            progress.say(str(error))
+            chosen = replace(chosen, trouble=str(error))
+            continue
+        made = _verify(predicted, together, on_dev, chosen, config.held_out, config)
+        verified.append(replace(made, weights=profiler.weights(predicted.models)))
+    # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
+    chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
+    if config.choose != "predicted" or not verified:
+        return chosen
+    return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
+
+
+def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
+    """The sets to run on held-out questions, in this order."""
+    models = chosen.selection.selected
+    if config.choose == "predicted" and chosen.sets:
+        return chosen.sets[: config.tries]
+    # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
+    if len(models) < 2:
+        return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
+    return tuple(each for each in chosen.sets if each.models == models)
+
+
+def _verify(
+    predicted: PredictedSet,
+    together: Profile,
+    on_dev: Profile | None,
+    chosen: ChosenSet,
+    held_out: Task,
+    config: RunConfig,
+) -> Verified:
+    models, alone = predicted.models, chosen.alone
+    members = tuple(alone[model] for model in models)
+    comparison = compare(together, list(alone.values()), config.seed)
+    return Verified(
+        task=held_out,
+        ensemble=together,
+        members=members,
+        single=alone[comparison.best_single],
+        comparison=comparison,
+        intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
+        method=config.method,
+        k=config.k,
+        expected=expected_gain(models, together, chosen.pool.complete, alone),
+        dev=on_dev,
+    )
+
+
+def expected_gain(
+    models: Sequence[str],
+    answers: Profile,
+    dev: Mapping[str, Profile],
+    held_out: Mapping[str, Profile],
+    coefficients: Mapping[str, Any] | None = None,
+) -> Prediction:
+    """The gain to expect of a set in use: the prediction from all answers of single models, updated by what was seen.
+
+    Args:
+        models: The members.
+        answers: The set's answers to the held-out questions.
+        dev: The answers of single models to the dev questions, by name.
+        held_out: Those to the held-out questions; the members are in both.
+        coefficients: Those of the prediction; None for those of the package.
+    """
+    names = [*models, *(name for name in held_out if name in dev and name not in models)]
+    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in names]
+    singles, values = np.stack([scores(profile) for profile in both]), scores(answers)
+    gain = estimate_gain(singles, values, np.arange(singles.shape[1]) >= singles.shape[1] - len(values))
+    return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
+
+
+def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
+    """The models of votes, cascades and routers, the most accurate on dev first."""
+    if can_vote(task):
+        return fitting_voters(list(pool.complete.values()), rules)
+    # Without votes only a router is left. It chooses among the set of the rules, models behind servers included.
+    return pool.voters(rules) or tuple(selected)
+
+
+def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
+    """The set that the rules choose, or the one that ``--choose`` takes instead."""
+    chosen = ChosenSet(pool, pool.select(config.rules))
+    profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
+    if len(profiles) < 2:
+        return chosen
+    chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
+    if not chosen.sets:
+        return chosen
+    if config.choose == "rules":
+        # From a few questions the prediction is wild.
+        return replace(chosen, note=otherwise(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
+    if config.choose == "predicted":
+        # Before held-out questions are asked, or without them, the prediction alone chooses.
+        return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
+    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
+    tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
+    if (best := best_of(tried)) is None:
+        return replace(chosen, tried=tried)
+    single = pool.complete[chosen.selection.selected[0]].standing
+    note = sentence(tried, best, single, len(config.dev.examples))
+    return replace(chosen, selection=_select(chosen, best.models, config), tried=tried, note=note)
+
+
+def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Selection:
+    """The selection with another set than that of the rules."""
+    pool = chosen.pool
+    standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
+    by: By = "search" if config.choose == "search" else "predicted"
+    return put_forward(pool.select(config.rules), models, standings, config.rules, by)
+
+
+def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> PredictedSet:
+    try:
+        together = profiler.together(predicted.models, config.dev)
+    except MemberError as error:
+        progress.say(str(error))
+        return replace(predicted, error=str(error))
+    return replace(predicted, accuracy=together.accuracy, seconds=together.cost.seconds)

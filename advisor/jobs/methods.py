@@ -1,0 +1,326 @@
+"""Compares methods: each of them, every member alone and a control, on the same questions with the same scoring.
+
+Token-level and span-level methods decode; response-level ones read the members' stored responses. Each method is
+compared with the best single member on these questions. The control is that member's majority over as many sampled
+responses as there are members: the result of the same cost without an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from advisor.config import RunConfig
+from advisor.judge.judged_profiler import open_profiler
+from advisor.progress import Progress
+from advisor.records import Cost, Profile
+from advisor.response_cache import ResponseCache
+from advisor.statistics import Comparison, compare, holm
+from advisor.strategies.responses import (
+    StoredChoices,
+    answered,
+    can_vote,
+    check_aggregation,
+    chosen,
+    dev_scores,
+    models_key,
+    with_responses,
+)
+from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
+from ensemble.methods import check_greedy, get_method, get_module, make_options, plugins
+from ensemble.methods._response import Aggregation, ResponseMethod
+
+CONTROL = "self-consistency"
+"""The control's name: the majority of several responses of one model (Wang et al., 2023)."""
+TEMPERATURE = 0.7  # of the control's samples, as in that paper
+_NO_GATE = "its gate plays no part, because options are scored by all members at every token"
+_KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
+_NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """A method on a set, compared with the best single model on the same questions.
+
+    Attributes:
+        method: The method's name; ``self-consistency`` for the control.
+        level: ``token``, ``span``, ``response`` or ``control``.
+        members: The members of the set.
+        left_out: Why the method was not run; None if it was.
+        note: What to know about the figures; None if nothing.
+        profile: Its answers; None if it was not run.
+        comparison: The method against the best single model.
+        p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
+        ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
+        seconds: Seconds of a question, likewise.
+        ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
+        handled: Vocabulary entries read in a step (Table 5 of the paper); None for spans and responses.
+        peak_memory: Bytes.
+    """
+
+    method: str
+    level: str
+    members: tuple[str, ...] = ()
+    left_out: str | None = None
+    note: str | None = None
+    profile: Profile | None = None
+    comparison: Comparison | None = None
+    p_adjusted: float | None = None
+    ms_per_token: float | None = None
+    seconds: float | None = None
+    ensembled: float | None = None
+    handled: float | None = None
+    peak_memory: int | None = None
+
+
+class Evaluator:
+    """Runs methods on a set.
+
+    Args:
+        config: The set (its candidates, the primary first), and the held-out questions; methods learn from dev.
+        methods: The methods' names, at least one.
+        options: The options of methods, by the methods' names.
+        cache: The response cache.
+        progress: Shows progress and messages.
+
+    Attributes:
+        task: The questions.
+        identities: What determines each member's responses, by name.
+        judge: Scores the responses of a task with a rubric; None for other tasks.
+
+    Raises:
+        InputError: There are no questions, or a member cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        methods: Sequence[str],
+        options: Mapping[str, Mapping[str, Any]],
+        cache: ResponseCache,
+        progress: Progress,
+    ) -> None:
+        if config.held_out is None:
+            raise InputError("no questions to evaluate on; name a split with --split")
+        self.task = config.held_out
+        self._config, self._methods, self._options = config, methods, options
+        self._names = [candidate.name for candidate in config.candidates]
+        self._cache, self._progress = cache, progress
+        # A method that decodes needs all members in memory together, so each is loaded once and kept.
+        decodes = any(get_method(name).level != "response" for name in methods)
+        self._profiler, self.judge = open_profiler(config, cache, progress, keep_models=decodes)
+        self.identities = self._profiler.identities
+
+    def run(self) -> tuple[list[Profile], list[MethodResult]]:
+        """Evaluate the methods, and the control.
+
+        Returns:
+            Every member alone, in the set's order; and the methods in the given order, then the control.
+
+        Raises:
+            InputError: No method fits the set. No model has been run then.
+            MemberError: A member failed.
+        """
+        left_out = self._check()
+        if len(left_out) == len(self._methods):
+            raise InputError("; ".join(left_out.values()))
+        alone = self._alone()
+        results = []
+        for name in self._methods:
+            level = get_method(name).level
+            if name in left_out:
+                results.append(MethodResult(name, level, left_out=left_out[name]))
+            elif level == "response":
+                results.append(self._choose(name, alone))
+            else:
+                results.append(self._decode(name, level, alone))
+        results.append(self._control(alone))
+        return alone, _adjusted(results)
+
+    def _check(self) -> dict[str, str]:
+        """The reasons of the methods that cannot be run on this set, by name."""
+        reasons = {}
+        for name in self._methods:
+            if name == "voting" and not can_vote(self.task):
+                reasons[name] = f"method voting: {_NO_VOTE}"
+                continue
+            try:
+                if get_method(name).level == "response":
+                    # Whether the router has enough dev questions is known only after they are answered.
+                    if name != "router":
+                        self._responder(name)
+                    continue
+                options = self._options.get(name, {})
+                # Options of a choice are scored, which needs no temperature.
+                if self.task.metric != "choice" and not options.get("temperature"):
+                    check_greedy(name, f"add --set {name}.temperature=1 to draw its texts")
+                # Only loading shows whether a method fits. Stored responses show it too, and take no time.
+                if not self._profiler.is_stored(self._names, self.task, name, options):
+                    self._profiler.load(self._names, name, options)
+            except InputError as error:
+                reasons[name] = str(error)
+        return reasons
+
+    def _alone(self) -> list[Profile]:
+        profiles = self._profiler.alone(self._names, self.task)
+        # Without one member there is no set to compare, so this is an error and not a note.
+        for name, reason in self._profiler.failures.items():
+            raise MemberError(f"{name}: {reason}")
+        return [profiles[name] for name in self._names]
+
+    def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> MethodResult:
+        try:
+            together = self._profiler.together(self._names, self.task, name, self._options.get(name, {}))
+        except MemberError as error:
+            self._progress.say(str(error))
+            return MethodResult(name, level, left_out=str(error))
+        result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
+        gated = get_method(name).gated or self._options.get(name, {}).get("gate") is not None
+        return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
+
+    def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
+        try:
+            prompts, scores = self._dev_scores() if name == "router" else ([], [])
+            method = self._responder(name, prompts, scores)
+            if isinstance(method, Aggregation):
+                return self._aggregate(name, method, alone)
+            profile, picks = chosen(name, method, self.task, alone)
+            profile = self._profiler.graded(profile, self._names, self.task)
+        except JudgeError:
+            raise  # all other methods would fail as well
+        except UniteError as error:
+            self._progress.say(str(error))
+            return MethodResult(name, "response", left_out=str(error))
+        speeds = [_speed(member.cost) for member in alone]
+        # With a router one member answers each question; with the other methods all members answer.
+        everyone = range(len(alone))
+        answering = [[pick] if name == "router" and pick is not None else everyone for pick in picks]
+        speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
+        result = self._result(name, "response", profile, alone, (speed[0], speed[1]), None)
+        return replace(result, peak_memory=_largest(alone))
+
+    def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
+        """Let a member read responses and write the answers.
+
+        Raises:
+            InputError: The prompt's template fails on a question.
+            MemberError: A member failed.
+            JudgeError: A judge failed.
+        """
+        own, aggregator = aggregation.own_draws, aggregation.aggregator
+        aggregator = aggregator or (_best(alone).model if own else self._names[0])
+        read = self._draws(aggregator) if own else list(alone)
+        ran = [*read]
+        for layer in range(2, aggregation.layers + 1):
+            task = with_responses(self.task, aggregation, read)
+            written = [self._profiler.reading(each, task, f"{name}, layer {layer}: {each}") for each in self._names]
+            read, ran = [answered(*pair) for pair in zip(written, read, strict=True)], [*ran, *written]
+        task = with_responses(self.task, aggregation, read)
+        ran.append(self._profiler.reading(aggregator, task, f"{name}: {aggregator}"))
+        # Everything that was written counts, since the answer was made from it.
+        cost = Cost(sum(each.cost.seconds for each in ran), sum(each.cost.tokens for each in ran))
+        speeds = [_speed(each.cost) for each in ran]
+        speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
+        # The primary or the first draw is the best guess where the aggregator fails.
+        written_last = Profile(name, answered(ran[-1], read[0]).answers, cost)
+        profile = self._profiler.graded(written_last, self._names, self.task)
+        result = self._result(name, "response", profile, alone, speed, None)
+        reading = [answer.error for each in ran[len(self._names) :] for answer in each.answers]
+        errors = [error for error in reading if error is not None]
+        note = f"{len(errors)} of {len(reading)} answers {_KEPT}; the first: {errors[0]}" if errors else None
+        return replace(result, note=note, peak_memory=_largest(ran))
+
+    def _responder(
+        self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()
+    ) -> ResponseMethod | Aggregation:
+        try:
+            options = make_options(name, self._options.get(name, {}))
+            made: ResponseMethod | Aggregation = get_module(name).make(prompts, scores, options)
+            if isinstance(made, Aggregation):
+                check_aggregation(name, made, self.task, self._names)
+                return made
+            # Only methods that ask a model name their models.
+            if places := getattr(options, "models", ()):
+                key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
+                # As in Profiler.key: a newer version of a plug-in may choose differently.
+                if package := plugins().package(name):
+                    key["package"] = package
+                made = StoredChoices(made, key, self._cache)
+        except UniteError:
+            raise
+        except Exception as error:  # of transformers, or of code that came with a model
+            raise InputError(f"method {plugins().label(name)}: {type(error).__name__}: {first_line(error)}") from error
+        return made
+
+    def _dev_scores(self) -> tuple[list[str], list[list[float]]]:
+        # Mostly stored already: the run that chose the set asked these questions.
+        profiles = self._profiler.alone(self._names, self._config.dev)
+        for name, reason in self._profiler.failures.items():
+            raise MemberError(f"{name}: {reason}")
+        return dev_scores(self._config.dev, [profiles[name] for name in self._names])
+
+    def _draws(self, model: str) -> list[Profile]:
+        """As many samples of a model as the set has members."""
+        # Each sample has a seed, so that a repeated command finds it in the cache.
+        seeds = [self._config.seed + n for n in range(len(self._names))]
+        return [self._profiler.drawn(model, self.task, TEMPERATURE, seed) for seed in seeds]
+
+    def _control(self, alone: Sequence[Profile]) -> MethodResult:
+        if self.task.metric == "choice":
+            reason = "options are chosen by their likelihood, so there are no samples"
+            return MethodResult(CONTROL, "control", left_out=reason)
+        if not can_vote(self.task):
+            return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
+        samples = self._draws(_best(alone).model)
+        profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
+        ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
+        # All samples are needed for one answer, so their times add up.
+        speed = sum(ms_per_token), sum(seconds)
+        return self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
+
+    def _result(
+        self,
+        name: str,
+        level: str,
+        profile: Profile,
+        alone: Sequence[Profile],
+        speed: tuple[float, float],
+        cost: Cost | None,
+    ) -> MethodResult:
+        decoded = cost is not None and cost.steps > 0 and level != "control"
+        return MethodResult(
+            method=name,
+            level=level,
+            members=tuple(self._names),
+            profile=profile,
+            comparison=compare(profile, alone, self._config.seed),
+            ms_per_token=speed[0] or None,
+            seconds=speed[1] / len(self.task.examples),
+            ensembled=cost.combined / cost.steps if cost and decoded else None,
+            handled=cost.handled / cost.steps if cost and decoded and cost.handled else None,
+            peak_memory=cost.peak_memory if cost else None,
+        )
+
+
+def _best(alone: Sequence[Profile]) -> Profile:
+    """The best single model; the first of equal ones."""
+    return max(alone, key=lambda profile: round(profile.accuracy, 9))
+
+
+def _largest(profiles: Sequence[Profile]) -> int | None:
+    """The most memory that one of several took: they need not be in memory together."""
+    return max((each.cost.peak_memory for each in profiles if each.cost.peak_memory is not None), default=None)
+
+
+def _speed(cost: Cost) -> tuple[float, float]:
+    """Milliseconds of a token (0 without any token), and seconds of all responses."""
+    return (1000 * cost.seconds / cost.tokens if cost.tokens else 0.0), cost.seconds
+
+
+def _adjusted(results: Sequence[MethodResult]) -> list[MethodResult]:
+    """The results with Holm's correction for all methods; the control is no method, and has no corrected p-value."""
+    tested = {n: result.comparison for n, result in enumerate(results) if result.level != "control"}
+    p_values = {n: comparison.p_value for n, comparison in tested.items() if comparison is not None}
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return [replace(result, p_adjusted=adjusted.get(n)) for n, result in enumerate(results)]

@@ -1,0 +1,219 @@
+"""A dry run: what ``advisor select`` would ask each model, how often, and what that is expected to take.
+
+Only tokenizers are loaded. Nothing is written, and no request goes to a server of a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoTokenizer
+
+from advisor.config import InferenceConfig, RunConfig
+from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts
+from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
+from advisor.judge.judge import judging
+from advisor.pool.fit import weights_here
+from advisor.pool.pool_file import PoolEntry
+from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
+from advisor.profile.turns import continued
+from advisor.tasks.task import Example, Task
+from ensemble.errors import InputError, UniteError, first_line
+from ensemble.models.check import check_tokenizer
+from ensemble.models.member import Member
+from ensemble.models.spec import ChatTemplate, Dialogue, Sourced, tokenizer_of
+from ensemble.runtime.model_runner import ModelRunner
+from ensemble.servers.address import ServerAddress
+from ensemble.vocabulary.token_bytes import Vocabulary
+
+SHOWN = 3
+"""Prompts that are shown of each model."""
+
+
+class _TokenizerOnly(Member):
+    """A member without weights: it writes prompts as the loaded member would."""
+
+    def runner(self) -> ModelRunner:
+        raise InputError(f"{self.name}: a dry run loads no weights")
+
+    def free_memory(self) -> int | None:
+        return None
+
+
+class _Prompts(NamedTuple):
+    """The prompts of a model.
+
+    Attributes:
+        examples: The questions; for a judge, its prompts.
+        missing: How many responses each holds that are not written yet.
+        limit: Tokens of such a response at most.
+        new: Tokens that the model writes at most.
+    """
+
+    examples: tuple[Example, ...]
+    missing: list[int]
+    limit: int
+    new: int
+
+
+def dry_run(config: RunConfig) -> dict[str, Any]:
+    """Plan a run.
+
+    Args:
+        config: The run.
+
+    Returns:
+        ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
+        token counts, the generations that the cache lacks, seconds and dollars at most; ``judges``: the same for the
+        judges; ``problems``; and ``total``.
+
+    Raises:
+        InputError: The template of a judge fails on a question.
+    """
+    inference, judge_inference = config.inference, judging(config)
+    # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
+    problems = {entry.name: problem_of(entry, inference) for entry in config.candidates}
+    known = [entry for entry in config.candidates if problems[entry.name] is None and not _has_to_come(entry)]
+    stored = stored_responses(config, known)
+    models = []
+    for entry in config.candidates:
+        said = stored.get(entry.name, ({}, {}))
+        left = [unanswered(task, each) for task, each in zip(splits_of(config), said, strict=False)]
+        prompts = _questions(config.dev, said[0], inference)
+        plan = _plan(entry, inference, prompts, sum(left), problems[entry.name], config.dev)
+        models.append({**plan, "profiling": left[0], "alone": sum(left[1:])})
+    judges, sets = [], decoded_sets(config)
+    if (rubric := config.dev.rubric) is not None:
+        task, responses = judge_prompts(config.dev, rubric)
+        shown = _Prompts(task.examples, responses, inference.limit(config.dev), tokens_written(task, judge_inference))
+        for judge in config.judges:
+            problem = problem_of(judge, judge_inference)
+            judges.append(_plan(judge, judge_inference, shown, verdicts(config, sets), problem, task))
+    every = [*models, *judges]
+    together = plan_together(models, config.rules.max_models) if config.held_out is not None else None
+    seconds = [plan["seconds"] for plan in every if plan["seconds"] is not None]
+    prices = [plan["price"] for plan in every if plan["price"] is not None]
+    return {
+        "task": config.dev.name,
+        "dev": len(config.dev.examples),
+        "held_out": None if config.held_out is None else len(config.held_out.examples),
+        "models": models,
+        "judges": judges,
+        "together": together,
+        "problems": [plan["problem"] for plan in every if plan["problem"] is not None],
+        "total": {
+            "profiling": sum(model["profiling"] for model in models),
+            "alone": sum(model["alone"] for model in models),
+            "together": sum(sets.get(task.split, 0) * len(task.examples) for task in splits_of(config)),
+            "judging": sum(judge["questions"] for judge in judges),
+            "seconds": sum(seconds) if seconds else None,
+            "without": [plan["model"] for plan in every if plan["seconds"] is None],
+            "price": sum(prices) if prices else None,
+        },
+    }
+
+
+def _has_to_come(entry: PoolEntry) -> bool:
+    """Whether even the tokenizer would be a large download: in GGUF it is in the file of the weights."""
+    checkpoint = entry.checkpoint
+    if isinstance(checkpoint, ServerAddress) or checkpoint.gguf is None or checkpoint.is_local:
+        return False
+    return weights_here(entry.name, checkpoint) is None
+
+
+def _questions(task: Task, said: Said, inference: InferenceConfig) -> _Prompts:
+    """The questions with the responses that are stored, and a mark for each of the others."""
+    examples = continued(task, {example.id: said.get(example.id, UNKNOWN) for example in task.examples}).examples
+    missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in examples]
+    return _Prompts(examples, missing, inference.limit(task), tokens_written(task, inference))
+
+
+def _plan(
+    entry: PoolEntry, inference: InferenceConfig, prompts: _Prompts, questions: int, problem: str | None, task: Task
+) -> dict[str, Any]:
+    """The plan of a model that answers some questions with prompts like these."""
+    shown, counted, trouble = _encoded(entry, inference.chat_template, prompts.examples, problem)
+    lengths = [count + each * prompts.limit for count, each in zip(counted, prompts.missing, strict=False)]
+    tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
+    new = prompts.new
+    plan = plan_model(entry, inference, prompt=max(lengths or [512]), new=new, problem=problem or trouble)
+    if plan["fits"] is False and not questions:
+        # All its responses are stored, so it is not loaded.
+        plan["problem"] = None
+    price = None
+    if entry.price is not None:
+        # Without a tokenizer here a token counts as four characters.
+        texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
+        read = mean(lengths or texts)
+        if task.metric == "choice" and isinstance(entry.checkpoint, ServerAddress):
+            # A server reads the prompt again with each option.
+            read *= mean(len(each.choices) for each in prompts.examples)
+        price = (entry.price.price_in * read + entry.price.price_out * new) * questions / 1e6
+    return {
+        **plan,
+        "prompts": shown,
+        "prompt_tokens": tokens,
+        "new_tokens": new,
+        "questions": questions,
+        "seconds": expected_seconds(plan, questions, mean(lengths), new) if lengths else None,
+        "price": price,
+    }
+
+
+def _encoded(
+    entry: PoolEntry, template: ChatTemplate, examples: Sequence[Example], problem: str | None
+) -> tuple[list[dict[str, Any]], list[int], str | None]:
+    """The first prompts as the model gets them, the tokens of all, and why the tokenizer cannot be used."""
+    inputs = [_text(entry, example) for example in examples]
+    texts = [each.text if isinstance(each, Dialogue) else each for each in inputs[:SHOWN]]
+    plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
+    if problem is not None or _has_to_come(entry):
+        return plain, [], None
+    if isinstance(entry.checkpoint, ServerAddress) and entry.checkpoint.tokenizer is None:
+        return plain, [], None
+    try:
+        member = _tokenizer_only(entry, entry.chat_template or template)
+        encoded = [member.prompt_ids(each) for each in inputs]
+    except UniteError as error:
+        return plain, [], str(error)
+    except Exception as error:  # noqa: BLE001  # damaged tokenizers raise errors of many libraries
+        return plain, [], f"{entry.name}: its tokenizer cannot be used ({type(error).__name__}: {first_line(error)})"
+    shown = [
+        {"id": example.id, "text": member.tokenizer.decode(ids), "tokens": len(ids)}
+        for example, ids in zip(examples[:SHOWN], encoded, strict=False)
+    ]
+    return shown, [len(ids) for ids in encoded], None
+
+
+def _text(entry: PoolEntry, example: Example) -> str | Dialogue:
+    """What a model reads of a question: a translation model may read the bare source instead of the prompt."""
+    given = example.model_input
+    if not isinstance(given, Sourced):
+        return given
+    sides = None if isinstance(entry.checkpoint, ServerAddress) else entry.checkpoint.sides
+    # Only encoder-decoder models have languages; a causal model reads the prompt.
+    return given.source if sides is not None and sides.key() and sides.reads != "prompt" else given.prompt
+
+
+def _tokenizer_only(entry: PoolEntry, template: ChatTemplate) -> Member:
+    address = entry.checkpoint
+    checkpoint = tokenizer_of(address, entry.name) if isinstance(address, ServerAddress) else address
+    if isinstance(address, ServerAddress):
+        check_tokenizer(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
+    if template == "always" and not tokenizer.chat_template:
+        raise InputError(f"{entry.name}: its tokenizer has no chat template; use chat_template=auto or never")
+    return _TokenizerOnly(
+        name=entry.name,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer, (), max(tokenizer.get_vocab().values()) + 1),
+        context=None,
+        chat_template=template,
+        seq2seq=None,
+        device=torch.device("cpu"),
+        place="",
+        token_size=0,
+    )

@@ -1,0 +1,94 @@
+"""What the judges of a run read, before it: how many verdicts they give, and about how long these take."""
+
+from __future__ import annotations
+
+from advisor.config import RunConfig
+from advisor.jobs.planning.plan import expected_seconds, plan_model, tokens_written
+from advisor.jobs.planning.words import duration
+from advisor.judge.judge import judging
+from advisor.judge.prompts import Shown, judge_task
+from advisor.profile.stored import splits_of
+from advisor.progress import Progress
+from advisor.tasks.task import Rubric, Task
+from ensemble.common.text import counted
+from ensemble.servers.address import ServerAddress
+
+UNKNOWN = "[response]"
+"""A response that is not written yet, in a prompt that is shown."""
+
+
+def decoded_sets(config: RunConfig) -> dict[str, int]:
+    """How many sets a run decodes at most on each of its splits."""
+    if config.held_out is None or len(config.candidates) < 2:
+        return {}
+    # The rules run one set; the other ways to choose run at most `tries` sets. A search decodes them on dev.
+    tried = 1 if config.choose == "rules" else config.tries
+    on_dev = config.verify_on != "held_out" or config.choose == "search"
+    return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
+
+
+def verdicts(config: RunConfig, sets: dict[str, int]) -> int:
+    """The verdicts that each judge of a run gives at most; 0 without a judge.
+
+    Args:
+        config: The run.
+        sets: How many sets give responses on each split; see :func:`decoded_sets`.
+    """
+    models, count = len(config.candidates), 0
+    # By its name: `evaluate` has the same questions twice if it learns from none.
+    for task in {task.split: task for task in splits_of(config)}.values():
+        groups = sets.get(task.split, 0)
+        if task.is_relative:
+            # Each pair of candidates in both orders, and each set against all candidates (Zheng et al., 2023, 3.4).
+            count += len(task.examples) * models * (models - 1 + 2 * groups)
+        elif task.rubric is not None:
+            count += len(task.examples) * (models + groups)
+    return count
+
+
+def judge_prompts(task: Task, rubric: Rubric) -> tuple[Task, list[int]]:
+    """The prompts of a judge with a mark for each response, and how many responses each prompt holds.
+
+    Raises:
+        InputError: The template fails on a question.
+    """
+    each = 1 if rubric.mode == "single" else 2
+    shown: dict[str, Shown] = {}
+    counts: dict[str, int] = {}
+    for example in task.examples:
+        earlier = None if example.earlier is None else shown[example.earlier]
+        shown[example.id] = Shown(example, (UNKNOWN,) * each, earlier)
+        counts[example.id] = each + (0 if example.earlier is None else counts[example.earlier])
+    return judge_task(task, rubric, list(shown.values())), list(counts.values())
+
+
+def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | None = None) -> None:
+    """Say what the judges of a run take, before it begins; nothing without a judge.
+
+    Args:
+        config: The run.
+        progress: Shows the messages.
+        sets: As for :func:`verdicts`; None for what the run decodes by its options.
+
+    Raises:
+        InputError: The judge's template fails on a question.
+    """
+    rubric, inference = config.dev.rubric, config.inference
+    count = verdicts(config, decoded_sets(config) if sets is None else sets)
+    if rubric is None or not count or progress.quiet:
+        return
+    task, responses = judge_prompts(config.dev, rubric)
+    new, limit = tokens_written(task, judging(config)), inference.limit(config.dev)
+    # A token has about four characters; `--dry-run` counts them with each judge's tokenizer.
+    tokens = sum(len(example.prompt) / 4 for example in task.examples) + limit * sum(responses)
+    prompt = int(tokens / len(task.examples)) + 1
+    for judge in config.judges:
+        begin = f"judge {judge.name}: at most {counted(count, 'verdict')}; those that are stored are not asked again"
+        if isinstance(judge.checkpoint, ServerAddress) or inference.engine == "ray":
+            progress.say(begin)
+            continue
+        plan = plan_model(judge, judging(config), prompt=prompt, new=new)
+        seconds = expected_seconds(plan, count, prompt, new)
+        # The weights may fit when the candidates are gone, so a problem is no reason to end the run.
+        end = plan["problem"] or ("" if seconds is None else f"at most about {duration(seconds)}")
+        progress.say(f"{begin}; {end}" if end else begin)

@@ -1,0 +1,166 @@
+"""The machine: processor, memory, GPUs, versions, optional packages, the hub and the cache folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import threading
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from advisor.pool.quantization import ROUNDING
+from ensemble.common.files import exists
+
+PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
+"""The packages whose versions matter in a bug report."""
+EXTRAS = {
+    "lm-eval": "lm_eval",
+    "ray": "ray",
+    "serve": "fastapi",
+    "openai": "openai",
+    "inspect": "inspect_ai",
+    "gguf": "gguf",
+    "otel": "opentelemetry.sdk",
+}
+"""The module that each optional part of the installation needs; tests hold the names against pyproject.toml."""
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""The variables by which huggingface_hub makes no requests, if they have one of these values."""
+_TRUE = ("1", "ON", "YES", "TRUE")
+_HUB_SECONDS = 3.0
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of the packages and of the system; no package is imported."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return {**found, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory in bytes, and each GPU with its name and memory in bytes."""
+    import torch
+
+    from ensemble.models.memory import free_memory
+
+    gpus = [
+        {
+            "device": f"cuda:{n}",
+            "name": torch.cuda.get_device_name(n),
+            "memory": torch.cuda.mem_get_info(n)[1],
+            "free": free_memory(torch.device("cuda", n)),
+        }
+        for n in range(torch.cuda.device_count())
+    ]
+    if torch.backends.mps.is_available():
+        gpus.append({"device": "mps", "name": "Apple GPU", "memory": None, "free": None})
+    # os.cpu_count() counts the machine's cores, and a container or a job often has fewer.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": _processor(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "free": free_memory(torch.device("cpu")),
+        "gpus": gpus,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.processor() or platform.machine()
+
+
+def extras() -> dict[str, bool]:
+    """Whether each optional part is installed."""
+    return {name: _is_installed(module) for name, module in EXTRAS.items()}
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    # Of a module in a package that is missing.
+    except ModuleNotFoundError:
+        return False
+
+
+def quantization() -> dict[str, str | None]:
+    """The version of each package that ``quantization=`` needs; None if it is missing."""
+    found: dict[str, str | None] = {}
+    for package in ROUNDING:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def hub() -> dict[str, Any]:
+    """Whether a token is set, which variable switches the hub off, and whether it answers within three seconds."""
+    from huggingface_hub import constants, get_token
+
+    # Not the library's own constant: this program sets that when the hub has not answered an earlier request.
+    offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
+    if offline is not None:
+        return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": offline, "answers": None}
+    answered: list[bool] = []
+
+    def reach() -> None:
+        from huggingface_hub import get_session
+
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+            answered.append(True)
+        except Exception:  # noqa: BLE001  # each kind of network failure has its own error
+            answered.append(False)
+
+    # A thread, because the search for the host's address has no time limit.
+    thread = threading.Thread(target=reach, daemon=True)
+    thread.start()
+    thread.join(_HUB_SECONDS + 1)
+    return {
+        "endpoint": constants.ENDPOINT,
+        "token": get_token() is not None,
+        "offline": None,
+        "answers": bool(answered and answered[0]),
+    }
+
+
+def hub_cache() -> dict[str, Any]:
+    """The folder that models are downloaded to; see :func:`cache_folder`."""
+    from huggingface_hub import constants
+
+    return cache_folder(Path(constants.HF_HUB_CACHE))
+
+
+def cache_folder(folder: Path) -> dict[str, Any]:
+    """A cache folder: its bytes, the free bytes of its disk, and whether it can be written. It is not created."""
+    there, usable = folder, True
+    try:
+        folder.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        # Any other error than a missing folder, as that of a name that is too long, also prevents making it.
+        usable = isinstance(error, FileNotFoundError)
+    while not exists(there) and there != there.parent:
+        there = there.parent
+    size = sum(_size(path) for path in folder.rglob("*")) if there == folder and folder.is_dir() else 0
+    writable = usable and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return {"folder": str(folder), "size": size, "free": shutil.disk_usage(there).free, "writable": writable}
+
+
+def _size(path: Path) -> int:
+    try:
+        # Links are left out: the hub's cache has one for each of its files.
+        return 0 if path.is_symlink() or not path.is_file() else path.stat().st_size
+    except OSError:  # removed meanwhile
+        return 0

@@ -1,0 +1,183 @@
+"""The plan of each model: whether it is found, what it needs, whether that fits, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from advisor.config import InferenceConfig
+from advisor.jobs.planning.speed import Speed, measure_speed
+from advisor.pool.checks import check_pool
+from advisor.pool.fit import free_on, need_of_entry, too_large, weights_here
+from advisor.pool.pool_file import PoolEntry
+from advisor.pool.resources import resources_of
+from advisor.tasks.task import Task
+from ensemble.errors import UniteError
+from ensemble.models.gguf import check_name
+from ensemble.models.hub import check_on_hub, weights_on_hub
+from ensemble.models.spec import Checkpoint
+from ensemble.servers.address import ServerAddress
+
+if TYPE_CHECKING:
+    from ensemble.models.memory import MemoryNeed
+
+ROWS = 64
+"""Questions of a batch, if the memory holds so many."""
+
+
+def tokens_written(task: Task, inference: InferenceConfig) -> int:
+    """Tokens of a response at most; 0 for choice tasks, whose options are read and scored."""
+    return 0 if task.metric == "choice" else inference.limit(task)
+
+
+def problem_of(entry: PoolEntry, inference: InferenceConfig) -> str | None:
+    """Why a model cannot run, by its files and its place; None if nothing speaks against it, and for a server.
+
+    Nothing but small files is downloaded. If the hub does not answer, one request finds that out.
+    """
+    if isinstance(entry.checkpoint, ServerAddress):
+        return None
+    try:
+        if inference.engine == "ray":
+            resources_of(entry.resources, entry.device or inference.device, entry.place)
+        checkpoint = entry.checkpoint
+        if checkpoint.gguf is not None and weights_here(entry.name, checkpoint) is None and not checkpoint.is_local:
+            # The configuration of a GGUF file is in the file, and that is the whole download.
+            check_name(checkpoint.gguf)
+            check_on_hub(checkpoint)
+        else:
+            on_this_machine = inference.engine == "local"
+            check_pool([entry], inference.device, inference.chat_template, on_this_machine=on_this_machine)
+    except UniteError as error:
+        return str(error)
+    return None
+
+
+def plan_model(
+    entry: PoolEntry, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
+) -> dict[str, Any]:
+    """The plan of one model. It is not loaded, and no server gets a request.
+
+    Args:
+        entry: The model.
+        inference: How the run loads its models.
+        prompt: Tokens of a prompt.
+        new: Tokens of a response at most.
+        problem: Why it cannot run; see :func:`problem_of`.
+
+    Returns:
+        ``model``, ``device``, ``parameters``, ``dtype``, ``weights`` and ``memory`` (with a batch) in bytes, ``rows``
+        of a batch, ``free`` bytes of the device, ``fits``, ``download`` in bytes, ``resources`` on a node of a
+        cluster, and ``problem``. A value that is not known is None.
+    """
+    names = ("device", "parameters", "dtype", "weights", "memory", "rows", "free", "fits", "download", "resources")
+    plan: dict[str, Any] = {
+        "model": entry.name,
+        **dict.fromkeys(names),
+        "quantization": entry.quantization,
+        "problem": problem,
+        "need": None,
+    }
+    # A server's memory is not ours to count.
+    if isinstance(entry.checkpoint, ServerAddress):
+        return {**plan, "device": entry.checkpoint.url}
+    if problem is not None:
+        return plan
+    place = entry.placed(inference.device, inference.engine)
+    plan |= {"device": place, "download": download_size(entry.checkpoint)}
+    if inference.engine == "ray":
+        # The memory and the files of the cluster's nodes are known there only.
+        wanted = resources_of(entry.resources, place, entry.place)
+        plan |= {"resources": {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}, "download": None}
+    else:
+        plan["free"] = free_on(place)
+    need = need_of_entry(entry, inference.dtype)
+    if need is None:
+        return plan
+    # The weights decide whether it fits, because a batch becomes smaller where memory is short.
+    rows = 1 if inference.deterministic else inference.batch_size or rows_of(need, plan["free"], prompt + new)
+    fits = None if plan["free"] is None else need.weights <= plan["free"]
+    return {
+        **plan,
+        "parameters": need.parameters,
+        "dtype": need.dtype,
+        "quantization": need.quantization,
+        "weights": need.weights,
+        "memory": need.total(rows, prompt + new),
+        "rows": rows,
+        "fits": fits,
+        "problem": too_large({entry.name: need}, place, plan["free"]) if fits is False else None,
+        "need": need,
+    }
+
+
+def rows_of(need: MemoryNeed, free: int | None, tokens: int) -> int:
+    """Questions of a batch, as :mod:`advisor.profile.generate` chooses them."""
+    from ensemble.models.memory import rows_that_fit
+
+    left = None if free is None else free - need.weights
+    return min(ROWS, rows_that_fit(need.per_token, tokens, left) or ROWS)
+
+
+def download_size(checkpoint: Checkpoint) -> int | None:
+    """Bytes that the first run downloads; 0 for local and downloaded models, None if the hub does not tell."""
+    if checkpoint.is_local:
+        return 0
+    try:
+        if weights_here(checkpoint.name, checkpoint) is not None:
+            return 0
+        found = weights_on_hub(checkpoint)
+    except UniteError:
+        return None
+    return None if found is None else found[1]
+
+
+def expected_seconds(plan: dict[str, Any], questions: int, prompt: float, new: float) -> float | None:
+    """The expected time of a model; None where its size is not known, or a server or a cluster computes.
+
+    Args:
+        plan: See :func:`plan_model`.
+        questions: Questions that it answers.
+        prompt: Tokens of a prompt, on average.
+        new: Tokens of a response, on average.
+    """
+    if (need := plan["need"]) is None or plan["problem"] is not None or plan["resources"] is not None:
+        return None
+    if not questions:
+        return 0.0  # the device need not be measured
+    # Models in other types (float8, int8) are computed in one of these.
+    dtype = need.dtype if need.dtype in ("float32", "float16") else "bfloat16"
+    return speed_of(plan["device"], dtype).seconds(need, questions, prompt, new, plan["rows"])
+
+
+@cache
+def speed_of(device: str, dtype: str) -> Speed:
+    """The speed of a device, measured once."""
+    return measure_speed(device, dtype)
+
+
+def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:
+    """The memory of the largest set that a run may load at the same time, on the device where it needs most.
+
+    Args:
+        plans: The plans of the candidates.
+        most: Members of a set at most.
+
+    Returns:
+        ``device``, ``models``, ``memory`` in bytes of the weights, ``free`` and ``fits``; None without two models.
+    """
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for plan in plans:
+        # On a cluster each set has a node of its choice.
+        if plan["need"] is not None and plan["resources"] is None:
+            by_device.setdefault(plan["device"], []).append(plan)
+    found = []
+    for device, each in by_device.items():
+        # Which models will be chosen is not known yet, so the largest ones count.
+        largest = sorted(each, key=lambda plan: -plan["weights"])[:most]
+        memory, free = sum(plan["weights"] for plan in largest), largest[0]["free"]
+        names = [plan["model"] for plan in largest]
+        fits = None if free is None else memory <= free
+        found.append({"device": device, "models": names, "memory": memory, "free": free, "fits": fits})
+    return max(found, key=lambda each: each["memory"]) if len(plans) > 1 and found else None

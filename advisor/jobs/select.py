@@ -1,0 +1,456 @@
+"""What ``advisor select`` does: profile the pool, choose a set by the rules, verify it, advise, write the report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from advisor.advice.gain import Gain
+from advisor.advice.groups import group_warnings
+from advisor.advice.recommendation import recommend
+from advisor.advice.sequential import (
+    Look,
+    first_questions,
+    look_until_sure,
+    looks_in_words,
+    looks_or_note,
+    planned_looks,
+    questions_id,
+    with_earlier,
+)
+from advisor.advice.strategies import (
+    AnsweredSplit,
+    Compared,
+    Strategy,
+    StrategyResult,
+    compare_strategies,
+)
+from advisor.advice.verdict import (
+    Advice,
+    advise,
+    behind_server,
+    close_candidates,
+    fragile,
+    misfit,
+    moved_warning,
+    remote_in,
+    undecodable,
+)
+from advisor.choose.copies import find_copies
+from advisor.choose.published import read_standings
+from advisor.choose.race import ProfiledPool, profile_candidates
+from advisor.choose.rules import fitting_voters, select
+from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
+from advisor.config import LogsConfig, RunConfig, rules_for_numbers
+from advisor.jobs.held_out import ChosenSet, choose
+from advisor.jobs.planning.judging import say_judging
+from advisor.jobs.session import open_session, with_devices
+from advisor.jobs.traces import trace_responses
+from advisor.judge.judge import Judge
+from advisor.judge.judged_profiler import open_profiler
+from advisor.pool.prices import Price
+from advisor.pool.weights import EQUAL
+from advisor.profile.calibration import chance_of
+from advisor.profile.engine import Engine
+from advisor.profile.profiler import Profiler
+from advisor.profile.turns import conversation_end
+from advisor.progress import Progress
+from advisor.records import Decision, Profile, Rules, signed
+from advisor.response_cache import ResponseCache
+from advisor.runs import provenance
+from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
+from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
+from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.statistics import accuracy_interval
+from advisor.strategies.responses import can_vote
+from ensemble.common.text import counted, p_value
+from reports import write_report
+
+_NOT_SETTINGS = frozenset(
+    {
+        *("context", "out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug"),
+        *("engine", "ray_address", "batch_size"),
+        *("allow_key_env", "allow_code_execution", "allow_weak_sandbox"),
+    }
+)
+"""Options that change no figure of the result: where it goes, where and how fast models run, and what is allowed."""
+
+
+def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """Do the whole job, and write the run folder with its report.
+
+    Args:
+        options: The options of ``advisor select``, by parameter name.
+        command: The command line or the call, for the record.
+        progress: Shows how far the run is.
+
+    Returns:
+        The run folder, and the contents of its ``result.json``.
+
+    Raises:
+        InputError: An option is missing or out of range; or the pool, the task, a model or a log cannot be used; or the
+            run folder has a run with other settings.
+        UniteError: All candidates failed, or the folder cannot be written.
+    """
+    settings = _settings(options)
+    if (numbers := options.get("profiles")) is not None:
+        folder = _folder(options, numbers.stem, settings)
+        outcome = run_on_numbers(numbers, rules_for_numbers(options), command)
+    elif options.get("logs"):
+        outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
+        folder = _folder(options, outcome.task_info["name"], settings)
+    else:
+        config = with_devices(RunConfig.from_options(options, command), progress)
+        # Before the hours of work, not after them.
+        folder, settings = run_folder(options, config)
+        with open_session(config, progress) as (cache, engine):
+            say_judging(config, progress)
+            outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
+    result = result_of(outcome)
+    result["provenance"]["settings"] = settings
+    write_run(folder, result, samples_of(outcome))
+    write_report(folder)
+    return folder, result
+
+
+def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run that runs models, and the settings that it keeps there.
+
+    Raises:
+        InputError: The folder cannot be written, or has a run with other settings.
+    """
+    settings = {
+        **_settings(options),
+        # The pool file, the task file and the data may have changed since.
+        "models": [
+            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            for entry in config.candidates
+        ],
+        "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
+    }
+    return _folder(options, config.dev.name, settings), settings
+
+
+def run(
+    config: RunConfig,
+    cache: ResponseCache,
+    progress: Progress,
+    engine: Engine | None = None,
+    earlier: Sequence[Look] = (),
+) -> Outcome:
+    """Do the whole job.
+
+    Args:
+        config: The run.
+        cache: The response cache.
+        progress: Shows progress and messages.
+        engine: Runs the models; None for this process.
+        earlier: The looks of earlier runs at held-out questions.
+
+    Raises:
+        InputError: A candidate cannot be used. No candidate has been run then.
+        UniteError: All candidates failed, or a judge.
+    """
+    profiler, judge = open_profiler(config, cache, progress, engine=engine)
+    if judge:
+        held_out = None if config.held_out is None else judge.sign(config.held_out)
+        config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
+    candidates = profile_candidates(config, profiler, progress)
+    # From here on the held-out questions are those that were asked.
+    config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
+    pool, selection = chosen.pool, chosen.selection
+    verified = chosen.verified[0] if chosen.verified else None
+    profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
+    by_name = {profile.model: profile for profile in profiles}
+    rules = config.rules
+    margins = {margin.model: margin for margin in fragile(profiles, selection.selected[0], rules, seed=config.seed)}
+    standings = tuple(profile.standing for profile in profiles)
+    measurer = ModelMeasurer(config, profiler, cache, progress)
+    # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
+    readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
+    token_agreements = measurer.token_agreements(readers, by_name)
+    intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
+    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    doubts = (*misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev)), *warnings_on_judge(judged))
+    return Outcome(
+        task_info=task_info(config.dev, config.inference.limit(config.dev)),
+        rules=rules,
+        standings=standings,
+        selection=selection,
+        failures=profiler.failures,
+        pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
+        advice=_advise(config, chosen, compared, looks, doubts, judged),
+        judge=judged,
+        task=config.dev,
+        profiles=tuple(profiles),
+        dropped=tuple(pool.dropped.values()),
+        intervals=intervals,
+        margins=margins,
+        race=config.race,
+        prediction=chosen.as_dict(config.choose, compared.results, config.level),
+        verified=verified,
+        held_out=config.held_out if chosen.alone else None,
+        alone=tuple(chosen.alone.values()),
+        strategies=compared.results,
+        prices=_prices(config),
+        level=config.level,
+        traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
+        looks=with_earlier(looks, earlier),
+        provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
+    )
+
+
+def _verify(
+    config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress, earlier: Sequence[Look]
+) -> tuple[RunConfig, ChosenSet, Compared, tuple[Look, ...]]:
+    """Choose a set and compare strategies on the held-out questions: on all, or in batches until the test is sure.
+
+    Returns:
+        The run with the questions that were asked, the set, the strategies, and the looks; no looks if nothing was
+        tested.
+    """
+    whole = config.held_out
+    if whole is None:
+        return config, choose(config, pool, profiler, progress), Compared(), ()
+    questions = len(whole.examples)
+    looks_at = planned_looks(questions) if config.until_sure else (questions,)
+    plan = tuple(conversation_end(whole.examples, n) for n in looks_at)
+    asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
+
+    def ask(n: int) -> tuple[RunConfig, ChosenSet, Compared]:
+        if n not in asked:
+            part = replace(config, held_out=first_questions(whole, n))
+            # What was answered before is in the cache, on dev as well.
+            chosen = choose(part, pool, profiler, progress)
+            asked[n] = part, chosen, _strategies(part, chosen)
+        return asked[n]
+
+    tested = _tested(*ask(plan[0]))
+    if tested is None:
+        if config.until_sure:
+            progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
+        return *ask(questions), ()
+    strategy = tested.strategy
+
+    def verify(n: int) -> Gain | None:
+        found = _tested(*ask(n))
+        # If a member fails in a later batch, another set is left.
+        if found is None or found.strategy != strategy:
+            return None
+        if config.until_sure:
+            gain = found.gain
+            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+        return found.gain
+
+    how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
+    blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
+    looks = look_until_sure(verify, blank, earlier, config.level)
+    part, chosen, _ = asked[max(asked)]
+    return part, chosen, _strategies(part, chosen, looks[-1]), looks
+
+
+def _tested(config: RunConfig, chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
+    """What looks test: the set that decodes together, or the cascade of all voters. The dev questions choose both."""
+    members = (chosen.verified[0].models if chosen.verified else (), chosen.voters)
+    wanted = list(zip((config.method, "cascade"), members, strict=True))
+    found = {(each.strategy.name, each.strategy.members): each for each in compared.results}
+    return next((found[each] for each in wanted if each in found), None)
+
+
+def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) -> Compared:
+    """All strategies on the held-out questions; none if no model was asked these."""
+    if config.held_out is None or not chosen.alone:
+        return Compared()
+    sets = {Strategy(each.method, each.models): each for each in chosen.verified}
+    held_out = {strategy: each.ensemble for strategy, each in sets.items()}
+    on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
+    return compare_strategies(
+        AnsweredSplit(config.dev, chosen.pool.complete, on_dev),
+        AnsweredSplit(config.held_out, chosen.alone, held_out, _prices(config)),
+        chosen.voters,
+        can_vote=can_vote(config.held_out),
+        rules=config.rules,
+        # A search chose by these answers; without one, the rules never saw them.
+        tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
+        look=look,
+        level=config.level,
+        seed=config.seed,
+    )
+
+
+def _prices(config: RunConfig) -> dict[str, Price]:
+    return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
+
+
+def _judged(
+    judge: Judge,
+    config: RunConfig,
+    profiles: Mapping[str, Profile],
+    chosen: ChosenSet,
+    compared: Compared,
+    failed: Collection[str],
+) -> dict[str, Any]:
+    """The figures of the judge's verdicts on the dev and the held-out questions."""
+    responses = [(config.dev, profiles)]
+    if config.held_out is not None and chosen.alone:
+        responses.append((config.held_out, {**chosen.alone, **names_of_sets(chosen.verified)}))
+    return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
+
+
+def _advise(
+    config: RunConfig,
+    chosen: ChosenSet,
+    compared: Compared,
+    looks: Sequence[Look],
+    doubts: Sequence[str],
+    judged: Mapping[str, Any] | None,
+) -> Advice:
+    """The verdict on the chosen set, with the result of a search, and the recommendation."""
+    remote = chosen.pool.remote
+    if remote_in(chosen.selection, remote):
+        advice = undecodable(chosen.selection, remote)
+    else:
+        # What was verified may be another set than the selected one, if the rules left only one model.
+        models = chosen.verified[0].models if chosen.verified else ()
+        strategy = Strategy(config.method, models)
+        together = next((each for each in compared.results if each.strategy == strategy), None)
+        advice = advise(chosen.selection, together, level=config.level)
+    once = "No other set was compared on held-out questions, so the figures need no correction for that."
+    trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
+    only = once if chosen.tried and chosen.verified else None
+    away = behind_server(chosen.selection, remote, chosen.voters)
+    unfit = None
+    if chosen.verified and len(chosen.selection.selected) < 2:
+        unfit = (
+            f"By the rules no other candidate fits {chosen.selection.selected[0]}; this set was run because a gain is "
+            "predicted."
+        )
+    parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
+    text = " ".join(part for part in parts if part)
+    notes = (looks[-1].note if looks else None, *doubts)
+    return _with_recommendation(replace(advice, text=text), compared, notes, config, judged)
+
+
+def _with_recommendation(
+    advice: Advice,
+    compared: Compared,
+    notes: Sequence[str | None],
+    config: RunConfig | LogsConfig,
+    judged: Mapping[str, Any] | None = None,
+) -> Advice:
+    """The advice with the recommendation and the warnings."""
+    recommendation = recommend(compared.results, config.level, config.rules.min_gain)
+    if recommendation is not None:
+        recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
+    told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
+    groups = [text for each in told for text in group_warnings(each.groups, config.level)]
+    warnings = (*notes, moved_warning(compared.moved), *groups)
+    return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
+
+
+def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
+    """Choose and compare on the responses of logs; no model runs.
+
+    Raises:
+        InputError: The logs cannot be read or joined, or have too few questions.
+    """
+    logs = config.join(config.paths, config.models, progress.say)
+    if logs.no_vote_note is not None:
+        progress.say(logs.no_vote_note)
+    numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
+    dev, held_out = (
+        AnsweredSplit(
+            logs.task(split, own, config.seed), {name: each.part(own) for name, each in logs.profiles.items()}
+        )
+        for split, own in numbers.items()
+    )
+    copies = find_copies(list(dev.profiles.values()))
+    dropped = tuple(dev.profiles[name] for name in copies)
+    dev, held_out = (
+        replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
+        for split in (dev, held_out)
+    )
+    reasons = [Decision(name, "rejected", reason) for name, reason in copies.items()]
+    selection = select([profile.standing for profile in dev.profiles.values()], config.rules, reasons)
+    profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
+    # By dev questions only: those that judge must not choose.
+    voters = fitting_voters(profiles, config.rules)
+    draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
+    compared = compare_strategies(
+        dev,
+        held_out,
+        voters,
+        can_vote=logs.can_vote,
+        draws=draws,
+        rules=config.rules,
+        level=config.level,
+        seed=config.seed,
+    )
+    margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
+    # Logs do not tell what guessing scores, so the end of the interval does not count.
+    doubts = misfit(profiles, 100.0, None)
+    return Outcome(
+        task_info=task_info(dev.task, None),
+        rules=config.rules,
+        standings=tuple(profile.standing for profile in profiles),
+        selection=selection,
+        failures={},
+        pairs=all_pairs(profiles),
+        advice=_with_recommendation(advise(selection, on_logs=True), compared, doubts, config),
+        task=dev.task,
+        profiles=tuple(profiles),
+        dropped=dropped,
+        intervals={each.model: accuracy_interval(each, seed=config.seed) for each in (*profiles, *dropped)},
+        margins={margin.model: margin for margin in margins},
+        held_out=held_out.task,
+        alone=tuple(held_out.profiles[profile.model] for profile in profiles),
+        strategies=compared.results,
+        level=config.level,
+        provenance=provenance.of_logs(config, logs),
+    )
+
+
+def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
+    """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file.
+
+    Raises:
+        InputError: The file does not exist, or has another form.
+    """
+    task, standings = read_standings(path)
+    selection = select(standings, rules)
+    # The report shows pairs in the order of the leaderboard.
+    order = {decision.model: n for n, decision in enumerate(selection.decisions)}
+    return Outcome(
+        task_info={**dict.fromkeys(("metric", "split", "n", "fingerprint")), "name": task, "signature": str(path)},
+        rules=rules,
+        standings=standings,
+        selection=selection,
+        failures={},
+        pairs=pairs_of_standings(sorted(standings, key=lambda standing: order[standing.model])),
+        advice=advise(selection),
+        provenance=provenance.of_numbers(command, path),
+    )
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set and decide the result, by parameter name, as JSON holds them."""
+    plain = {name: _plain(value) for name, value in options.items() if name not in _NOT_SETTINGS}
+    # By identity: a seed of 0 is set, although 0 equals False.
+    return {name: each for name, each in plain.items() if each is not None and each is not False and each != []}
+
+
+def _folder(options: Mapping[str, Any], task: str, settings: Mapping[str, Any]) -> Path:
+    """The run folder, after a check that it can be written, and has no run with other settings."""
+    folder: Path = options.get("out") or Path("runs") / folder_name(task)
+    check_out(folder)
+    if not options.get("force"):
+        check_settings(folder, settings)
+    return folder
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,1 +1,0 @@
-"""Files of a run folder and text on the terminal."""

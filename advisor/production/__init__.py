@@ -1,1 +1,0 @@
-"""Runs the strategy that a run recommends: one model, a set that decodes, a vote, a cascade or a router."""

@@ -1,0 +1,113 @@
+"""The section ``judge`` of ``result.json`` and ``evaluation.json``, and what the advice says about the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+from advisor.judge.judge import Judge
+from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
+from advisor.judge.verdicts import Grade, Match, name_of_set
+from advisor.records import LEVEL, Profile
+from advisor.tasks.task import Task, clusters_of
+from advisor.jobs.held_out import Verified
+from advisor.advice.recommendation import Recommendation
+from advisor.advice.strategies import StrategyResult
+from ensemble.common.text import counted, interval_name
+
+
+def judge_section(
+    judge: Judge,
+    responses: Sequence[tuple[Task, Mapping[str, Profile]]],
+    candidates: Sequence[str],
+    strategies: Sequence[StrategyResult] = (),
+    failed: Collection[str] = (),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The figures of the verdicts.
+
+    Args:
+        judge: The judge, after it has scored all responses.
+        responses: The questions of each split, and the responses of all models and sets to them, by name.
+        candidates: The models that win rates are against.
+        strategies: The strategies on the last split, for their comparison with the best single model.
+        failed: Models that failed after verdicts on them; these are left out.
+        seed: Of the bootstrap.
+    """
+    splits: list[dict[str, Any]] = []
+    met: list[dict[str, Any] | None] = []
+    for task, profiles in responses:
+        judged = [_without(failed, verdicts) for verdicts in judge.verdicts(task.split)]
+        settled = _without(failed, judge.settled(task.split))
+        labels = clusters_of(task) or ()
+        # Tasks whose questions share nothing have no labels.
+        clusters = dict(zip((example.id for example in task.examples), labels, strict=False))
+        lengths = {
+            (answer.id, name): len(answer.text)
+            for name, profile in profiles.items()
+            for answer in profile.answers
+            if answer.text is not None
+        }
+        if task.is_relative:
+            matches, sure = cast("list[list[Match]]", judged), cast("list[Match]", settled)
+            figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
+            # Strategies are compared on the held-out questions only; the dev questions choose their members.
+            if task is responses[-1][0]:
+                taking_part = [each for each in strategies if each.strategy.name != "single"]
+                met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
+        else:
+            low, high = task.rubric.scale if task.rubric else (0, 1)
+            grades = cast("list[list[Grade]]", judged)
+            figures = summarize_grades(grades, lengths, 1 / (high - low), seed=seed, clusters=clusters)
+        splits.append({"split": task.split, "calls": judge.calls(task.split), **figures})
+    return {
+        "mode": judge.mode,
+        "judges": list(judge.names),
+        "splits": splits,
+        "head_to_head": [each for each in met if each is not None],
+    }
+
+
+def names_of_sets(sets: Sequence[Verified]) -> dict[str, Profile]:
+    """The responses of sets that decoded together, by the names that the verdicts have."""
+    return {name_of_set(each.ensemble.model, each.models): each.ensemble for each in sets}
+
+
+def warnings_on_judge(section: Mapping[str, Any] | None) -> list[str]:
+    """Sentences on a judge whose verdicts tell little, from the last split; the splits have the same judge."""
+    return judge_warnings(section["judges"], section["splits"][-1]) if section else []
+
+
+def direct_comparison(section: Mapping[str, Any] | None, recommendation: Recommendation) -> str:
+    """A sentence with the win rate of the recommended strategy against the best single model; empty if not known."""
+    strategy = recommendation.strategy
+    for each in section["head_to_head"] if section else ():
+        if (each["strategy"], tuple(each["members"])) == (strategy.name, strategy.members):
+            low, high = each["win_rate_ci"]
+            return (
+                f" Compared directly by the judge, its responses win {each['win_rate']:.1f}% against those of "
+                f"{each['rival']} ({interval_name(LEVEL / 2)} {low:.1f} to {high:.1f}, "
+                f"{counted(each['questions'], 'question')}; a tie is half a win)."
+            )
+    return ""
+
+
+def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list[Match | Grade]:
+    """The verdicts in which no failed model takes part."""
+    names = [{each.model} if isinstance(each, Grade) else {each.first, each.second} for each in verdicts]
+    return [each for each, own in zip(verdicts, names, strict=True) if own.isdisjoint(failed)]
+
+
+def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> dict[str, Any] | None:
+    """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
+    strategy = result.strategy
+    if strategy.draws > 1:
+        return None  # responses of one model, which verdicts do not tell apart
+    # A set that decodes together has responses of its members' making, so the judge compared them under its name.
+    together = name_of_set(result.profile.model, strategy.members)
+    names = [strategy.members[place] for place in result.takes] or [together] * len(result.profile.answers)
+    taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
+    found = head_to_head(matches, taken, result.best_single, clusters=clusters)
+    if found is None:
+        return None
+    return {"strategy": strategy.name, "members": list(strategy.members), "rival": result.best_single, **found}

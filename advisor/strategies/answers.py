@@ -1,0 +1,61 @@
+"""How votes are read: by the task's metric and pattern, without a reference.
+
+The metric and the pattern come from a run folder or an exported one, which may be a stranger's. The metric is one of
+this project, and the pattern is compiled in a child process first.
+"""
+
+from __future__ import annotations
+
+from advisor.strategies.responses import VOTE_METRICS
+from advisor.tasks.metrics import get_metric
+from advisor.tasks.task import MAX_RESPONSE
+from advisor.tasks.templates import check_pattern, find_answer
+from ensemble.common.limits import limited_process
+from ensemble.errors import InputError
+
+_LONGEST_PATTERN = 10_000
+# A prompt names its options only in its text. The metric reads letters up to the number of options, so it gets one
+# option for each letter, with a text that no response has (characters for private use).
+_OPTIONS = tuple(chr(0xE000 + number) for number in range(26))
+
+
+class AnswerReader:
+    """Reads the answer of a response, for a vote.
+
+    Args:
+        metric: The name of the task's metric.
+        extract: The task's pattern; None if the metric reads the whole response.
+        place: The file and its object, for messages.
+
+    Raises:
+        InputError: The metric cannot read an answer without a reference, or the pattern cannot be used.
+    """
+
+    def __init__(self, metric: object, extract: object, place: str) -> None:
+        if not isinstance(metric, str) or metric not in VOTE_METRICS:
+            shown = f"{metric[:60]!r}" if isinstance(metric, str) else "not a name"
+            raise InputError(
+                f"{place}: metric is {shown}, and votes are read by {', '.join(VOTE_METRICS)}; run `advisor select` "
+                "again with one of these, or choose another strategy with --strategy"
+            )
+        if extract is not None:
+            if not isinstance(extract, str) or len(extract) > _LONGEST_PATTERN:
+                raise InputError(
+                    f"{place}: extract should be a text of at most {_LONGEST_PATTERN:,} characters; run `advisor "
+                    "select` again with a shorter one"
+                )
+            if (problem := check_pattern(extract, limited_process())) is not None:
+                raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
+        self.metric, self.extract = metric, extract
+
+    def read(self, text: str) -> str | None:
+        """The answer in a response, in one spelling; None if it has none.
+
+        For the metric ``choice`` it is the letter that the response names.
+        """
+        text = text[:MAX_RESPONSE]
+        answer = text if self.extract is None else find_answer(self.extract, text)
+        if answer is None:
+            return None
+        _, extracted = get_metric(self.metric).score(answer, (), _OPTIONS if self.metric == "choice" else ())
+        return extracted

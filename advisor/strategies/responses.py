@@ -1,0 +1,211 @@
+"""Response-level methods on stored answers: which answers are votes, what a method learns from, takes and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache, key_of
+from advisor.statistics import check_same_questions
+from advisor.tasks.data_files import Record
+from advisor.tasks.task import Example, Score, Task, fingerprint
+from advisor.tasks.templates import Template
+from ensemble.common.limits import limited_process
+from ensemble.errors import InputError
+from ensemble.methods import plugins
+from ensemble.methods._response import Aggregation, ResponseMethod
+from ensemble.models.fingerprint import files_of
+from ensemble.models.hub import commit_of
+from ensemble.models.spec import Checkpoint, resolve_device
+
+VOTE_METRICS = ("exact_match", "number", "choice")
+"""Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
+its answers would tell the vote which one is right."""
+
+
+_ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihood"
+
+
+def can_vote(task: Task) -> bool:
+    """Whether the answers that the task's metric reads can be counted as votes."""
+    return task.metric in VOTE_METRICS and task.scorer is None
+
+
+def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:
+    """What a response-level method learns from: the prompts, and for each prompt the score of every member.
+
+    Args:
+        task: The dev questions.
+        profiles: The members' answers to them, the primary's first.
+
+    Raises:
+        UniteError: Two members answered different questions.
+    """
+    _check_questions(profiles)
+    # The router compares prompts, and never sees the references of the held-out questions.
+    prompts = [example.prompt for example in task.examples]
+    return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
+
+
+class StoredChoices:
+    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again.
+
+    Args:
+        method: The method.
+        key: What determines its results besides the responses: its options and its models.
+        cache: The response cache.
+    """
+
+    def __init__(self, method: ResponseMethod, key: Mapping[str, Any], cache: ResponseCache) -> None:
+        self._method, self._key, self._cache = method, key, cache
+
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
+        """See :class:`ensemble.methods._response.ResponseMethod`."""
+        key = key_of({**self._key, "prompt": prompt, "texts": list(texts), "answers": list(answers)})
+        stored: int | str | None = self._cache.value(
+            key, lambda value: isinstance(value, str) or (type(value) is int and 0 <= value < len(texts))
+        )
+        if stored is None:
+            stored = self._method.choose(prompt, texts, answers)
+            self._cache.keep(key, stored)
+        return stored
+
+
+def models_key(places: Sequence[str], device: str, cache: ResponseCache) -> dict[str, Any]:
+    """What decides the outputs of models that a response-level method asks, for the key of its results.
+
+    Args:
+        places: Folders, or ids on the hub.
+        device: The device that they run on, or ``auto``.
+        cache: Keeps the hashes of files.
+
+    Raises:
+        InputError: A model on the hub cannot be found.
+    """
+    models = []
+    for checkpoint in map(Checkpoint, places):
+        files = {path.name: cache.sha256(path) for path in files_of(checkpoint)}
+        models.append(
+            files if checkpoint.is_local else {"hub_id": checkpoint.path_or_id, "commit": commit_of(checkpoint)}
+        )
+    # Devices add up in another order, so outputs may differ.
+    return {"models": models, "device": resolve_device(device).partition(":")[0]}
+
+
+def chosen(
+    name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]
+) -> tuple[Profile, list[int | None]]:
+    """The answers that a method chooses or writes, as a profile.
+
+    Returns:
+        The profile, and for each question the number of the member that gave the answer; None if the method wrote it.
+
+    Raises:
+        InputError: The method writes texts, and the task's options are chosen by their likelihood; or it is of another
+            package, and it failed or gave neither a text nor the index of a response.
+        UniteError: Two members answered different questions.
+    """
+    _check_questions(profiles)
+    picks: list[int | None] = []
+    written: dict[int, str] = {}
+    for n, example in enumerate(task.examples):
+        answers = [profile.answers[n] for profile in profiles]
+        texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
+        with plugins().running(name):
+            taken = method.choose(example.prompt, texts, extracted)
+        if isinstance(taken, str):
+            if task.metric == "choice":
+                raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+            picks.append(None)
+            written[n] = taken
+        # -1 would be the last response, and True the second.
+        elif type(taken) is int and 0 <= taken < len(texts):
+            picks.append(taken)
+        else:
+            raise InputError(
+                f"method {plugins().label(name)}: question {example.id}: it chose {taken!r}; it must give the number "
+                f"of a response, from 0 to {len(texts) - 1}, or a text"
+            )
+    # All at once: a task whose answers are programs runs them in parallel.
+    scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
+    graded = {n: _graded(task.examples[n], text, next(scores)) for n, text in written.items()}
+    answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
+    return Profile(name, tuple(answers)), picks
+
+
+def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
+    """Check, before any model runs, that a member of the set can read responses and write an answer.
+
+    Args:
+        name: The method's name.
+        aggregation: What it does.
+        task: The questions.
+        members: The names of the set's members.
+
+    Raises:
+        InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
+    """
+    if task.metric == "choice":
+        raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+    if aggregation.aggregator is not None and aggregation.aggregator not in members:
+        raise InputError(
+            f"method {name}: {aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}"
+        )
+    template = _template(aggregation)
+    if "responses" not in template.named or not template.named & {"prompt", "question"}:
+        raise InputError(
+            f"{aggregation.file}: the template must use responses, and prompt or question; add what is missing"
+        )
+    # A field that no question has would only be found after all members have answered.
+    template.text(_record("a question", "", "", [""] * len(members)))
+
+
+def with_responses(task: Task, aggregation: Aggregation, profiles: Sequence[Profile]) -> Task:
+    """The questions of a task with responses in their prompts, for a member that reads them.
+
+    A response that failed is left out. Encoder-decoder models read the whole prompt, since a source has no responses.
+
+    Args:
+        task: The task.
+        aggregation: Has the template.
+        profiles: The responses: one of each profile to each question.
+
+    Raises:
+        InputError: The template fails on a question.
+        UniteError: Two profiles are of different questions.
+    """
+    _check_questions(profiles)
+    template, examples = _template(aggregation), []
+    for n, example in enumerate(task.examples):
+        texts = [profile.answers[n].text or "" for profile in profiles if profile.answers[n].error is None]
+        record = _record(f"question {example.id}", example.prompt, example.question, texts)
+        examples.append(replace(example, prompt=template.text(record), source=None))
+    split = f"{task.split} with responses"
+    return replace(
+        task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)
+    )
+
+
+def answered(written: Profile, earlier: Profile) -> Profile:
+    """The answers of a profile; where one failed, that of an earlier profile."""
+    pairs = zip(written.answers, earlier.answers, strict=True)
+    return replace(written, answers=tuple(old if answer.error is not None else answer for answer, old in pairs))
+
+
+def _template(aggregation: Aggregation) -> Template:
+    return Template(aggregation.template, file=aggregation.file, key="", child=limited_process())
+
+
+def _record(place: str, prompt: str, question: str, responses: list[str]) -> Record:
+    return Record({"prompt": prompt, "question": question, "responses": responses}, place)
+
+
+def _graded(example: Example, text: str, score: Score) -> Answer:
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group)
+
+
+def _check_questions(profiles: Sequence[Profile]) -> None:
+    for profile in profiles[1:]:
+        check_same_questions(profiles[0], profile)

@@ -1,1 +1,0 @@
-"""The chosen set on held-out questions, and the advice that follows from it."""

@@ -1,0 +1,1 @@
+"""What all three packages share: safe text, files, limits for untrusted input."""

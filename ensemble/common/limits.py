@@ -1,0 +1,201 @@
+"""Functions on untrusted input, in a child process with limits of time and memory.
+
+Some libraries cannot be stopped from within: a regular expression that is compiled, a template that multiplies strings,
+a tokenizer whose normalizer explodes. In a child process such an input costs a few seconds and one message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+from typing import Any
+
+from ensemble.errors import InputError, UniteError
+
+SECONDS = 5.0
+"""The time limit of one call."""
+MEMORY = 2**30
+"""The memory limit of the child process, in bytes."""
+_START_SECONDS = 60.0
+"""A busy machine may take long to start a process; this is no time of the untrusted input."""
+_CHILD = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ensemble.common.limits import _serve; _serve()"
+
+
+class LimitExceededError(InputError):
+    """The input took too much time or memory, or ended the process that read it."""
+
+
+class LimitedProcess:
+    """A child process that calls functions on untrusted input. It starts at the first call, and again after a failure.
+
+    Arguments and results are JSON values. The functions must not import torch or transformers: importing these takes
+    seconds, and more memory than the limit.
+
+    Args:
+        memory: The child's memory limit in bytes. It holds where the system has RLIMIT_AS, as Linux does.
+    """
+
+    def __init__(self, memory: int = MEMORY) -> None:
+        self._memory = memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> LimitedProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
+        """Call a function in the child process.
+
+        Args:
+            function: ``module:name``.
+            arguments: JSON values.
+            seconds: The time limit, above 0.
+
+        Returns:
+            The function's result, a JSON value.
+
+        Raises:
+            InputError: The function raised an error; its message is the function's.
+            LimitExceededError: The time or memory limit was reached, or the process ended.
+        """
+        # Answers have no number, so a second call must wait for the first one's answer.
+        with self._lock:
+            process = self._started()
+            line = json.dumps([function, *arguments]).encode() + b"\n"
+            try:
+                answer = self._exchange(process, line, seconds)
+            # An answer that comes too late would be taken for the next call's.
+            except BaseException:
+                self.close()
+                raise
+        if "error" in answer:
+            raise (LimitExceededError if answer.get("memory") else InputError)(answer["error"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """End the child process."""
+        process, self._process = self._process, None
+        if process is not None:
+            # Not terminate(): the code in the child may be inside of a library that handles no signals.
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            # The variables that a library needs to run, and no secrets: the child reads untrusted input.
+            kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
+            environment = {name: os.environ[name] for name in kept if name in os.environ}
+            environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONIOENCODING": "utf-8"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, json.dumps(sys.path), str(self._memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # Ctrl-C goes to the parent alone, which ends the child
+            )
+            if b"ready" not in self._read_line(self._process, _START_SECONDS):
+                self.close()
+                raise UniteError("the process that checks untrusted input cannot be started; is Python complete?")
+        return self._process
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[str, Any]:
+        pipe = process.stdin
+        if pipe is None:
+            raise LimitExceededError("the process that checks untrusted input has ended")
+        # A large argument fills the pipe before the child reads it, so a thread writes while this one waits. A small
+        # one fits, since the child has read everything before; thousands of calls would notice a thread for each.
+        if len(line) <= select.PIPE_BUF:
+            _write(pipe, line)
+        else:
+            threading.Thread(target=_write, args=(pipe, line), daemon=True).start()
+        data = self._read_line(process, seconds)
+        if not data.endswith(b"\n"):
+            code = process.poll()
+            if code is None and data != b"":
+                raise LimitExceededError("the answer is too long")
+            if code is None:
+                raise LimitExceededError(f"it takes more than {seconds:g} s")
+            raise LimitExceededError(f"it takes more than {self._memory / 2**30:g} GiB of memory, or ends the process")
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _read_line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
+        """A line from the child; what came until the limit if none is complete by then."""
+        pipe = process.stdout
+        data, end = bytearray(), time.monotonic() + seconds
+        while pipe is not None and (left := end - time.monotonic()) > 0:
+            if not select.select([pipe], [], [], left)[0]:
+                break
+            part = os.read(pipe.fileno(), 2**16)
+            if not part:
+                process.wait()
+                break
+            data += part
+            if data.endswith(b"\n") or len(data) > self._memory // 4:
+                break
+        return bytes(data)
+
+
+@cache
+def limited_process() -> LimitedProcess:
+    """The child process that this program uses for all its untrusted input; it ends with the program."""
+    process = LimitedProcess()
+    atexit.register(process.close)
+    return process
+
+
+def _write(pipe: Any, line: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the child has ended; the reader reports it
+        pipe.write(line)
+        pipe.flush()
+
+
+def _serve() -> None:
+    """The child: read calls, write results, one line each."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        # Set here and not by Popen's preexec_fn, which is not safe in a program with threads.
+        memory = int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        # An abort would write the child's memory to the user's folder.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # What a library prints must not be taken for a result.
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    output.write(b"ready\n")
+    output.flush()
+    for line in sys.stdin.buffer:
+        output.write(json.dumps(_answer(line)).encode() + b"\n")
+        output.flush()
+
+
+def _answer(line: bytes) -> dict[str, Any]:
+    try:
+        name, *arguments = json.loads(line)
+        module, _, function = name.partition(":")
+        return {"result": getattr(importlib.import_module(module), function)(*arguments)}
+    except MemoryError:
+        return {"error": "it takes too much memory", "memory": True}
+    except RecursionError:
+        return {"error": "it is nested too deeply"}
+    except BaseException as error:  # noqa: BLE001  # Rust code raises exceptions that are not derived from Exception
+        lines = str(error).strip().splitlines()
+        return {"error": lines[0][:500] if lines else type(error).__name__}
