@@ -15,7 +15,7 @@ from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
-from advisor.strategies.plan import ALONE
+from advisor.strategies.running.plan import ALONE
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec, Sourced
