@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from advisor.records import CONFIDENCE
 from advisor.runs.read.evaluation import MethodTable
 from advisor.runs.read.fields import Fields, Interval, read_object
 from advisor.runs.read.judge import MEASURES, Judged, read_judged
@@ -240,7 +241,9 @@ def _candidate(index: int, fields: Fields, n: int) -> CandidateRow:
 
 def _confidence(advice: Fields) -> float:
     confidence = advice.number("confidence")
-    if confidence is None or not 0 < confidence < 1:
+    if confidence is None:
+        return CONFIDENCE
+    if not 0 < confidence < 1:
         advice.refuse("confidence", "above 0 and below 1")
     return confidence
 
