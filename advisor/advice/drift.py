@@ -25,7 +25,7 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.gain import Gain
-from advisor.advice.strategies import Strategy, take
+from advisor.advice.strategies import Strategy, picked_answers
 from advisor.records import LEVEL, Profile
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.strategies.plan import DevScores
@@ -89,7 +89,7 @@ def answers_of(
         case _:
             # A cascade stops only when the rest cannot change the vote, so it takes the vote's answers.
             picks = vote(codes_of(responses), strategy.weights or None).tolist()
-    return take(strategy.name, responses, picks)
+    return picked_answers(strategy.name, responses, picks)
 
 
 def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.choose.rules import rank, select
-from advisor.records import LEVEL, Profile, Rules, join, signed
+from advisor.records import LEVEL, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError
 
@@ -199,7 +199,7 @@ class Predictor:
         return shared
 
 
-def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[PredictedSet, ...]:
+def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[PredictedSet, ...]:
     """The sets that could decode together, the most promising first.
 
     The members' lengths fit by the rules; the gap has no limit here, because the prediction takes it into account. With
@@ -215,7 +215,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[Predicted
     predictor = Predictor(profiles)
     standings = {profile.model: profile.standing for profile in sorted(profiles, key=rank)}
     greedy = select(list(standings.values()), rules).selected
-    lengths = Rules(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
+    lengths = Limits(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
 
     def fits(models: tuple[str, ...]) -> bool:
         return len(select([standings[model] for model in models], lengths).selected) == len(models)
@@ -231,7 +231,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[Predicted
     return tuple(sorted(predicted, key=lambda each: -round(each.prediction.points, 9)))
 
 
-def otherwise(sets: Sequence[PredictedSet]) -> str | None:
+def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
     """A sentence that the prediction would choose another set than the rules; None if it would not.
 
     Args:
