@@ -55,7 +55,7 @@ def wrong(expected: str) -> PydanticCustomError:
 
 
 def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """Return a condition on a field, for example ``Annotated[Count, must(is_even, "an even number")]``."""
+    """Return a condition on a field as an annotation, with what the value should be."""
 
     def check(value: Any) -> Any:
         if not fits(value):
