@@ -36,7 +36,7 @@ from advisor.advice.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, co
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import Limits, Profile, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
-from advisor.strategies.votes import NONE, Codes, cascade_calls, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,
@@ -56,6 +56,7 @@ from benchmarks._pools import (
 )
 from benchmarks._pools_page import draw, tables
 from benchmarks.prediction import fit_vote, vote_cases, vote_figures
+from ensemble.methods._votes import NONE, Codes, vote
 
 SUB_POOLS = 300
 SPLITS = 5
