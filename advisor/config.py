@@ -13,7 +13,7 @@ from advisor.logs.scoring import Scoring
 from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
-from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Rules
+from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Limits
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
@@ -111,7 +111,7 @@ class RunConfig:
     candidates: tuple[PoolEntry, ...]
     dev: Task
     held_out: Task | None
-    rules: Rules
+    rules: Limits
     inference: InferenceConfig
     seed: int
     cache_dir: Path
@@ -247,7 +247,7 @@ class LogsConfig:
     log_task: str | None
     scoring: Scoring | None
     dev_size: int | None
-    rules: Rules
+    rules: Limits
     seed: int
     level: float
     command: str
@@ -326,7 +326,7 @@ def read_scoring(options: Mapping[str, Any]) -> Scoring | None:
     return Scoring(metric, extract)
 
 
-def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
+def rules_for_numbers(options: Mapping[str, Any]) -> Limits:
     """The rules of ``select --profiles``, which has numbers instead of models.
 
     Raises:
@@ -337,14 +337,14 @@ def rules_for_numbers(options: Mapping[str, Any]) -> Rules:
     return read_rules(options)
 
 
-def read_rules(options: Mapping[str, Any]) -> Rules:
+def read_rules(options: Mapping[str, Any]) -> Limits:
     """The limits that the options of a command set, by parameter name; ``max_gap`` holds for votes, too.
 
     Raises:
         InputError: A limit is out of range.
     """
     given = _given(options, "max_gap", "max_length_ratio", "max_models", "max_calls", "min_gain")
-    return Rules(**given, **({"vote_gap": given["max_gap"]} if "max_gap" in given else {}))
+    return Limits(**given, **({"vote_gap": given["max_gap"]} if "max_gap" in given else {}))
 
 
 def load_split(options: Mapping[str, Any], split: str) -> Task:

@@ -168,7 +168,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Limits:
     """The limits of section 4.1 for sets that decode together, and those of votes; all are inclusive.
 
     Attributes:

@@ -196,13 +196,13 @@ def read_store(folder: Path, data: bytes) -> None:
 def read_numbers(folder: Path, data: bytes) -> None:
     """The file of ``--profiles``, to the tables and the report."""
     from advisor.jobs.select import run_on_numbers
-    from advisor.records import Rules
+    from advisor.records import Limits
     from advisor.runs.result_json import result_of
     from advisor.terminal.tables import leaderboard
 
     path = folder / "numbers.json"
     path.write_bytes(data)
-    result = result_of(run_on_numbers(path, Rules(), "advisor"))
+    result = result_of(run_on_numbers(path, Limits(), "advisor"))
     json.dumps(result, allow_nan=False)
     leaderboard(result)
 

@@ -26,7 +26,7 @@ from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import PoolEntry
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile, Rules
+from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Floats, scores
 from advisor.tasks import Task, load_task
@@ -164,7 +164,7 @@ def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
     standings = [profile.standing for profile in profiles]
-    return tuple(decision.model for decision in select(standings, Rules()).decisions)
+    return tuple(decision.model for decision in select(standings, Limits()).decisions)
 
 
 def _answer(id_: str, digit: int, length: int) -> Answer:

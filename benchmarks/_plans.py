@@ -13,7 +13,7 @@ from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.progress import Progress
-from advisor.records import Profile, Rules
+from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
 from ensemble.errors import MemberError
@@ -35,7 +35,7 @@ def plain_plan(
         candidates=candidates,
         dev=dev,
         held_out=None,
-        rules=Rules(),
+        rules=Limits(),
         inference=inference or InferenceConfig(),
         seed=0,
         cache_dir=cache_dir,

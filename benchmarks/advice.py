@@ -32,7 +32,7 @@ from scipy import stats
 
 from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, gap, within
+from advisor.records import LEVEL, Limits, Profile, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo
 from benchmarks._groups import group_figures
@@ -249,7 +249,7 @@ def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
     profiles = [outcomes.profiles[model] for model in outcomes.models]
     yield from _races("zoo", profiles, [], reshuffles, "models of the zoo")
     best = max(one.accuracy for one in profiles)
-    contenders = [one for one in profiles if within(gap(one.accuracy, best), Rules().max_gap)]
+    contenders = [one for one in profiles if within(gap(one.accuracy, best), Limits().max_gap)]
     hopeless = [_hopeless(n, contenders[0]) for n in range(len(contenders))]
     note = f"{len(contenders)} of the zoo within the gap, and as many that are right at {HOPELESS:.0%}"
     yield from _races("half_hopeless", [*contenders, *hopeless], hopeless, reshuffles, note)
@@ -263,7 +263,7 @@ def _races(
     full = _chosen(profiles)
     races: list[tuple[Race, list[int]]] = []
     for _ in range(reshuffles):
-        races.append(run_race(values[:, chance.permutation(values.shape[1])], Rules()))
+        races.append(run_race(values[:, chance.permutation(values.shape[1])], Limits()))
     same = [_chosen([profiles[model] for model in one.running]) == full for one, _ in races]
     yield _share(f"race_same_{name}", same, "at least 0.95", f"{note}: races that end with the set of the full run")
     limit = "at most 0.333" if hopeless else ""
@@ -276,7 +276,7 @@ def _races(
 
 
 def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    return select([profile.standing for profile in profiles], Rules()).selected
+    return select([profile.standing for profile in profiles], Limits()).selected
 
 
 def _hopeless(number: int, like: Profile) -> Profile:

@@ -19,12 +19,12 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
-from advisor.records import Profile, Rules, length_ratio, within
+from advisor.records import Limits, Profile, length_ratio, within
 from advisor.statistics import scores
-from advisor.strategies.votes import vote
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks._outcomes import Outcomes, read
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split
+from ensemble.methods._votes import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
 """Random sets of each size, for each split of a pool."""
@@ -198,7 +198,7 @@ def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Col
 def promises_and_gains(outcomes: Outcomes) -> dict[tuple[str, ...], tuple[float, float]]:
     """The mean of vote and oracle, and the gain, over the best member, of each set whose lengths fit by the rules."""
     lengths = {name: profile.mean_length for name, profile in outcomes.profiles.items()}
-    limit = Rules().max_length_ratio
+    limit = Limits().max_length_ratio
     found = {}
     for models, right in outcomes.sets.items():
         ratios = [length_ratio(lengths[one], lengths[other]) for one, other in combinations(models, 2)]

@@ -14,7 +14,7 @@ from advisor.choose.race import profile_candidates, race_order
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
@@ -30,7 +30,7 @@ pytest_plugins = ["pools"]
 
 QUESTIONS = 48
 FIRST = 16
-LENIENT = Rules(max_gap=20, max_length_ratio=1e9)
+LENIENT = Limits(max_gap=20, max_length_ratio=1e9)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
         def say(self, text: str) -> None:
             said.append(text)
 
-    everybody = dataclasses.replace(plan, rules=Rules(max_gap=100))
+    everybody = dataclasses.replace(plan, rules=Limits(max_gap=100))
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(everybody, store, Progress(quiet=True))
         assert not profile_candidates(everybody, profiler, Listener(quiet=True)).reasons

@@ -25,7 +25,7 @@ from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import load_ensemble
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import Outcome, read_result, result_of, samples_of
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-LENIENT = Rules(max_gap=100, max_length_ratio=1e9, max_models=3)
+LENIENT = Limits(max_gap=100, max_length_ratio=1e9, max_models=3)
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
 
 
-def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
+def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
     place.task()
     place.pool(*(str(models / name) for name in names))
     return plan_of_pool(place, verify=verify, rules=rules)
 
 
-def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
+def plan_of_pool(place: Place, *, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
     """A plan for the task and the pool that are in the folder."""
     return RunConfig(
         candidates=read_pool("models.txt"),
@@ -113,7 +113,7 @@ def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) 
 def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
     place: Place, models: Path, names: tuple[str, ...]
 ) -> None:
-    plan = plan_of(place, models, *names, rules=Rules(max_gap=0, max_length_ratio=1, max_calls=1, min_gain=100))
+    plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_calls=1, min_gain=100))
     outcome = run(plan)
     recommended = outcome.advice.recommendation
     assert recommended is not None and outcome.held_out is not None
@@ -326,7 +326,7 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
 
 
 def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Rules(max_gap=100))
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Limits(max_gap=100))
     records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
     place.task(records, metric="choice", choices=["no", "a long text"])
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
@@ -503,7 +503,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
     profiles = [{"model": model, "accuracy": points} for model, points in pairs]
     path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = without_nan(json.dumps(result_of(run_on_numbers(path, Rules(), "advisor select"))))
+    result = without_nan(json.dumps(result_of(run_on_numbers(path, Limits(), "advisor select"))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
     assert (result["ensemble"], result["advice"]["verdict"]) == (None, "cannot_tell")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from advisor.choose.race import FIRST_ROUND, Race, log_wealth
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Rules, Standing
+from advisor.records import LEVEL, Limits, Standing
 from advisor.statistics import Floats
 
 QUESTIONS = 300
-RULES = Rules()
+RULES = Limits()
 
 
 def answers(*accuracies: float, questions: int = QUESTIONS, seed: int = 0) -> Floats:
@@ -34,7 +34,7 @@ def reshuffles(count: int, questions: int = QUESTIONS) -> list[np.ndarray]:
     return [generator.permutation(questions) for _ in range(count)]
 
 
-def race(scores: Floats, rules: Rules, level: float = LEVEL, order: np.ndarray | None = None) -> Race:
+def race(scores: Floats, rules: Limits, level: float = LEVEL, order: np.ndarray | None = None) -> Race:
     """A race on known scores; without an order, the questions come as they are."""
     ordered = scores if order is None else scores[:, order]
     models, questions = ordered.shape
@@ -142,7 +142,7 @@ def test_ties_and_a_single_candidate_drop_nobody() -> None:
 
 
 def test_a_gap_of_100_points_drops_nobody() -> None:
-    assert race(np.array([[1.0] * 300, [0.0] * 300]), Rules(max_gap=100)).drops == ()
+    assert race(np.array([[1.0] * 300, [0.0] * 300]), Limits(max_gap=100)).drops == ()
 
 
 def test_graded_scores_race_too() -> None:

@@ -12,10 +12,10 @@ from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, st
 
 from advisor.advice.predict import PredictedSet, Prediction
 from advisor.choose.rules import select
-from advisor.choose.search import best_of, put_forward, sentence
+from advisor.choose.search import best_of, sentence, with_chosen_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules, Standing
+from advisor.records import Limits, Standing
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of
 from advisor.tasks import load_task
@@ -57,8 +57,8 @@ STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.
 
 
 def test_another_set_has_its_own_primary_and_reasons() -> None:
-    greedy = select(STANDINGS, Rules(max_models=2))
-    moved = put_forward(greedy, ("b", "c"), STANDINGS, Rules(max_models=2), "search")
+    greedy = select(STANDINGS, Limits(max_models=2))
+    moved = with_chosen_set(greedy, ("b", "c"), STANDINGS, Limits(max_models=2), "search")
     assert moved.selected == ("b", "c")
     assert [d.model for d in moved.decisions] == list("abcd")
     assert [d.status for d in moved.decisions] == ["rejected", "primary", "selected", "rejected"]
@@ -70,8 +70,8 @@ def test_another_set_has_its_own_primary_and_reasons() -> None:
 
 
 def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
-    greedy = select(STANDINGS, Rules())
-    assert put_forward(greedy, ("a", "b", "c"), STANDINGS, Rules(), "search") is greedy
+    greedy = select(STANDINGS, Limits())
+    assert with_chosen_set(greedy, ("a", "b", "c"), STANDINGS, Limits(), "search") is greedy
 
 
 def test_the_sentence_says_what_was_compared_where() -> None:
@@ -194,7 +194,7 @@ def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
-    plan = plan_of(place, models, "alpha", "beta", rules=Rules(max_models=1))
+    plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
     outcome = run(plan)
     assert len(outcome.selection.selected) == 1
     verified = None if outcome.verified is None else outcome.verified.models

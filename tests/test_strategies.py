@@ -25,7 +25,7 @@ from advisor.advice.strategies import (
     compare_strategies,
 )
 from advisor.choose.rules import fitting_voters
-from advisor.records import Answer, Cost, Profile, Rules
+from advisor.records import Answer, Cost, Limits, Profile
 from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.statistics import holm
 from advisor.tasks import load_task
@@ -455,8 +455,8 @@ def test_voters_are_close_to_the_best_and_no_more_than_the_calls() -> None:
         profile(name, dev, "1" * right + "2" * (20 - right))
         for name, right in zip("abcde", (12, 20, 17, 16, 18), strict=True)
     ]
-    assert fitting_voters(profiles, Rules(vote_gap=15)) == ("b", "e", "c")
-    assert fitting_voters(profiles, Rules(vote_gap=100, max_calls=1)) == ("b",)
+    assert fitting_voters(profiles, Limits(vote_gap=15)) == ("b", "e", "c")
+    assert fitting_voters(profiles, Limits(vote_gap=100, max_calls=1)) == ("b",)
 
 
 def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:

@@ -25,14 +25,15 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.gain import Gain
-from advisor.advice.strategies import Strategy, take
+from advisor.advice.strategies import Strategy, picked_answers
 from advisor.records import LEVEL, Profile
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.strategies.plan import DevScores
-from advisor.strategies.votes import codes_of, vote
+from advisor.strategies.votes import codes_of
 from advisor.tasks.task import Example
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import vote
 
 LARGE_LOSS = 10.0
 """Points that a check must be able to see before it says that nothing changed."""
@@ -89,7 +90,7 @@ def answers_of(
         case _:
             # A cascade stops only when the rest cannot change the vote, so it takes the vote's answers.
             picks = vote(codes_of(responses), strategy.weights or None).tolist()
-    return take(strategy.name, responses, picks)
+    return picked_answers(strategy.name, responses, picks)
 
 
 def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:

@@ -23,13 +23,14 @@ from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
-from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, within
+from advisor.records import LEVEL, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
-from advisor.strategies.votes import cascade_calls, codes_of, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import vote
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
@@ -165,7 +166,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     can_vote: bool,
     draws: Mapping[str, Sequence[Profile]] | None = None,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
-    rules: Rules = Rules(),
+    rules: Limits = Limits(),
     tries: int = 1,
     look: Look | None = None,
     level: float = LEVEL,
@@ -261,7 +262,7 @@ class _Evidence:
         moved: See :class:`Compared`.
     """
 
-    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Rules) -> None:
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits) -> None:
         self._rules = rules
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
@@ -476,7 +477,7 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
         on_dev = [learned[name] for name in names]
-        dev = take("vote", on_dev, vote(codes_of(on_dev)).tolist())
+        dev = picked_answers("vote", on_dev, vote(codes_of(on_dev)).tolist())
         yield _picked(Strategy("vote", names), members, winners, np.ones(size))._replace(dev=dev)
         yield _picked(Strategy("cascade", names), members, winners, shares)._replace(dev=dev)
     # The loop ended with all voters, so `members` are all of them.
@@ -531,10 +532,10 @@ def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any],
     """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
     takes = tuple(picks.tolist())
     asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, take(strategy.name, members, takes), takes, asked)
+    return _Answered(strategy, picked_answers(strategy.name, members, takes), takes, asked)
 
 
-def take(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
+def picked_answers(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
     """The answers of a strategy that takes one response to each question.
 
     Args:

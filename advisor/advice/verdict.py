@@ -13,7 +13,7 @@ from advisor.advice.recommendation import Recommendation, describe_gain, few_que
 from advisor.advice.sequential import questions_range
 from advisor.advice.strategies import StrategyResult
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.records import LEVEL, Limits, Profile, Selection, Standing, Verdict, gap, join, length_ratio, within
 from advisor.statistics import Interval, paired_intervals
 from ensemble.common.text import LARGE_RATIO, counted, p_value
 
@@ -136,7 +136,7 @@ def remote_in(selection: Selection, remote: Collection[str]) -> bool:
     return any(name in remote for name in selection.selected)
 
 
-def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
+def sanity_warnings(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
     """Warnings if the models guess, are never right, or cannot read the questions; empty if all is well.
 
     Args:
@@ -177,7 +177,7 @@ def moved_warning(moved: float | None) -> str | None:
 
 
 def fragile(
-    profiles: Sequence[Profile], primary: str, rules: Rules, level: float = LEVEL, seed: int = 0
+    profiles: Sequence[Profile], primary: str, rules: Limits, level: float = LEVEL, seed: int = 0
 ) -> tuple[Margin, ...]:
     """Find the decisions of the rules that other questions of the same kind could change.
 
@@ -200,7 +200,7 @@ def fragile(
     return tuple(_margin(first, other, pair, rules, level) for other, pair in zip(others, intervals, strict=True))
 
 
-def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Rules) -> list[str]:
+def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Limits) -> list[str]:
     """The candidates that fit by the rules, best first, then those that nearly fit.
 
     Args:
@@ -215,7 +215,7 @@ def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin
 
 
 def _margin(
-    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Rules, level: float
+    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits, level: float
 ) -> Margin:
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio

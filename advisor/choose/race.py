@@ -33,7 +33,7 @@ from advisor.pool.fingerprint import Fingerprint
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, TOLERANCE, Decision, Profile, Rules, Selection
+from advisor.records import LEVEL, TOLERANCE, Decision, Limits, Profile, Selection
 from advisor.statistics import Floats
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
@@ -69,9 +69,9 @@ class ProfiledPool:
     @property
     def best(self) -> str:
         """The most accurate candidate, wherever it runs."""
-        return self._select(Rules()).selected[0]
+        return self._select(Limits()).selected[0]
 
-    def select(self, rules: Rules) -> Selection:
+    def select(self, rules: Limits) -> Selection:
         """Apply the rules to the candidates that answered all questions.
 
         The set is chosen among the candidates that can be decoded together. If no two of them fit, it is chosen among
@@ -85,12 +85,14 @@ class ProfiledPool:
                 return selection
         return self._select(rules, dropped)
 
-    def voters(self, rules: Rules) -> tuple[str, ...]:
+    def voters(self, rules: Limits) -> tuple[str, ...]:
         """The set that the rules choose among all candidates, if one of its members gives whole texts; else empty."""
         selected = self._select(rules).selected
         return selected if len(selected) > 1 and self.remote.intersection(selected) else ()
 
-    def _select(self, rules: Rules, dropped: Sequence[Decision] = (), apart: frozenset[str] = frozenset()) -> Selection:
+    def _select(
+        self, rules: Limits, dropped: Sequence[Decision] = (), apart: frozenset[str] = frozenset()
+    ) -> Selection:
         return select([profile.standing for profile in self.complete.values()], rules, dropped, apart)
 
 
@@ -202,7 +204,7 @@ def _in_task_order(profile: Profile, places: Mapping[str, int]) -> Profile:
     return replace(profile, answers=tuple(sorted(profile.answers, key=lambda answer: places[answer.id])))
 
 
-def _reason(drop: Drop, total: int, rules: Rules, level: float) -> str:
+def _reason(drop: Drop, total: int, rules: Limits, level: float) -> str:
     """Like the rules' own reasons, it contains the word "gap" and names no model."""
     # Cut, not rounded: a rounded bound could claim more than was shown.
     bound = int(10 * drop.bound) / 10

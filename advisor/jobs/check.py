@@ -39,7 +39,7 @@ from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, Profile, Rules, signed
+from advisor.records import LEVEL, Limits, Profile, signed
 from advisor.runs.chosen_set import (
     can_decode,
     candidates_of_run,
@@ -269,7 +269,7 @@ def _from_models(
         candidates=entries,
         dev=task,
         held_out=None,
-        rules=Rules(),
+        rules=Limits(),
         inference=InferenceConfig.from_options({**options, **of_run}),
         seed=seed,
         cache_dir=options.get("cache_dir") or default_cache_dir(),

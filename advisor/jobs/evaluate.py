@@ -28,7 +28,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.judge.verdicts import name_of_set
 from advisor.pool.weights import EQUAL, FROM_DEV
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Limits
 from advisor.runs import provenance
 from advisor.runs.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.runs.evaluation_json import evaluation_of
@@ -128,7 +128,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
-        rules=Rules(),
+        rules=Limits(),
         inference=inference,
         seed=seed,
         cache_dir=options.get("cache_dir") or default_cache_dir(),

@@ -16,16 +16,24 @@ from typing import Any, Literal
 import numpy as np
 
 from advisor.advice.gain import estimate_gain
-from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
+from advisor.advice.predict import (
+    WORTH,
+    PredictedSet,
+    Prediction,
+    Predictor,
+    other_set_note,
+    predicted_sets,
+    provenance,
+)
 from advisor.advice.recommendation import FEW_QUESTIONS
 from advisor.advice.strategies import ASKING, StrategyResult
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.choose.search import By, best_of, put_forward, sentence
+from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Profile, Rules, Selection
+from advisor.records import Limits, Profile, Selection
 from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
 from advisor.strategies.responses import can_vote
 from advisor.tasks.task import Task
@@ -230,7 +238,7 @@ def expected_gain(
     return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
 
 
-def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
+def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:
     """The models of votes, cascades and routers, the most accurate on dev first."""
     if can_vote(task):
         return fitting_voters(list(pool.complete.values()), rules)
@@ -249,7 +257,7 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
         return chosen
     if config.choose == "rules":
         # From a few questions the prediction is wild.
-        return replace(chosen, note=otherwise(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
+        return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
     if config.choose == "predicted":
         # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
@@ -267,7 +275,7 @@ def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Sele
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
     by: By = "search" if config.choose == "search" else "predicted"
-    return put_forward(pool.select(config.rules), models, standings, config.rules, by)
+    return with_chosen_set(pool.select(config.rules), models, standings, config.rules, by)
 
 
 def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> PredictedSet:

@@ -33,9 +33,9 @@ from advisor.advice.verdict import (
     behind_server,
     close_candidates,
     fragile,
-    misfit,
     moved_warning,
     remote_in,
+    sanity_warnings,
     undecodable,
 )
 from advisor.choose.copies import find_copies
@@ -57,7 +57,7 @@ from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Profile, Rules, signed
+from advisor.records import Decision, Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
@@ -173,7 +173,10 @@ def run(
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
-    doubts = (*misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev)), *warnings_on_judge(judged))
+    doubts = (
+        *sanity_warnings(profiles, intervals[profiles[0].model][0], chance_of(config.dev)),
+        *warnings_on_judge(judged),
+    )
     return Outcome(
         task_info=task_info(config.dev, config.inference.limit(config.dev)),
         rules=rules,
@@ -390,7 +393,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
-    doubts = misfit(profiles, 100.0, None)
+    doubts = sanity_warnings(profiles, 100.0, None)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,
@@ -412,7 +415,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     )
 
 
-def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
+def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
     """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file.
 
     Raises:

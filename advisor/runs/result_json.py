@@ -16,7 +16,7 @@ from advisor.compare.pairs import Pair
 from advisor.pool.prices import Price
 from advisor.pool.weights import PERPLEXITY
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
-from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Rules, Selection, Standing
+from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Limits, Selection, Standing
 from advisor.statistics import Interval, accuracy_interval
 from advisor.tasks.task import Task
 from advisor.advice.verdict import Advice, Margin
@@ -72,7 +72,7 @@ class Outcome:
     """
 
     task_info: Mapping[str, Any]
-    rules: Rules
+    rules: Limits
     standings: tuple[Standing, ...]
     selection: Selection
     failures: Mapping[str, str]
