@@ -21,10 +21,10 @@ from scipy import stats
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
 from advisor.records import Limits, Profile, length_ratio, within
 from advisor.statistics import scores
-from advisor.strategies.votes import vote
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks._outcomes import Outcomes, read
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split
+from ensemble.methods._votes import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
 """Random sets of each size, for each split of a pool."""

@@ -29,10 +29,11 @@ from advisor.advice.strategies import Strategy, picked_answers
 from advisor.records import ALPHA, Profile
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.strategies.plan import DevScores
-from advisor.strategies.votes import codes_of, vote
+from advisor.strategies.votes import codes_of
 from advisor.tasks.task import Example
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import vote
 
 LARGE_LOSS = 10.0
 """Points that a check must be able to see before it says that nothing changed."""

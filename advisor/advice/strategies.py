@@ -26,10 +26,11 @@ from advisor.pool.prices import Price
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
-from advisor.strategies.votes import cascade_calls, codes_of, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import vote
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
