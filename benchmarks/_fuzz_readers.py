@@ -135,7 +135,7 @@ def read_result_json(folder: Path, data: bytes) -> None:
     from advisor.jobs.export import export
     from advisor.runs import chosen_set
     from advisor.runs.read import read_run
-    from advisor.strategies.chosen_strategy import plan_by_options
+    from advisor.runs.strategy_to_run import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)

@@ -82,7 +82,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "held_out": result.held_out,
         "best_single": result.best_single.name if result.best_single else None,
         "best_points": _best_points(result),
-        "strategy": text.strategy(row.name, row.members, row.draws) if row else None,
+        "strategy": row.title if row else None,
         "gain": recommended.gain if recommended and gained else None,
         "gain_ci": recommended.gain_ci if recommended and gained else None,
         "shown": recommended.shown if recommended and gained else None,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor.advice.strategies import Strategy
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
@@ -29,6 +28,7 @@ from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import Outcome, read_result, result_of, samples_of
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
+from advisor.strategies.single import Single
 from advisor.tasks import load_task
 from advisor.terminal.tables import leaderboard
 from ensemble import Ensemble
@@ -119,7 +119,7 @@ def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questi
     assert recommended is not None and outcome.held_out is not None
     best = outcome.selection.selected
     assert len(best) == 1
-    assert recommended.strategy == Strategy("single", best)
+    assert recommended.strategy == Single(best)
     assert recommended.text.startswith(f"Use {best[0]} alone")
     assert [each.strategy.name for each in outcome.strategies] == ["single"]
 

@@ -95,9 +95,9 @@ def serve(
     from advisor.config import InferenceConfig
     from advisor.progress import Progress
     from advisor.runs.chosen_set import check_source
+    from advisor.runs.strategy_to_run import plan_by_options
     from advisor.serving import starting
-    from advisor.strategies.chosen_strategy import plan_by_options
-    from advisor.strategies.plan import StrategyPlan
+    from advisor.strategies.running.plan import StrategyPlan
 
     check_source(context.params)
     # Before the heavy imports, so that a missing library is one line and not an ImportError.

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from advisor.advice.drift import (
     Judgement,
-    answers_of,
     change_interval,
     judge_accuracy,
     judge_gain,
@@ -21,7 +20,6 @@ from advisor.advice.drift import (
 )
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
-from advisor.advice.strategies import ASKING, VOTES, Strategy
 from advisor.config import (
     InferenceConfig,
     LogsConfig,
@@ -30,11 +28,9 @@ from advisor.config import (
     check_task_is_given,
     load_split,
 )
-from advisor.jobs.methods import TEMPERATURE
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
-from advisor.logs.join import JoinedLogs
 from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
@@ -51,15 +47,14 @@ from advisor.runs.chosen_set import (
 )
 from advisor.runs.read.fields import Fields
 from advisor.runs.result_json import is_text, read_result
+from advisor.runs.strategy_to_run import find_strategy, read_strategy, sample_lines, with_dev_of
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.strategies.chosen_strategy import read_learned, sample_lines
-from advisor.strategies.plan import DevScores
-from advisor.strategies.responses import can_vote
-from advisor.strategies.strategy_json import find_strategy, read_strategy
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.strategy import AnsweredSplit, Strategy
+from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
-from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
 from ensemble.servers.address import why_not_decodable
@@ -84,7 +79,7 @@ class _Promise(NamedTuple):
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single
+        return self.strategy.IS_SINGLE and self.strategy.members[0] == self.best_single
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -135,11 +130,11 @@ def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Pro
         _key(line.values.get("id"), line.values.get("prompt"))
         for line in sample_lines(run, "the run's questions are in this file")
     }
-    learned = read_learned(run, promise.strategy.members) if promise.strategy.name == "router" else ((), ())
+    promise = promise._replace(strategy=with_dev_of(run, promise.strategy))
     if options.get("logs"):
-        fresh = _from_logs(run, promise, known, learned, options, command, progress)
+        fresh = _from_logs(run, promise, known, options, command, progress)
     else:
-        fresh = _from_models(run, promise, known, learned, options, command, progress)
+        fresh = _from_models(run, promise, known, options, command, progress)
     return _result(promise, fresh, level, promise.min_gain if min_gain is None else min_gain, seed)
 
 
@@ -228,7 +223,6 @@ def _from_models(
     run: Path,
     promise: _Promise,
     known: Collection[object],
-    learned: DevScores,
     options: Mapping[str, Any],
     command: str,
     progress: Progress,
@@ -236,7 +230,7 @@ def _from_models(
     """Let the models answer fresh questions of a task."""
     check_task_is_given(options)
     strategy, seed = promise.strategy, options.get("seed") or 0
-    decodes = strategy.name not in ASKING
+    decodes = not strategy.ASKS
     entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
     for entry in entries:
         # Before anything is contacted.
@@ -245,7 +239,7 @@ def _from_models(
     check_servers(entries, options)
     split = options.get("split") or "held_out"
     whole = _load_whole(run, split, options, progress)
-    if strategy.name in VOTES and not can_vote(whole):
+    if strategy.COUNTS and not can_vote(whole):
         raise InputError(
             f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
@@ -283,18 +277,19 @@ def _from_models(
         say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
+        asked = (promise.best_single,) if decodes or strategy.responses_per_member > 1 else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(f"{name}: {reason}")
         if decodes:
             answers = profiler.together(strategy.members, task)
         else:
-            responses = [alone[name] for name in strategy.members if name in alone]
-            if strategy.name == "self_consistency":
-                draws = range(strategy.draws)
-                responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
-            answers = answers_of(strategy, responses, task.examples, learned)
+            drawn: dict[str, list[Profile]] = {}
+            if strategy.responses_per_member > 1:
+                for name in strategy.members:
+                    seeds = range(seed, seed + strategy.responses_per_member)
+                    drawn[name] = [profiler.drawn(name, task, TEMPERATURE, each) for each in seeds]
+            answers = _answers(strategy, AnsweredSplit(task, alone, draws=drawn))
     return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
 
 
@@ -321,14 +316,13 @@ def _from_logs(
     run: Path,
     promise: _Promise,
     known: Collection[object],
-    learned: DevScores,
     options: Mapping[str, Any],
     command: str,
     progress: Progress,
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy
-    if strategy.name not in ASKING:
+    if not strategy.ASKS:
         raise InputError(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
             "models alone; give --task, or --strategy for another strategy"
@@ -337,15 +331,17 @@ def _from_logs(
     scoring = {} if is_scored else _scoring_of_run(run)
     config = LogsConfig.from_options({**options, **scoring}, command)
     logs = config.join(config.paths, promise.models, progress.say)
-    if strategy.name in VOTES and not logs.can_vote:
+    if strategy.COUNTS and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
-    responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
-    answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
-    single = logs.profiles[promise.best_single].part(numbers)
+    asked = logs.task("logs", numbers, config.seed)
+    alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
+    draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
+    answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))
+    single = alone[promise.best_single]
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
@@ -359,17 +355,16 @@ def _scoring_of_run(run: Path) -> dict[str, Any]:
     return {name: scoring.values.get(name) for name in ("metric", "extract")}
 
 
-def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
-    if strategy.name != "self_consistency":
-        return [logs.profiles[name] for name in strategy.members]
-    (name,) = strategy.members
-    draws = logs.draws.get(name, ())
-    if len(draws) < strategy.draws:
+def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
+    """The answers of a strategy that asks models one by one, from their responses."""
+    responses = split.responses(strategy)
+    if responses is None:
+        fewest = min(len(split.draws.get(name, ())) for name in strategy.members)
         raise InputError(
-            f"--logs: {name} has {counted(max(len(draws), 1), 'response')} to each question, and the strategy needs "
-            f"{strategy.draws}; give a log with more"
+            f"--logs: {', '.join(strategy.members)} has {counted(max(fewest, 1), 'response')} to each question, and "
+            f"the strategy needs {strategy.responses_per_member}; give a log with more"
         )
-    return draws[: strategy.draws]
+    return strategy.apply(responses, split.task.examples)
 
 
 def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
@@ -426,7 +421,7 @@ _BEGINNINGS = {
 def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
-    what = words_of(strategy.name, strategy.members, strategy.draws)
+    what = str(strategy)
     scored = f"{what}: {accuracy:.1f} points on {counted(n, 'fresh question')}"
     if gain is None:
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"

@@ -7,18 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.advice.recommendation import describe
-from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
 from advisor.pool.pool_file import PoolEntry
 from advisor.progress import Progress
 from advisor.runs.read import result as run_result
 from advisor.runs.read.fields import Fields
 from advisor.runs.result_json import read_result
-from advisor.strategies.chosen_strategy import plan_of_run
-from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.strategy_file import to_json
-from advisor.strategies.strategy_json import read_strategy
+from advisor.runs.strategy_to_run import plan_of_run, read_strategy
+from advisor.strategies.running.plan import StrategyPlan, plan_json
+from advisor.strategies.single import Single
+from advisor.strategies.strategy import Strategy
 from ensemble.errors import InputError
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
@@ -56,7 +54,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
-        chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
+        chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     sources = read_result(run)["provenance"]["models"] if options["pool"] is None else {}
     local = [member for member in chosen.members if isinstance(member, ModelSpec)]
@@ -86,7 +84,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
         plan = replace(plan, members=members)
     content = {
         savedfolder.CARD: _card(plan, run, result),
-        savedfolder.STRATEGY_FILE: to_json(plan, folder),
+        savedfolder.STRATEGY_FILE: plan_json(plan, folder),
     }
     savedfolder.write_files(folder, content)
     write_compose(folder, services)
@@ -139,13 +137,12 @@ def _measured(result: run_result.Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
-    questions = len(plan.learned[0])
-    learned = f" It also holds the {questions:,} dev questions that the router learns from." if questions else ""
+    learned = " It also holds the dev questions that the strategy learns from." if plan.strategy.READS_DEV else ""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,
         f"# {escaped(f'A strategy for {result.task}')}",
-        f"{escaped(describe(plan.strategy))}.",
+        f"{escaped(plan.strategy.describe())}.",
         "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
         f"they are asked.{learned}",
         "\n".join(

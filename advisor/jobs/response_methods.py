@@ -1,4 +1,4 @@
-"""Response-level methods on stored answers: which answers are votes, what a method learns from, takes and reads."""
+"""Response-level methods on stored answers: what a method takes, writes and reads."""
 
 from __future__ import annotations
 

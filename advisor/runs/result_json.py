@@ -24,7 +24,8 @@ from advisor.advice.groups import GroupGain
 from advisor.jobs.held_out import Verified
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
-from advisor.advice.strategies import Strategy, StrategyResult
+from advisor.advice.comparison import StrategyResult
+from advisor.strategies.schema import strategy_json
 from ensemble.errors import InputError
 from ensemble.common.files import exists
 from ensemble.methods import list_methods
@@ -330,8 +331,7 @@ def _failed(model: str, reason: str) -> dict[str, Any]:
 
 def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
     comparison = verified.comparison
-    strategy = Strategy(verified.method, verified.models)
-    together = next((each for each in outcome.strategies if each.strategy == strategy), None)
+    together = next((each for each in outcome.strategies if each.strategy == verified.strategy), None)
     return {
         "method": verified.method,
         "k": verified.k,
@@ -375,7 +375,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
 
 def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
     return {
-        **_strategy(result.strategy),
+        **strategy_json(result.strategy),
         "n": len(result.profile.answers),
         "split": outcome.held_out.split if outcome.held_out is not None else None,
         "accuracy": result.profile.accuracy,
@@ -437,24 +437,12 @@ def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
     }
 
 
-def _strategy(strategy: Strategy) -> dict[str, Any]:
-    """A strategy, with all that is needed to run it; a router also needs the dev questions of ``samples.jsonl``."""
-    return {
-        "strategy": strategy.name,
-        "members": list(strategy.members),
-        "weights": list(strategy.weights) or None,
-        "routes": dict(strategy.routes) or None,
-        "draws": strategy.draws,
-    }
-
-
 def _recommendation(recommendation: Recommendation | None) -> dict[str, Any] | None:
     if recommendation is None:
         return None
-    name = recommendation.strategy.name
     return {
-        **_strategy(recommendation.strategy),
-        "method": name if name in list_methods() and name != "router" else None,
+        **strategy_json(recommendation.strategy),
+        "method": None if recommendation.strategy.ASKS else recommendation.strategy.name,
         "expected_gain": recommendation.expected_gain,
         "expected_gain_ci": list(recommendation.expected_gain_ci),
         "calls_per_question": recommendation.calls_per_question,
@@ -493,7 +481,7 @@ def _samples(
 def _recommended(outcome: Outcome) -> StrategyResult | None:
     """The recommended strategy if it takes the response of one of several members, or one of several responses."""
     recommendation = outcome.advice.recommendation
-    if recommendation is None or recommendation.strategy.name == "single":
+    if recommendation is None or recommendation.strategy.IS_SINGLE:
         return None
     return next((each for each in outcome.strategies if each.strategy == recommendation.strategy and each.takes), None)
 

@@ -164,8 +164,8 @@ def _no_common(names: list[str], results: list[Result], answers: list[_Answers])
     return f"no held-out question is in both runs: {counts}{why}; give two runs on the same questions"
 
 
-def _key(row: StrategyRow) -> tuple[str, tuple[str, ...], int]:
-    return row.name, row.members, row.draws
+def _key(row: StrategyRow) -> tuple[str, tuple[str, ...]]:
+    return row.title, row.members
 
 
 def _run(result: Result, recommended: Recommended) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _run(result: Result, recommended: Recommended) -> dict[str, Any]:
     # One model is what gains are measured against, so it has none.
     gain = (None, None, None) if row.is_single else (recommended.gain, recommended.gain_ci, recommended.shown)
     return {
-        "strategy": text.strategy(*_key(row)),
+        "strategy": row.title,
         "members": list(row.members),
         "text": recommended.text,
         **dict(zip(("gain", "gain_ci", "shown"), gain, strict=True)),
@@ -221,7 +221,7 @@ def _candidates(results: list[Result]) -> list[dict[str, Any]]:
     return found
 
 
-def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], int]]) -> list[dict[str, Any]]:
+def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...]]]) -> list[dict[str, Any]]:
     """Each strategy of either run, in the order of the second."""
     rows = [{_key(row): row for row in result.strategies.rows} for result in reversed(results)]
     found = []
@@ -229,7 +229,7 @@ def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], 
         b, a = (each.get(key) for each in rows)
         found.append(
             {
-                "strategy": text.strategy(*key),
+                "strategy": key[0],
                 "members": ", ".join(key[1]),
                 "points": [each.accuracy if each else None for each in (a, b)],
                 "expected": [each.expected if each else None for each in (a, b)],

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.advice.strategies import ASKING, VOTES, Strategy
 from advisor.pool.pool_file import PoolEntry
 from advisor.runs.chosen_set import (
     candidates_of_run,
@@ -26,10 +25,12 @@ from advisor.runs.chosen_set import (
 )
 from advisor.runs.read.fields import Fields, read_lines
 from advisor.runs.result_json import read_result
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import ALONE, DevScores, StrategyPlan, is_score
-from advisor.strategies.strategy_file import read_folder
-from advisor.strategies.strategy_json import find_strategy, label, read_strategy
+from advisor.strategies import label
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.running.plan import ALONE, StrategyPlan, read_plan
+from advisor.strategies.schema import strategy_of
+from advisor.strategies.strategy import DevScores, Strategy
+from advisor.strategies.vote_reader import VoteReader
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec, ModelSpec
@@ -58,7 +59,7 @@ def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> E
     # A folder with both files is a run folder, which has all strategies.
     if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_folder(
+        plan = read_plan(
             run, trust_remote_code=options["trust_remote_code"], check_files=not options["no_check_files"]
         )
     elif run is None or (is_saved(run) and not exists(run / "result.json")):
@@ -97,7 +98,7 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         strategy = find_strategy(options["strategy"], strategies, place)
     elif options.get("method") or options.get("k") or recommended is None:
         spec = chosen_by_run(run, method=options.get("method"), pool=pool)
-        strategy = Strategy(spec.method, tuple(member.name for member in spec.members))
+        strategy = Decoded(tuple(member.name for member in spec.members), spec.method)
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
         return spec
@@ -105,22 +106,21 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
         strategy = recommended
     if recommended is not None:
         _warn(strategy, recommended, strategies, compared, say)
-    if strategy.name not in ASKING:
+    if not strategy.ASKS:
         return chosen_by_run(run, strategy.members, strategy.name, pool)
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
+    if strategy.IS_SINGLE and not isinstance(first.checkpoint, ServerAddress):
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
-        strategy,
+        with_dev_of(run, strategy),
         tuple(_member(entry) for entry in entries),
         max_new_tokens,
         stop,
-        _reader(root) if strategy.name in VOTES else None,
-        read_learned(run, strategy.members) if strategy.name == "router" else ((), ()),
+        _reader(root) if strategy.COUNTS else None,
     )
 
 
@@ -131,12 +131,12 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     check_servers([member for member in plan.members if isinstance(member, PoolEntry)], options)
     local = [member for member in plan.members if isinstance(member, ModelSpec)]
     models = {model.name: model for model in loaded_as(local, options)}
-    groups = dict(plan.strategy.routes)
+    groups = plan.strategy.groups
     if not groups:
         _refuse(options, ("group",), f"the strategy {plan.strategy.name} has no groups")
-    if plan.strategy.name == "group_router" and options["group"] not in groups:
+    elif options["group"] not in groups:
         given = "a prompt has no group" if options["group"] is None else f"--group {options['group']} is not in the run"
-        shown = ", ".join(list(groups)[:5]) + (", ..." if len(groups) > 5 else "")
+        shown = ", ".join(groups[:5]) + (", ..." if len(groups) > 5 else "")
         say(f"{given}, so {plan.strategy.members[0]} answers; give --group NAME, for example {shown}")
     if plan.reader is not None and plan.reader.metric == "choice":
         say("votes count the letter in each response; the run chose options by their likelihood")
@@ -152,7 +152,7 @@ def _member(entry: PoolEntry) -> ModelSpec | PoolEntry:
     return entry if isinstance(entry.checkpoint, ServerAddress) else model_spec(entry)
 
 
-def _reader(root: Fields) -> AnswerReader:
+def _reader(root: Fields) -> VoteReader:
     """How the run read the answers."""
     provenance, task = root.part("provenance"), root.part("task")
     if provenance.values.get("logs") and not provenance.part("scoring").values:
@@ -160,27 +160,29 @@ def _reader(root: Fields) -> AnswerReader:
             f"{root.place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
             "run `advisor select --logs ... --metric NAME --extract PATTERN` again, then votes can run"
         )
-    return AnswerReader(task.values.get("metric"), task.values.get("extract"), task.place)
+    return VoteReader(task.values.get("metric"), task.values.get("extract"), task.place)
 
 
-def read_learned(run: Path, members: Sequence[str]) -> DevScores:
-    """The dev questions of a run, and every member's score on each of them.
+def with_dev_of(run: Path, strategy: Strategy) -> Strategy:
+    """A strategy with the dev questions of a run, if it reads them.
 
     Raises:
         InputError: ``samples.jsonl`` cannot be used.
     """
+    if not strategy.READS_DEV:
+        return strategy
     prompts, scores = [], []
     for line in sample_lines(run, "a router learns from this file"):
         if line.values.get("split") != "dev":
             continue
         line.check("prompt", "a text that is not empty", _is_prompt, required=True)
         responses = line.part("responses")
-        parts = [responses.part(member) for member in members]
+        parts = [responses.part(member) for member in strategy.members]
         for part in parts:
-            part.check("score", "a number from 0 to 1", is_score, required=True)
+            part.check("score", "a number from 0 to 1", _is_score, required=True)
         prompts.append(line.values["prompt"])
         scores.append(tuple(float(part.values["score"]) for part in parts))
-    return tuple(prompts), tuple(scores)
+    return strategy.with_dev(DevScores(prompts=tuple(prompts), scores=tuple(scores)))
 
 
 def sample_lines(run: Path, use: str) -> Iterator[Fields]:
@@ -199,6 +201,49 @@ def sample_lines(run: Path, use: str) -> Iterator[Fields]:
             f"{path}: {use}, and it is missing, or larger than {_MOST_BYTES >> 20} MiB; run `advisor select` again"
         )
     return read_lines(path)
+
+
+def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> Strategy:
+    """The strategy that ``--strategy`` names.
+
+    Args:
+        wanted: ``NAME``, ``NAME/COUNT`` with the number of members, or ``NAME/MODEL`` with the first member.
+        strategies: Those of the run.
+        place: The file, for messages.
+
+    Raises:
+        InputError: The run has no such strategy, or several.
+    """
+    labels = list(dict.fromkeys(label(each, strategies) for each in strategies))
+    if not labels:
+        raise InputError(
+            f"--strategy {wanted}: {place} compares no strategies, for example because of --no-verify; run `advisor "
+            "select` again, or leave out --strategy"
+        )
+    name, _, detail = wanted.partition("/")
+    found = [
+        each
+        for each in strategies
+        if each.name == name and (not detail or detail in (str(len(each.members)), each.members[0]))
+    ]
+    if len(found) != 1:
+        problem = "has several of this name" if found else "has no such strategy"
+        raise InputError(f"--strategy {wanted}: {place} {problem}; give one of {', '.join(labels)}")
+    return found[0]
+
+
+def read_strategy(fields: Fields) -> Strategy:
+    """The strategy of an object of ``result.json``.
+
+    Raises:
+        InputError: A key is missing, or has a value that does not fit.
+    """
+    return strategy_of(fields.values, fields.place, fields.way_out)
+
+
+def _is_score(value: object) -> bool:
+    """Whether a value is a number from 0 to 1; NaN is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _is_prompt(value: object) -> bool:

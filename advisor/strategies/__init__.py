@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
+from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
 
 USUAL = "cascade"
@@ -35,6 +36,17 @@ def kinds() -> Mapping[str, type[Strategy]]:
 def usual(members: Sequence[str]) -> Strategy:
     """The usual strategy of these members."""
     return kinds()[USUAL](tuple(members))
+
+
+def tested(name: str, members: Sequence[str]) -> Strategy:
+    """The strategy that looks at held-out questions test: the usual one, or a set that decodes by a method."""
+    return usual(members) if name == USUAL else Decoded(tuple(members), name)
+
+
+def largest_usual(strategies: Sequence[Strategy]) -> Strategy | None:
+    """The usual strategy with the most members among several; None if none of them is one."""
+    own = [each for each in strategies if each.KIND == USUAL]
+    return max(own, key=lambda each: len(each.members), default=None)
 
 
 def label(strategy: Strategy, others: Sequence[Strategy]) -> str:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from advisor.records import Profile
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
-from advisor.strategies.vote import Vote, codes_of
+from advisor.strategies.vote import Vote, codes_of, winners
 from advisor.tasks.task import Example
-from ensemble.methods._votes import NONE, Codes, count_votes, vote
+from ensemble.methods._votes import NONE, Codes, count_votes
 
 if TYPE_CHECKING:
     from advisor.strategies.running.asking import PromptCalls
@@ -43,12 +43,13 @@ class Cascade(Strategy):
 
     def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return vote(codes_of(responses)).tolist()
+        return winners(responses)
 
     def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
         """The share of the questions at which each member is asked."""
         codes = codes_of(responses)
-        return (np.arange(len(codes))[:, None] < cascade_calls(codes)).mean(axis=1).tolist()
+        asked: list[float] = (np.arange(len(codes))[:, None] < cascade_calls(codes)).mean(axis=1).tolist()
+        return asked
 
     async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""

@@ -60,8 +60,8 @@ class GroupRouter(Strategy):
         """See :meth:`Strategy.learn`."""
         if len(given.voters) < 2:
             return
-        _, scores = dev_scores(given.dev.task, given.profiles(given.voters))
-        routes = _routes([example.group for example in given.dev.task.examples], np.array(scores), given.voters)
+        known = dev_scores(given.dev.task, given.profiles(given.voters))
+        routes = _routes([each.group for each in given.dev.task.examples], np.array(known.scores), given.voters)
         # With one group, the router would be a single model.
         if len(routes) > 1:
             yield cls(given.voters, routes)

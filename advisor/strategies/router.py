@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from ensemble.methods.router import Router as NearestQuestions
 
 
+_NO_DEV = DevScores.model_construct(prompts=(), scores=())
+
+
 @dataclass(frozen=True)
-class Router(Strategy):
+class QuestionRouter(Strategy):
     """A router by the text of the questions.
 
     Attributes:
         dev: What it learns from. It is in the run's ``samples.jsonl``, so the strategy is the same without it.
     """
 
-    dev: DevScores = field(default=((), ()), compare=False, repr=False)
+    dev: DevScores = field(default=_NO_DEV, compare=False, repr=False)
 
     KIND: ClassVar[str] = "router"
     SIMPLICITY: ClassVar[int] = 10
@@ -37,12 +40,18 @@ class Router(Strategy):
     READS_DEV: ClassVar[bool] = True
 
     @classmethod
-    def learn(cls, given: TrainingData) -> Iterator[Router]:
+    def learn(cls, given: TrainingData) -> Iterator[QuestionRouter]:
         """See :meth:`Strategy.learn`."""
         if len(given.voters) > 1:
             yield cls(given.voters, dev_scores(given.dev.task, given.profiles(given.voters)))
 
-    def with_dev(self, scores: DevScores) -> Router:
+    def problem(self) -> tuple[str, str] | None:
+        """See :meth:`Strategy.problem`."""
+        count = len(self.members)
+        is_whole = len(self.dev.scores) == len(self.dev.prompts) and all(len(row) == count for row in self.dev.scores)
+        return None if is_whole else ("dev.scores", f"a list of {count} scores from 0 to 1 for each of prompts")
+
+    def with_dev(self, scores: DevScores) -> QuestionRouter:
         """See :meth:`Strategy.with_dev`."""
         return replace(self, dev=scores)
 
@@ -54,7 +63,7 @@ class Router(Strategy):
         """See :meth:`Strategy.picks`."""
         prompts = [example.prompt for example in examples]
         # Logs may lack the questions.
-        if not all(prompt.strip() for prompt in (*self.dev[0], *prompts)):
+        if not all(prompt.strip() for prompt in (*self.dev.prompts, *prompts)):
             raise InputError(
                 "a router reads the questions, and the log lacks the text of some; give a log with questions"
             )
@@ -83,7 +92,9 @@ class Router(Strategy):
 
     @cached_property
     def _nearest(self) -> NearestQuestions:
-        router: NearestQuestions = get_module("router").make(*self.dev, make_options("router", {}))
+        router: NearestQuestions = get_module("router").make(
+            self.dev.prompts, self.dev.scores, make_options("router", {})
+        )
         return router
 
 
@@ -101,7 +112,9 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> DevScores:
         check_same_questions(profiles[0], profile)
     # The router compares prompts, and never sees the references of the held-out questions.
     prompts = tuple(example.prompt for example in task.examples)
-    return prompts, tuple(tuple(profile.answers[n].score for profile in profiles) for n in range(len(prompts)))
+    rows = tuple(tuple(profile.answers[n].score for profile in profiles) for n in range(len(prompts)))
+    # Not checked again: a log may lack the texts, and a large one has many rows.
+    return DevScores.model_construct(prompts=prompts, scores=rows)
 
 
 def shares(picks: Sequence[int], members: int) -> list[float]:

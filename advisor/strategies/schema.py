@@ -1,153 +1,162 @@
-r"""``strategy.json``: a strategy that asks its models one by one, as ``advisor export`` writes it. It holds no weights.
+r"""The shape of strategies in files: those that ``result.json`` compares, and ``strategy.json``. Both are untrusted.
+
+``strategy.json`` is a strategy that asks its models one by one, as ``advisor export`` writes it. It holds no weights of
+models. Beside ``strategy`` and ``members`` it has the strategy's own keys, here those of a weighted vote:
 
     {
       "schema_version": 1,
-      "strategy": "cascade", "members": ["a", "b", "far"], "weights": null, "routes": null, "draws": 1,
+      "strategy": "weighted_vote", "members": ["a", "b", "far"], "weights": [1.5, 1.2, 1.0],
       "answers": {"metric": "number", "extract": "answer is (-?[0-9]+)"},
       "generation": {"max_new_tokens": 64, "stop": ["\n"]},
       "models": [
         {"name": "a", "id": "org/a", "revision": "<commit>", "dtype": "bfloat16", "chat_template": "never"},
         {"name": "b", "path": "../models/b", "files": {"model.safetensors": "<SHA-256>"}, "dtype": "float32"},
         {"name": "far", "server": {"address": "openai:http://127.0.0.1:8000/v1#far"}, "chat_template": "auto"}
-      ],
-      "dev": null
+      ]
     }
-
-``models`` has the entries of ``ensemble.json``, and servers. ``dev`` has the questions and scores that a router learns
-from. The file may come from a stranger: every key is checked, and a server is contacted only with consent.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
-from advisor.advice.strategies import VOTES
-from advisor.pool.pool_file import PoolEntry
-from advisor.runs.read.fields import Fields, read_object
-from advisor.runs.result_json import is_text
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import DevScores, StrategyPlan, is_score
-from advisor.strategies.strategy_json import read_strategy
+from pydantic import Field, create_model
+
+from advisor.strategies import kinds
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import Strategy
+from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, written
 from ensemble.errors import InputError
-from ensemble.models.spec import CHAT_TEMPLATES, ModelSpec
-from ensemble.saved.ensemble_json import member_from_json, member_to_json
-from ensemble.saved.folder import STRATEGY_FILE, check_members
-from ensemble.servers.address import ServerAddress
+from ensemble.methods import list_methods
+from ensemble.models.spec import ChatTemplate
 
 SCHEMA_VERSION = 1
-_MOST_BYTES = 2**28
-_WAY_OUT = "write the folder again with `advisor export`"
-_KEYS = (
-    *("schema_version", "strategy", "members", "weights", "routes", "draws"),
-    *("answers", "generation", "models", "dev"),
-)
 
 
-def to_json(plan: StrategyPlan, folder: Path) -> str:
-    """The content of ``strategy.json`` in a folder; local members have the hashes of their files."""
-    strategy, reader, (prompts, scores) = plan.strategy, plan.reader, plan.learned
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "strategy": strategy.name,
-        "members": list(strategy.members),
-        "weights": list(strategy.weights) or None,
-        "routes": dict(strategy.routes) or None,
-        "draws": strategy.draws,
-        "answers": None if reader is None else {"metric": reader.metric, "extract": reader.extract},
-        "generation": {"max_new_tokens": plan.max_new_tokens, "stop": list(plan.stop)},
-        "models": [_model_json(member, folder) for member in plan.members],
-        "dev": {"prompts": list(prompts), "scores": [list(row) for row in scores]} if prompts else None,
-    }
-    return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
+class Answers(Schema):
+    """How answers are read, for a strategy that counts them."""
+
+    metric: Json = None
+    """the name of the task's metric"""
+    extract: Json = None
+    """the task's pattern; null if the metric reads the whole response"""
 
 
-def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> StrategyPlan:
-    """Read the ``strategy.json`` of a folder. No server is contacted.
+class WritingDefaults(Schema):
+    """How models write, unless a request says otherwise."""
+
+    max_new_tokens: Positive | None = None
+    """the limit of a response; null for the program's default"""
+    stop: tuple[Annotated[Exact, must(bool, "a text that is not empty")], ...] | None = None
+    """the stop strings"""
+
+
+class ServerMember(Schema):
+    """A model behind a server."""
+
+    name: Name
+    """its name"""
+    server: dict[str, Any]
+    """its address and options, as in the pool file"""
+    chat_template: ChatTemplate | None = None
+    """whether prompts go through a chat template"""
+
+
+class StrategyFile(Schema, extra="forbid"):
+    """``strategy.json``, without the strategy's own keys."""
+
+    # A key of a newer version may change what the strategy does, so unknown ones are refused.
+    schema_version: Literal[1]
+    """the version of this file's shape"""
+    strategy: Exact
+    """the name of the strategy"""
+    answers: Answers | None = None
+    """how answers are read; null if the strategy counts none"""
+    generation: WritingDefaults = WritingDefaults()
+    """the defaults of the models' responses"""
+    models: tuple[dict[str, Any], ...]
+    """the models in the order of `members`: as in ``ensemble.json``, or a server with `name` and `server`"""
+
+
+def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, known: bool = True) -> Strategy:
+    """The strategy of a JSON object, for example of a row of ``result.json``; other keys are ignored.
 
     Args:
-        folder: The folder.
-        trust_remote_code: The user's consent that members run the code from their repositories.
-        check_files: Whether local members must have the files with which they were exported.
+        values: The object.
+        place: The file and the object, for messages.
+        way_out: The end of each message: how to repair the file.
+        known: Whether the strategy must be one that this installation can run; else a name that is not known is taken
+            for a method of another package.
 
     Raises:
-        InputError: The file cannot be used, a member needs consent to run code, or a member has changed.
+        InputError: A key is missing, or has a value that does not fit.
     """
-    path = folder / STRATEGY_FILE
-    # Before it is read: it may have any size.
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"{path}: it is larger than {_MOST_BYTES >> 20} MiB; {_WAY_OUT}")
-    root = read_object(path, _WAY_OUT)
-    root.check_version(frozenset({SCHEMA_VERSION}), "use a newer unite-advisor")
-    # A key of a newer version may change what the strategy does.
-    if unknown := next((key for key in root.values if key not in _KEYS), None):
-        raise InputError(f"{path}: unknown key {unknown[:60]!r}; the keys are {', '.join(_KEYS)}")
-    strategy, generation, answers = read_strategy(root), root.part("generation"), root.part("answers")
-    generation.check("stop", "a list of texts that are not empty", _are_stops)
-    generation.check("max_new_tokens", "a whole number of at least 1", _is_count)
-    members = tuple(_read_model(each, folder) for each in root.parts("models"))
-    # Weights, scores and places in a cascade go by the order.
-    if tuple(member.name for member in members) != strategy.members:
-        root.refuse("models", "one object for each of members, in the same order")
-    local = [member for member in members if isinstance(member, ModelSpec)]
-    check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
-    return StrategyPlan(
-        strategy,
-        members,
-        generation.values.get("max_new_tokens"),
-        tuple(generation.values.get("stop") or ()),
-        AnswerReader(answers.values.get("metric"), answers.values.get("extract"), answers.place)
-        if strategy.name in VOTES
-        else None,
-        _read_dev(root.part("dev"), len(members)) if strategy.name == "router" else ((), ()),
-    )
+    name = values.get("strategy")
+    methods = [name for name, method in list_methods().items() if method.level != "response"]
+    if not isinstance(name, str) or (known and name not in kinds() and name not in methods):
+        raise InputError(f"{place}: strategy should be one of {', '.join((*kinds(), *methods))}; {way_out}")
+    kind = kinds().get(name, Decoded)
+    own = validated(shape_of(kind), values, place, way_out, clean=False)
+    given = {key: getattr(own, key) for key in type(own).model_fields}
+    strategy = kind(**given) if kind is not Decoded else Decoded(given["members"], name)
+    if problem := strategy.problem():
+        raise InputError(f"{place}: {problem[0]} should be {problem[1]}; {way_out}")
+    return strategy
 
 
-def _model_json(member: ModelSpec | PoolEntry, folder: Path) -> dict[str, Any]:
-    if isinstance(member, ModelSpec):
-        return member_to_json(member, folder)
-    address = member.checkpoint.as_dict() if isinstance(member.checkpoint, ServerAddress) else {}
-    options = {name: value for name, value in address.items() if value is not None}
-    return {"name": member.name, "server": options, "chat_template": member.chat_template or "auto"}
+def strategy_json(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as JSON: its name, its members and its own keys.
+
+    Without dev questions, which a run has in ``samples.jsonl``.
+    """
+    return {"strategy": strategy.name, **_written(shape_of(type(strategy)), strategy, {})}
 
 
-def _read_model(model: Fields, folder: Path) -> ModelSpec | PoolEntry:
-    server = model.optional_part("server")
-    if server is None:
-        return member_from_json(model.values, model.place, folder)
-    name = model.values.get("name")
-    if not is_text(name) or not str(name).isprintable() or not str(name).strip():
-        model.refuse("name", "a printable text that is not blank")
-    # A list, because an object or a list has no hash.
-    model.check("chat_template", f"one of {', '.join(CHAT_TEMPLATES)}", list(CHAT_TEMPLATES).__contains__)
-    address = ServerAddress.from_dict(server.values, server.place)
-    return PoolEntry(str(name), address, model.place, chat_template=model.values.get("chat_template"))
+def file_json(strategy: Strategy, **parts: Any) -> dict[str, Any]:
+    """The content of ``strategy.json``; `parts` are the other keys of :class:`StrategyFile`."""
+    shape = file_shape_of(type(strategy))
+    return _written(shape, strategy, {"schema_version": SCHEMA_VERSION, "strategy": strategy.name, **parts})
 
 
-def _read_dev(dev: Fields, members: int) -> DevScores:
-    dev.check("prompts", "a list of texts that are not empty", _are_prompts, required=True)
-    prompts = dev.values["prompts"]
-    expected = f"a list of {members} scores from 0 to 1 for each of prompts"
-    dev.check("scores", expected, lambda value: _are_scores(value, len(prompts), members), required=True)
-    return tuple(prompts), tuple(tuple(map(float, row)) for row in dev.values["scores"])
+@cache
+def shape_of(kind: type[Strategy]) -> type[Schema]:
+    """The keys of a kind of strategy, beside its name."""
+    keys: dict[str, Any] = {"members": (_members(*kind.MEMBERS), ...), **_own_fields(kind, in_run=True)}
+    return create_model(kind.__name__, __base__=Schema, __doc__=kind.__doc__, **keys)
 
 
-def _are_stops(value: Any) -> bool:
-    return isinstance(value, list) and all(is_text(each) and each for each in value)
+@cache
+def file_shape_of(kind: type[Strategy]) -> type[StrategyFile]:
+    """``strategy.json`` with the own keys of a kind of strategy."""
+    keys: dict[str, Any] = {"members": (_members(*kind.MEMBERS), ...), **_own_fields(kind, in_run=False)}
+    return create_model(f"{kind.__name__}File", __base__=StrategyFile, __doc__=kind.__doc__, **keys)
 
 
-def _are_prompts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) and each.strip() for each in value)
+def _own_fields(kind: type[Strategy], *, in_run: bool) -> dict[str, Any]:
+    """The own fields of a kind; in a run without those that do not tell two strategies apart: dev questions."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        each.name: (hints[each.name], ...)
+        for each in fields(kind)
+        # The method of a set is its name.
+        if each.name not in ("members", "method") and (each.compare or not in_run)
+    }
 
 
-def _are_scores(value: Any, rows: int, columns: int) -> bool:
-    return isinstance(value, list) and len(value) == rows and all(_is_row(row, columns) for row in value)
+def _members(fewest: int, most: int) -> Any:
+    expected = "a list of one printable name"
+    if most > 1:
+        expected = f"a list of {fewest} to {most} different, printable names"
+
+    def fits(names: Any) -> bool:
+        return fewest <= len(names) <= most and len(set(names)) == len(names)
+
+    return Annotated[tuple[Name, ...], must(fits, expected), Field(json_schema_extra={"uniqueItems": True})]
 
 
-def _is_row(row: Any, columns: int) -> bool:
-    return isinstance(row, list) and len(row) == columns and all(map(is_score, row))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 1 <= value < 2**31
+def _written(shape: type[Schema], strategy: Strategy, parts: Mapping[str, Any]) -> dict[str, Any]:
+    own = {each.name: getattr(strategy, each.name) for each in fields(strategy) if each.name in shape.model_fields}
+    return written(shape(**own, **parts))

@@ -13,10 +13,9 @@ from pydantic import Field
 
 from advisor.records import Profile
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
-from advisor.strategies.vote import codes_of
+from advisor.strategies.vote import winners
 from advisor.tasks.task import Example
 from ensemble.common.text import counted, in_words
-from ensemble.methods._votes import vote
 
 if TYPE_CHECKING:
     from advisor.strategies.running.asking import PromptCalls
@@ -55,7 +54,7 @@ class SelfConsistency(Strategy):
 
     def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return vote(codes_of(responses)).tolist()
+        return winners(responses)
 
     async def ask(self, calls: PromptCalls) -> int:
         """Draw with the temperature of the evaluation, if that of the request is 0."""
@@ -75,9 +74,7 @@ class SelfConsistency(Strategy):
 
     def describe(self) -> str:
         """See :meth:`Strategy.describe`."""
-        return (
-            f"Ask {self._names} {self.draws} times, and take the answer that it gives most often (self-consistency)"
-        )
+        return f"Ask {self._names} {self.draws} times, and take the answer that it gives most often (self-consistency)"
 
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+
+from pydantic import Field
 
 from advisor.pool.prices import Price
 from advisor.records import Profile, join
 from advisor.tasks.task import Example, Task
+from ensemble.common.schema import Exact, Schema, Share, must
 from ensemble.common.text import counted, in_words
 
 if TYPE_CHECKING:
@@ -19,13 +22,20 @@ S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 MOST_MEMBERS = 100
-DevScores = tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]
-"""The dev questions, and for each of them every member's score, from 0 to 1."""
+
+
+class DevScores(Schema):
+    """What a router learns from."""
+
+    prompts: Annotated[tuple[Annotated[Exact, must(str.strip, "a text that is not blank")], ...], Field(min_length=1)]
+    """the dev questions"""
+    scores: tuple[tuple[Share, ...], ...]
+    """for each of them, every member's score, from 0 to 1"""
 
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """One way to answer questions in production. Each kind is a subclass in a file of its own.
+    """One way to answer questions in production. Each kind is a subclass in its own file.
 
     A kind may have own fields. They are its keys in ``result.json`` and ``strategy.json``, beside ``strategy`` and
     ``members``; :mod:`advisor.strategies.schema` checks them by their annotations.

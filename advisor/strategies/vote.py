@@ -34,7 +34,7 @@ class Vote(Strategy):
 
     def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return vote(codes_of(responses)).tolist()
+        return winners(responses)
 
     async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""
@@ -57,3 +57,9 @@ class Vote(Strategy):
 def codes_of(profiles: Sequence[Profile]) -> Codes:
     """The numbers of the answers of profiles, in their order; see :func:`ensemble.methods._votes.answer_codes`."""
     return answer_codes([[answer.extracted for answer in profile.answers] for profile in profiles])
+
+
+def winners(responses: Sequence[Profile], weights: Sequence[float] | None = None) -> list[int]:
+    """The place of the response that a vote takes, for each question; see :func:`ensemble.methods._votes.vote`."""
+    places: list[int] = vote(codes_of(responses), weights).tolist()
+    return places

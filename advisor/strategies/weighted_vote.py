@@ -12,9 +12,9 @@ from pydantic import Field
 from advisor.records import Profile
 from advisor.statistics import scores
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
-from advisor.strategies.vote import codes_of
+from advisor.strategies.vote import codes_of, winners
 from advisor.tasks.task import Example
-from ensemble.methods._votes import NONE, vote
+from ensemble.methods._votes import NONE
 
 if TYPE_CHECKING:
     from advisor.strategies.running.asking import PromptCalls
@@ -51,7 +51,7 @@ class WeightedVote(Strategy):
 
     def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return vote(codes_of(responses), self.weights).tolist()
+        return winners(responses, self.weights)
 
     async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""

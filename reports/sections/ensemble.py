@@ -8,6 +8,7 @@ from typing import Any
 from advisor.runs.read.fields import Interval
 from advisor.runs.read.prediction import LookRow, PredictedRow
 from advisor.runs.read.result import EnsembleRun, Result
+from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.differences import Mark, draw_differences, shape_of
@@ -59,7 +60,7 @@ def looks(result: Result) -> dict[str, Any] | None:
     """Return the values of the looks' template; None if the held-out questions were looked at only once."""
     if len(result.looks) < 2:
         return None
-    return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in result.looks]}
+    return {"rows": [(look, str(tested(look.method, look.members)), _shows(look)) for look in result.looks]}
 
 
 def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
@@ -121,7 +122,7 @@ def _strategies(result: Result) -> list[_Promise]:
     sets = {each.models for each in result.predictions}
     return [
         _Promise(
-            text.strategy(row.name, row.members, row.draws),
+            row.title,
             row.members,
             "",
             row.predicted,

@@ -54,7 +54,7 @@ def values(result: Result) -> dict[str, Any] | None:
         "unknown": len(every) - len(known),
         "far": len(points) - len(drawn),
         "farthest": _FARTHEST,
-        "rows": [(row, _name(row), written(cost), cost, on_front, is_best) for row, cost, on_front, is_best in points],
+        "rows": [(row, row.title, written(cost), cost, on_front, is_best) for row, cost, on_front, is_best in points],
         "recommended": chosen is not None,
         "figure": both_widths(lambda width: _draw(result, drawn, what, written, width)),
     }
@@ -79,10 +79,6 @@ def _every(result: Result) -> list[StrategyRow]:
     return [*result.strategies.rows, *(row for row in result.strategies.alone if row.members not in singles)]
 
 
-def _name(row: StrategyRow) -> str:
-    return text.strategy(row.name, row.members, row.draws)
-
-
 def _draw(
     result: Result,
     points: Sequence[tuple[StrategyRow, float, bool, bool]],
@@ -102,7 +98,7 @@ def _draw(
     _write_names(canvas, result, places, edges, bounds)
     for (at, row, _, best), (_, cost, *_) in reversed(list(zip(places, points, strict=True))):
         gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
-        title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(cost)}"
+        title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(cost)}"
         colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
         canvas.mark(*at, "primary" if best else colour, colour=colour, title=title)
     return canvas.markup(f"{measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.")
@@ -155,7 +151,7 @@ def _write_names(
     for number, (at, row, on_front, best) in enumerate(places, start=1):
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if number <= _MOST_NAMES or on_front or best:
-            short = text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws)
+            short = row.strategy.title([result.short_names.get(name, name) for name in row.members])
             named.append((at, text.shortened(short, longest), f"no. {number}", on_front or best, best))
     # The recommended one gets the best place, then the front.
     named.sort(key=lambda each: (not each[4], not each[3]))

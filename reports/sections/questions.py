@@ -6,7 +6,6 @@ from typing import Any
 
 from advisor.runs.read.questions import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
 from advisor.runs.read.result import Result
-from ensemble.common import text
 
 _SHOWN_WITHOUT_SCRIPT = 20
 _WORDS = {RIGHT: "right", WRONG: "wrong", NOT_ASKED: "not asked"}
@@ -36,7 +35,7 @@ def compared_strategy(result: Result) -> str:
     """Return what is compared with the best single model; empty if nothing is."""
     recommended, samples = result.strategies.recommended, result.samples
     if recommended and samples and samples.by_strategy:
-        return text.strategy(recommended.row.name, recommended.row.members, recommended.row.draws)
+        return recommended.row.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from advisor.runs.read.fields import Interval
 from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import Recommended, StrategyRow
+from advisor.runs.read.strategies import Recommended
 from ensemble.common import text
 from reports.charts.differences import draw_difference
 
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 _CORRECTED = " after correction for several strategies"
 
@@ -45,14 +44,14 @@ def values(result: Result) -> dict[str, Any]:
 def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
     recommended = result.strategies.recommended
-    return verdict_headline(result) if recommended is None else _strategy_headline(recommended.row)
+    return verdict_headline(result) if recommended is None else recommended.row.strategy.headline()
 
 
 def verdict_headline(result: Result) -> str:
     """Return the verdict on the set that decodes together in a few words."""
     if result.verdict == "ensemble":
         size = len(result.selected)
-        return f"Ensemble these {_number(size)} models." if size > 1 else "Ensemble the chosen models."
+        return f"Ensemble these {text.in_words(size)} models." if size > 1 else "Ensemble the chosen models."
     if result.verdict == "cannot_tell":
         return "Too close to call."
     # The best member on held-out questions may be another one than the primary on dev.
@@ -180,20 +179,6 @@ def _shown(result: Result, recommended: Recommended) -> str:
     return sentences[recommended.shown]
 
 
-def _strategy_headline(row: StrategyRow) -> str:
-    count, first = _number(len(row.members)), row.members[0]
-    headlines = {
-        "single": f"Use {first} alone.",
-        "vote": f"Take a vote of {count} models.",
-        "weighted_vote": f"Take a weighted vote of {count} models.",
-        "cascade": f"Run a cascade of {count} models.",
-        "router": f"Send each question to one of {count} models.",
-        "group_router": f"Send each group of questions to one of {count} models.",
-        "self_consistency": f"Take the majority of {_number(row.draws)} responses of {first}.",
-    }
-    return headlines.get(row.name, f"Decode these {count} models together.")
-
-
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     if gained is None or lost is None:
         return ""
@@ -220,12 +205,8 @@ def _close_calls(result: Result) -> str:
     if not fragile:
         return ""
     noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"
-    return f"{_number(fragile).capitalize()} {noun}; see the leaderboard."
+    return f"{text.in_words(fragile).capitalize()} {noun}; see the leaderboard."
 
 
 def _joined(sentences: tuple[str, ...]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _number(count: int) -> str:
-    return _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ensemble.common import text
+from advisor.runs.read.strategies import read_strategy
 from advisor.runs.read.fields import Fields, Interval
 from advisor.runs.read.measurements import Measurements
 
@@ -159,8 +160,8 @@ def _share(fields: Fields) -> str:
 
 
 def _met(fields: Fields) -> str:
-    name = text.strategy(fields.line("strategy"), fields.texts("members")[:_MOST_MEMBERS])
+    strategy = read_strategy(fields)
     return (
-        f"{name}: wins {text.points(fields.number('win_rate'))}% against {fields.line('rival')} "
+        f"{strategy}: wins {text.points(fields.number('win_rate'))}% against {fields.line('rival')} "
         f"({text.interval(fields.interval('win_rate_ci'))}) on {text.counted(fields.count('questions'), 'question')}."
     )

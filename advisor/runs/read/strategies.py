@@ -7,10 +7,12 @@ from typing import Literal, cast, get_args
 
 from advisor.runs.read.fields import Fields, Interval
 from advisor.runs.read.measurements import Measurements, measurements
+from advisor.strategies.schema import strategy_of
+from advisor.strategies.strategy import Strategy
+from ensemble.common.text import visible
 
 _MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
 _MOST_GROUPS = 1000  # a run gives no gains for more
-_ASKING = frozenset({"single", "vote", "weighted_vote", "cascade", "router", "group_router", "self_consistency"})
 Shown = Literal["yes", "not_yet", "no"]
 
 
@@ -41,10 +43,7 @@ class StrategyRow(Measurements):
     of strategies; None for one model.
 
     Attributes:
-        members: The models; a cascade asks them in this order.
-        weights: Of their votes; empty where all have the same.
-        routes: For a router by groups, pairs of a group and the model that answers it.
-        draws: Responses of the one member, for self-consistency.
+        strategy: The strategy, with its members.
         best_single_model: The most accurate model on the dev and held-out questions together.
         gained: Questions that it answers right and the best single model wrong; ``lost`` the reverse.
         shown: Whether the test shows the gain; None for one model.
@@ -55,10 +54,7 @@ class StrategyRow(Measurements):
         groups: The gain in each group of the questions, if there are several.
     """
 
-    members: tuple[str, ...]
-    weights: tuple[float, ...]
-    routes: tuple[tuple[str, str], ...]
-    draws: int
+    strategy: Strategy
     best_single_model: str
     gained: int | None
     lost: int | None
@@ -73,14 +69,24 @@ class StrategyRow(Measurements):
     groups: tuple[GroupRow, ...]
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The models, in the strategy's order."""
+        return self.strategy.members
+
+    @property
+    def title(self) -> str:
+        """The strategy in few words."""
+        return str(self.strategy)
+
+    @property
     def is_single(self) -> bool:
         """Whether it is one model that answers once, with which the others are compared."""
-        return self.name == "single"
+        return self.strategy.IS_SINGLE
 
     @property
     def is_decoded(self) -> bool:
         """Whether it is a set that decodes together; its name is then the method."""
-        return self.name not in _ASKING
+        return not self.strategy.ASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def read_strategies(root: Fields) -> Strategies:
         return Strategies(rows, len(parts), alone)
     own = _row(told)
     # The file may be edited, and recommend what it does not compare.
-    row = next((each for each in rows if _key(each) == _key(own)), own)
+    row = next((each for each in rows if each.strategy == own.strategy), own)
     recommended = Recommended(
         row=row,
         gain=told.number("expected_gain"),
@@ -139,28 +145,20 @@ def read_strategies(root: Fields) -> Strategies:
     return Strategies(rows, len(parts), alone, recommended)
 
 
-def _key(row: StrategyRow) -> tuple[str, tuple[str, ...], int]:
-    return row.name, row.members, row.draws
-
-
 def _row(fields: Fields) -> StrategyRow:
-    name = fields.line("strategy") or fields.refuse("strategy", "the strategy's name")
-    fields.check("members", "a list of names", _are_names, required=True)
+    strategy = read_strategy(fields)
     numbers = measurements(fields)
     # The file has other names for the two, because a gain is always against the best single model.
     numbers |= {"delta": fields.number("gain"), "delta_ci": fields.interval("gain_ci")}
     numbers |= {"p_value": fields.number("p_adjusted")}
     return StrategyRow(
-        name=name,
+        name=strategy.name,
         **numbers,
-        members=fields.texts("members"),
-        weights=fields.numbers("weights"),
-        routes=fields.part("routes").items(),
-        draws=fields.count("draws", 1),
+        strategy=strategy,
         best_single_model=fields.line("best_single_model"),
         gained=fields.optional_count("gained"),
         lost=fields.optional_count("lost"),
-        shown=None if name == "single" or fields.values.get("shown") is None else _shown(fields),
+        shown=None if strategy.IS_SINGLE or fields.values.get("shown") is None else _shown(fields),
         calls=fields.number("calls_per_question"),
         tokens=fields.number("tokens_per_question"),
         seconds_each=fields.number("seconds_per_question"),
@@ -193,5 +191,17 @@ def _shown(fields: Fields) -> Shown:
     return cast(Shown, fields.word("shown", get_args(Shown), "not_yet"))
 
 
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+def read_strategy(fields: Fields) -> Strategy:
+    """The strategy of an object, for people: its names are cleaned, and a method may be of another package."""
+    values = {key: _clean(value) for key, value in fields.values.items()}
+    return strategy_of(values, fields.place, fields.way_out, known=False)
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    if isinstance(value, dict):
+        return {visible(key): _clean(each) for key, each in value.items()}
+    return value

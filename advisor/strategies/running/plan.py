@@ -1,16 +1,28 @@
-"""A strategy that asks its models one by one, with all that is needed to run it."""
+"""A strategy that asks its models one by one, with all that is needed to run it; also as ``strategy.json``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from advisor.pool.pool_file import PoolEntry
+from advisor.strategies import kinds
+from advisor.strategies.schema import SCHEMA_VERSION, ServerMember, file_json, file_shape_of
 from advisor.strategies.strategy import Strategy
 from advisor.strategies.vote_reader import VoteReader
+from ensemble.common.schema import read_json, validated
+from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
+from ensemble.saved.ensemble_json import member_from_json, member_to_json
+from ensemble.saved.folder import STRATEGY_FILE, check_members
+from ensemble.servers.address import ServerAddress
 
 ALONE = "average"
 """The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
+_WAY_OUT = "write the folder again with `advisor export`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +42,70 @@ class StrategyPlan:
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reader: VoteReader | None = None
+
+
+def plan_json(plan: StrategyPlan, folder: Path) -> str:
+    """The content of ``strategy.json`` in a folder; local members have the hashes of their files."""
+    content = file_json(
+        plan.strategy,
+        answers=None if plan.reader is None else {"metric": plan.reader.metric, "extract": plan.reader.extract},
+        generation={"max_new_tokens": plan.max_new_tokens, "stop": plan.stop},
+        models=tuple(_model_json(member, folder) for member in plan.members),
+    )
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
+
+
+def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> StrategyPlan:
+    """Read the ``strategy.json`` of a folder. No server is contacted.
+
+    Args:
+        folder: The folder.
+        trust_remote_code: The user's consent that members run the code from their repositories.
+        check_files: Whether local members must have the files with which they were exported.
+
+    Raises:
+        InputError: The file cannot be used, a member needs consent to run code, or a member has changed.
+    """
+    path = folder / STRATEGY_FILE
+    values = read_json(path, _WAY_OUT)
+    if values.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: schema_version should be {SCHEMA_VERSION}; {_WAY_OUT}")
+    name = values.get("strategy")
+    if not isinstance(name, str) or name not in kinds():
+        raise InputError(f"{path}: strategy should be one of {', '.join(kinds())}; {_WAY_OUT}")
+    kind = kinds()[name]
+    # Not cleaned: stop strings and dev questions are used as they are.
+    file = validated(file_shape_of(kind), values, str(path), _WAY_OUT, clean=False)
+    own = {key: getattr(file, key) for key in kind.__dataclass_fields__}
+    strategy = kind(**own)
+    if problem := strategy.problem():
+        raise InputError(f"{path}: {problem[0]} should be {problem[1]}; {_WAY_OUT}")
+    members = tuple(_read_model(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
+    # Weights, scores and places in a cascade go by the order.
+    if tuple(member.name for member in members) != strategy.members:
+        raise InputError(f"{path}: models should be one object for each of members, in the same order; {_WAY_OUT}")
+    local = [member for member in members if isinstance(member, ModelSpec)]
+    check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
+    reader = None
+    if kind.COUNTS:
+        answers = file.answers
+        metric, extract = (None, None) if answers is None else (answers.metric, answers.extract)
+        reader = VoteReader(metric, extract, f"{path}: answers")
+    generation = file.generation
+    return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), reader)
+
+
+def _model_json(member: ModelSpec | PoolEntry, folder: Path) -> dict[str, Any]:
+    if isinstance(member, ModelSpec):
+        return member_to_json(member, folder)
+    address = member.checkpoint.as_dict() if isinstance(member.checkpoint, ServerAddress) else {}
+    options = {name: value for name, value in address.items() if value is not None}
+    return {"name": member.name, "server": options, "chat_template": member.chat_template or "auto"}
+
+
+def _read_model(values: Mapping[str, Any], place: str, folder: Path) -> ModelSpec | PoolEntry:
+    if values.get("server") is None:
+        return member_from_json(values, place, folder)
+    member = validated(ServerMember, values, place, _WAY_OUT, clean=False)
+    address = ServerAddress.from_dict(member.server, f"{place}: server")
+    return PoolEntry(member.name, address, place, chat_template=member.chat_template)
