@@ -24,7 +24,7 @@ from advisor.serving.protocol import (
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
 from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import MemberError
-from ensemble.models.member import DecoderModel
+from ensemble.models.member import LocalMember
 from ensemble.runtime.local_server import LocalTokenServer
 from ensemble.runtime.prefix_runner import distinct_tokens
 
@@ -54,7 +54,7 @@ class TokenPrompts:
         self._primary = engine.members[0]
         self._server: LocalTokenServer | None = None
         self._reason = _why_text_only(engine.members)
-        if isinstance(self._primary, DecoderModel) and not self._reason:
+        if isinstance(self._primary, LocalMember) and not self._reason:
             vocabulary = self._primary.vocabulary
             self._server = LocalTokenServer(
                 self._primary.runner, vocabulary.eos_ids, self._primary.context, vocabulary.size, engine.batch_size
@@ -191,7 +191,7 @@ def _why_text_only(members: Sequence[Member]) -> str:
         return f"they belong to one tokenizer, and this server combines {len(members)} models"
     if members[0].seq2seq is not None:
         return "this model reads its prompt with an encoder"
-    return "" if isinstance(members[0], DecoderModel) else "this model is not in the process of the server"
+    return "" if isinstance(members[0], LocalMember) else "this model is not in the process of the server"
 
 
 def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:

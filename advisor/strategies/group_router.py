@@ -15,7 +15,7 @@ from advisor.records import Profile, join
 from advisor.strategies.router import dev_scores, first_of, shares
 from advisor.strategies.strategy import Strategy, TrainingData
 from advisor.tasks.task import Example
-from ensemble.common.schema import Exact, Name
+from ensemble.common.schema import Exact, wrong
 from ensemble.common.text import shortened
 
 if TYPE_CHECKING:
@@ -29,15 +29,27 @@ _MOST_GROUPS_IN_TABLE = 40
 _LONGEST_GROUP = 60  # characters of a group's name there
 
 
+_EXPECTED = "an object with the name of a member for each group"
+
+
 def _pairs(routes: Any) -> Any:
-    return tuple(routes.items()) if isinstance(routes, Mapping) else routes
+    if isinstance(routes, tuple):
+        return routes
+    if not isinstance(routes, Mapping) or not routes or not all(map(_is_text, (*routes, *routes.values()))):
+        raise wrong(_EXPECTED)
+    return tuple(routes.items())
+
+
+def _is_text(value: Any) -> bool:
+    # JSON may have halves of surrogate pairs.
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 Routes = Annotated[
-    tuple[tuple[Exact, Name], ...],
+    tuple[tuple[Exact, Exact], ...],
     BeforeValidator(_pairs),
     PlainSerializer(dict),
-    Field(min_length=1, max_length=_MOST_ROUTES),
+    Field(max_length=_MOST_ROUTES),
 ]
 
 
@@ -74,7 +86,7 @@ class GroupRouter(Strategy):
     def problem(self) -> tuple[str, str] | None:
         """See :meth:`Strategy.problem`."""
         is_known = all(name in self.members for _, name in self.routes)
-        return None if is_known else ("routes", "an object with the name of a member for each group")
+        return None if is_known else ("routes", _EXPECTED)
 
     def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
     kind = kinds()[name]
     # Not cleaned: stop strings and dev questions are used as they are.
     file = validated(file_shape_of(kind), values, str(path), _WAY_OUT, clean=False)
-    own = {key: getattr(file, key) for key in kind.__dataclass_fields__}
+    own = {each.name: getattr(file, each.name) for each in fields(kind)}
     strategy = kind(**own)
     if problem := strategy.problem():
         raise InputError(f"{path}: {problem[0]} should be {problem[1]}; {_WAY_OUT}")
