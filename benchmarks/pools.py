@@ -363,7 +363,8 @@ def command_figures(folder: Path) -> list[Figure]:
     """The whole command on 28 models and 12,000 questions, in a separate process."""
     log = folder / "mmlu-pro.jsonl.xz"
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-c", _COMMAND, "select", "--logs", str(log), "--out", place + "/run", "--quiet"]
+        command = [sys.executable, "-I", "-c", _COMMAND, "select", "--quiet"]
+        command += ["--logs", str(log), "--out", place + "/run"]
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
