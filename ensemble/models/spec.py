@@ -195,7 +195,7 @@ class Price:
     price_out: float
 
     def of(self, prompt_tokens: int, tokens: int) -> float | None:
-        """Dollars of some responses with so many tokens; None if those of their prompts are not known, which is 0."""
+        """Dollars of some responses, by their tokens; None without ``prompt_tokens``, which are then not known."""
         return (self.price_in * prompt_tokens + self.price_out * tokens) / 1e6 if prompt_tokens else None
 
 
