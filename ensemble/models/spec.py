@@ -215,7 +215,7 @@ class ModelSpec:
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
         resources: What it requests from a node of a cluster.
         price: What its tokens cost; None if that is not known.
-        place: The file and line that names it, for messages; empty if there is none.
+        place: The file and line that names it, for messages; may be empty.
     """
 
     checkpoint: Checkpoint | ServerAddress
