@@ -10,17 +10,16 @@ from typing import Any, Literal
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
+from advisor.pool.pool_file import entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
-from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Limits
+from advisor.records import ALPHA, CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, alpha_of
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, check_greedy, list_methods, plugins
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate, ModelSpec
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
@@ -97,7 +96,7 @@ class RunConfig:
         command: The command line, for the record.
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
-        level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
+        confidence: Two-sided, of the intervals of gains, in (0, 1).
         choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.jobs.held_out`.
         tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
@@ -108,7 +107,7 @@ class RunConfig:
         judges: The judge of a task with a rubric, and the second one if there are two; empty for other tasks.
     """
 
-    candidates: tuple[PoolEntry, ...]
+    candidates: tuple[ModelSpec, ...]
     dev: Task
     held_out: Task | None
     rules: Limits
@@ -117,7 +116,7 @@ class RunConfig:
     cache_dir: Path
     command: str
     race: float | None = None
-    level: float = LEVEL
+    confidence: float = CONFIDENCE
     choose: Choose = "rules"
     tries: int = TRIES
     method: str = DEFAULT
@@ -125,7 +124,7 @@ class RunConfig:
     weights: str = EQUAL
     verify_on: VerifyOn = "held_out"
     until_sure: bool = False
-    judges: tuple[PoolEntry, ...] = ()
+    judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
@@ -134,7 +133,7 @@ class RunConfig:
         check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         check_seed(self.seed)
-        _check_levels(self.race, self.level)
+        _check_levels(self.race, alpha_of(self.confidence))
         check_choice("--choose", self.choose, CHOOSE)
         _check_tries(self.tries)
         _check_judges(self)
@@ -162,10 +161,10 @@ class RunConfig:
         inference = InferenceConfig.from_options(options)
         rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
-        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        seed, level = options.get("seed") or 0, options.get("level", ALPHA)
         verify_on: Any = options.get("verify_on") or "held_out"
         check_choice("--verify-on", verify_on, VERIFY_ON)
-        race = _value_of_switch(options, "race", "race_level", LEVEL)
+        race = _value_of_switch(options, "race", "race_level", ALPHA)
         tries = options.get("tries")
         choose: Choose = options.get("choose") or "rules"
         most = _value_of_switch(options, "until_sure", "max_questions", MOST_QUESTIONS)
@@ -210,7 +209,8 @@ class RunConfig:
             cache_dir=options.get("cache_dir") or default_cache_dir(),
             command=command,
             race=race,
-            level=level,
+            # The option is still the probability of an error on one side.
+            confidence=round(1 - 2 * level, 12),
             choose=choose,
             tries=TRIES if tries is None else tries,
             method=method,
@@ -236,7 +236,7 @@ class LogsConfig:
         dev_size: Questions that choose, at least 1; None for 300, at most half of all.
         rules: The limits.
         seed: The seed of every draw and resampling, at least 0.
-        level: Accepted probability of a false alarm in a test, in (0, 1).
+        confidence: Two-sided, of the intervals of gains, in (0, 1).
         command: The command line, for the record.
     """
 
@@ -249,7 +249,7 @@ class LogsConfig:
     dev_size: int | None
     rules: Limits
     seed: int
-    level: float
+    confidence: float
     command: str
 
     @classmethod
@@ -260,7 +260,7 @@ class LogsConfig:
             InputError: An option is out of range, or it needs models.
         """
         _check_no_models(options, "logs", "gives responses instead of models")
-        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        seed, level = options.get("seed") or 0, options.get("level", ALPHA)
         check_seed(seed)
         _check_levels(None, level)
         return cls(
@@ -278,7 +278,8 @@ class LogsConfig:
             dev_size=options.get("dev_size"),
             rules=read_rules(options),
             seed=seed,
-            level=level,
+            # The option is still the probability of an error on one side.
+            confidence=round(1 - 2 * level, 12),
             command=command,
         )
 
@@ -353,14 +354,14 @@ def load_split(options: Mapping[str, Any], split: str) -> Task:
     return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
 
 
-def check_keys(candidates: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
+def check_keys(candidates: Sequence[ModelSpec], options: Mapping[str, Any]) -> None:
     """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
     for entry in candidates:
-        if isinstance(entry.checkpoint, ServerAddress):
+        if entry.checkpoint.is_remote:
             entry.checkpoint.check_key_name(options.get("allow_key_env") or (), f"{entry.place}: {entry.name}")
 
 
-def read_judges(options: Mapping[str, Any], candidates: Sequence[PoolEntry], task: Task) -> tuple[PoolEntry, ...]:
+def read_judges(options: Mapping[str, Any], candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: none, one, or the one that scores and a second one.
 
     Args:
@@ -391,7 +392,7 @@ def read_judges(options: Mapping[str, Any], candidates: Sequence[PoolEntry], tas
     return judges
 
 
-def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> PoolEntry:
+def _read_judge(option: str, line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
     for candidate in candidates:
         if candidate.name == line.strip():
             return candidate
@@ -512,7 +513,7 @@ def _check_levels(race: float | None, level: float) -> None:
     for option, value, most in (("--race-level", race, 1), ("--level", level, 0.5)):
         # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < most:
-            example = f"give a probability above 0 and below {most:g}, for example {LEVEL:g}"
+            example = f"give a probability above 0 and below {most:g}, for example {ALPHA:g}"
             raise InputError(f"{option} {value:g}: {example}")
 
 

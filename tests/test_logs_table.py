@@ -22,7 +22,7 @@ from advisor.logs import table
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
 from advisor.tables import libraries, rows
-from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
+from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book
 

@@ -35,13 +35,11 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, Limits, Profile, signed
+from advisor.records import ALPHA, Limits, Profile, signed
 from advisor.runs.chosen_set import (
-    can_decode,
     candidates_of_run,
     check_servers,
     deterministic_as,
@@ -62,6 +60,7 @@ from ensemble.common.text import counted
 from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
@@ -120,10 +119,10 @@ def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Pro
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    level, min_gain, seed = options.get("level", LEVEL), options.get("min_gain"), options.get("seed") or 0
+    level, min_gain, seed = options.get("level", ALPHA), options.get("min_gain"), options.get("seed") or 0
     # Written as ranges, so that NaN fails them, too.
     if not 0 < level < 0.5:
-        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {LEVEL:g}")
+        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {ALPHA:g}")
     if min_gain is not None and not 0 <= min_gain <= 100:
         raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
     if options.get("limit") is not None and options["limit"] < 1:
@@ -211,7 +210,7 @@ def _draw_fresh(
     return drawn, len(firsts) - len(fresh)
 
 
-def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
     """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
     members = tuple(each.get("model") for each in measured.get("members") or ())
     weights = measured.get("weights")
@@ -240,7 +239,7 @@ def _from_models(
     entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
     for entry in entries:
         # Before anything is contacted.
-        if decodes and entry.name in strategy.members and not can_decode(entry):
+        if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options)
     split = options.get("split") or "held_out"
@@ -372,15 +371,15 @@ def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
     return draws[: strategy.draws]
 
 
-def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, seed: int) -> dict[str, Any]:
+def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, level, seed)
+    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, alpha, seed)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
         gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
-        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, level=level)
+        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, alpha=alpha)
     strategy = promise.strategy
     return {
         "task": fresh.task,
@@ -392,10 +391,10 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
         "gain": None if gain is None else gain.points,
-        "gain_ci": None if gain is None else list(gain.interval(level)),
+        "gain_ci": None if gain is None else list(gain.interval(alpha)),
         "p_worse": None if gain is None else gain.p_worse,
         "min_gain": min_gain,
-        "level": level,
+        "confidence": round(1 - 2 * alpha, 12),
         "outcome": found.outcome,
         "questions_needed": found.questions,
         "accuracy": accuracy,
@@ -406,14 +405,14 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "errors": profile.errors,
         "best_single": fresh.single.accuracy,
         "best_single_model": promise.best_single,
-        "text": _text(promise, fresh, found, gain, accuracy, level),
+        "text": _text(promise, fresh, found, gain, accuracy, alpha),
     }
 
 
-def _accuracy_interval(fresh: _Fresh, level: float, seed: int) -> Interval:
+def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
     if fresh.clusters is None:
-        return accuracy_interval(fresh.strategy, 2 * level, seed)
-    return cluster_interval(scores(fresh.strategy), fresh.clusters, 2 * level, (0.0, 1.0))
+        return accuracy_interval(fresh.strategy, alpha, seed)
+    return cluster_interval(scores(fresh.strategy), fresh.clusters, alpha, (0.0, 1.0))
 
 
 _BEGINNINGS = {
@@ -423,7 +422,7 @@ _BEGINNINGS = {
 }
 
 
-def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, level: float) -> str:
+def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
     what = words_of(strategy.name, strategy.members, strategy.draws)
@@ -432,7 +431,7 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
+            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against {promise.best_single} alone; "
             f"the run expected {signed(promise.gain)}"
         )
     parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
