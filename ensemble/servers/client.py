@@ -189,7 +189,7 @@ class ServerClient:
         """Send a request once; return the answer.
 
         Raises:
-            ServerError: There is none, or the server refuses the request.
+            ServerError: The server does not answer, or refuses the request.
         """
         import httpx2
 
