@@ -209,6 +209,15 @@ def _is_part(function: str, public: str) -> bool:
     return function.startswith(f"{package}.") and re.search(rf"\.{name}(\.[a-z]\w*)?\(", function) is not None
 
 
+def odd_phrases(root: Path) -> list[str]:
+    """The phrases that are hard to read, each with its file."""
+    return [
+        f"{path.relative_to(root)}: {match[0]}"
+        for _, path in modules(root)
+        for match in ODD_PHRASES.finditer(path.read_text(encoding="utf-8"))
+    ]
+
+
 def measure(root: Path) -> dict[str, float]:
     """The figures, by name."""
     files = [path for _, path in modules(root)]
@@ -233,7 +242,7 @@ def measure(root: Path) -> dict[str, float]:
         "folders_that_dispatch_on_strategies": len({path.parent for path in dispatching}),
         **{f"homes_of_{concept}": sum(defined[name] for name in names) for concept, names in CONCEPTS.items()},
         "parameters_that_no_code_passes": len(needless_parameters(root)),
-        "odd_phrases": sum(len(ODD_PHRASES.findall(text)) for text in texts),
+        "odd_phrases": len(odd_phrases(root)),
     }
 
 
