@@ -75,7 +75,7 @@ def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain:
                 worth[strategy] -= SWITCH
     # The results are in order, and `max` takes the first of several largest values.
     best = max(results, key=lambda each: round(worth[each.strategy], 9))
-    is_baseline = best.strategy.IS_SINGLE and best.strategy.members == (best.best_single,)
+    is_baseline = best.strategy.IS_SINGLE and best.strategy.members == (best.best_single_model,)
     return Recommendation(
         strategy=best.strategy,
         expected_gain=0.0 if is_baseline else best.expected_gain,
@@ -121,7 +121,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float,
         "prediction."
     )
     return (
-        f"{best.strategy.describe()}: over {best.best_single}, the best single model, the expected gain is "
+        f"{best.strategy.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
         f"{expected}.{opposite if is_opposite else ''}{few}"
     )
 

@@ -20,16 +20,16 @@ from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
 from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
-from advisor.pool.prices import Price
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, Selection
-from advisor.statistics import Comparison, Interval, accuracy_interval, compare
+from advisor.statistics import Difference, Interval, accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
+from ensemble.models.spec import Price
 
 _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
 
@@ -43,8 +43,9 @@ class Verified:
         ensemble: The set's answers.
         members: Each member's answers alone, in the set's order.
         single: The answers of the best single model, which may be outside of the set.
-        comparison: The set against the best single model.
-        intervals: The interval of each member's accuracy, in points.
+        difference: The set against the best single model.
+        accuracy_ci: The interval of the set's accuracy, in points.
+        intervals: That of each member's accuracy.
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
@@ -56,7 +57,8 @@ class Verified:
     ensemble: Profile
     members: tuple[Profile, ...]
     single: Profile
-    comparison: Comparison
+    difference: Difference
+    accuracy_ci: Interval
     intervals: tuple[Interval, ...]
     method: str
     k: int
@@ -217,13 +219,14 @@ def _verify(
 ) -> Verified:
     models, alone = predicted.models, chosen.alone
     members = tuple(alone[model] for model in models)
-    comparison = compare(together, list(alone.values()), config.seed)
+    difference = compare(together, list(alone.values()), config.seed)
     return Verified(
         task=held_out,
         ensemble=together,
         members=members,
-        single=alone[comparison.best_single],
-        comparison=comparison,
+        single=alone[difference.over],
+        difference=difference,
+        accuracy_ci=accuracy_interval(together, seed=config.seed),
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,

@@ -44,6 +44,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
+from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
@@ -120,7 +121,9 @@ def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dic
         **_settings(options),
         # The pool file, the task file and the data may have changed since.
         "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            " ".join(
+                each for each in (entry.name, entry.dtype, kind_of(entry.quantization), entry.chat_template) if each
+            )
             for entry in config.candidates
         ],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
@@ -239,7 +242,9 @@ def _verify(
             return None
         if config.until_sure:
             gain = found.gain
-            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+            progress.say(
+                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
+            )
         return found.gain
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"

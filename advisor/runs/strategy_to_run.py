@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
@@ -21,7 +20,6 @@ from advisor.runs.chosen_set import (
     chosen_by_run,
     limits_of_run,
     loaded_as,
-    model_spec,
 )
 from advisor.runs.read.fields import Fields, read_lines
 from advisor.runs.result_json import read_result
@@ -33,9 +31,8 @@ from advisor.strategies.strategy import DevScores, Strategy
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
-from ensemble.servers.address import ServerAddress
 
 _MOST_BYTES = 2**29
 """The size limit of ``samples.jsonl``."""
@@ -111,13 +108,13 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.IS_SINGLE and not isinstance(first.checkpoint, ServerAddress):
+    if strategy.IS_SINGLE and not first.is_remote:
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
         with_dev_of(run, strategy),
-        tuple(_member(entry) for entry in entries),
+        entries,
         max_new_tokens,
         stop,
         _reader(root) if strategy.COUNTS else None,
@@ -128,8 +125,8 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     """The plan with the changes of the options, after its members are checked."""
     if options.get("engine") == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
-    check_servers([member for member in plan.members if isinstance(member, PoolEntry)], options)
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    check_servers(plan.members, options)
+    local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = plan.strategy.groups
     if not groups:
@@ -146,10 +143,6 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
         max_new_tokens=options["max_new_tokens"] or plan.max_new_tokens,
         stop=tuple(options["stop"] or plan.stop),
     )
-
-
-def _member(entry: PoolEntry) -> ModelSpec | PoolEntry:
-    return entry if isinstance(entry.checkpoint, ServerAddress) else model_spec(entry)
 
 
 def _reader(root: Fields) -> VoteReader:

@@ -31,7 +31,6 @@ from advisor.strategies.strategy import Strategy
 from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, written
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
-from ensemble.models.spec import ChatTemplate
 
 SCHEMA_VERSION = 1
 
@@ -54,17 +53,6 @@ class WritingDefaults(Schema):
     """the stop strings"""
 
 
-class ServerMember(Schema):
-    """A model behind a server."""
-
-    name: Name
-    """its name"""
-    server: dict[str, Any]
-    """its address and options, as in the pool file"""
-    chat_template: ChatTemplate | None = None
-    """whether prompts go through a chat template"""
-
-
 class StrategyFile(Schema, extra="forbid"):
     """``strategy.json``, without the strategy's own keys."""
 
@@ -78,7 +66,7 @@ class StrategyFile(Schema, extra="forbid"):
     generation: WritingDefaults = WritingDefaults()
     """the defaults of the models' responses"""
     models: tuple[dict[str, Any], ...]
-    """the models in the order of `members`: as in ``ensemble.json``, or a server with `name` and `server`"""
+    """the models in the order of `members`, as in ``ensemble.json``"""
 
 
 def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, known: bool = True) -> Strategy:

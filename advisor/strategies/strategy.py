@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
-from advisor.pool.prices import Price
 from advisor.records import Profile, join
 from advisor.tasks.task import Example, Task
 from ensemble.common.schema import Exact, Schema, Share, must
 from ensemble.common.text import counted, in_words
+from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
     from advisor.strategies.running.asking import PromptCalls

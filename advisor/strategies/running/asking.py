@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import Response
 from advisor.strategies.running.members import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.strategies.running.plan import StrategyPlan
@@ -213,10 +212,8 @@ def answer_prompt(plan: StrategyPlan, prompt: str, settings: Settings, group: st
         MemberError: All models failed.
     """
     local = LocalModels()
-    servers = {entry.name: server_model(entry) for entry in plan.members if isinstance(entry, PoolEntry)}
-    models = [
-        servers[member.name] if isinstance(member, PoolEntry) else LocalModel(member, local) for member in plan.members
-    ]
+    servers = {entry.name: server_model(entry) for entry in plan.members if entry.is_remote}
+    models = [servers[member.name] if member.is_remote else LocalModel(member, local) for member in plan.members]
     # Not asyncio.run: its handler of Ctrl-C waits for a model that blocks the loop.
     loop = asyncio.new_event_loop()
     try:

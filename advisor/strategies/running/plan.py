@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.strategies import kinds
-from advisor.strategies.schema import SCHEMA_VERSION, ServerMember, file_json, file_shape_of
+from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of
 from advisor.strategies.strategy import Strategy
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.common.schema import read_json, validated
@@ -18,7 +15,6 @@ from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
-from ensemble.servers.address import ServerAddress
 
 ALONE = "average"
 """The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
@@ -31,14 +27,14 @@ class StrategyPlan:
 
     Attributes:
         strategy: The strategy, with the dev questions if it reads them.
-        members: Its models in its order: a model to load, or the entry of a model behind a server.
+        members: Its models in its order.
         max_new_tokens: The default limit of a response; None for the program's default.
         stop: The default stop strings.
         reader: Reads the answers; None if the strategy counts none.
     """
 
     strategy: Strategy
-    members: tuple[ModelSpec | PoolEntry, ...]
+    members: tuple[ModelSpec, ...]
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reader: VoteReader | None = None
@@ -50,7 +46,7 @@ def plan_json(plan: StrategyPlan, folder: Path) -> str:
         plan.strategy,
         answers=None if plan.reader is None else {"metric": plan.reader.metric, "extract": plan.reader.extract},
         generation={"max_new_tokens": plan.max_new_tokens, "stop": plan.stop},
-        models=tuple(_model_json(member, folder) for member in plan.members),
+        models=tuple(member_to_json(member, folder) for member in plan.members),
     )
     return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
 
@@ -80,11 +76,11 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
     strategy = kind(**own)
     if problem := strategy.problem():
         raise InputError(f"{path}: {problem[0]} should be {problem[1]}; {_WAY_OUT}")
-    members = tuple(_read_model(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
+    members = tuple(member_from_json(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
     # Weights, scores and places in a cascade go by the order.
     if tuple(member.name for member in members) != strategy.members:
         raise InputError(f"{path}: models should be one object for each of members, in the same order; {_WAY_OUT}")
-    local = [member for member in members if isinstance(member, ModelSpec)]
+    local = [member for member in members if not member.is_remote]
     check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
     reader = None
     if kind.COUNTS:
@@ -93,19 +89,3 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
         reader = VoteReader(metric, extract, f"{path}: answers")
     generation = file.generation
     return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), reader)
-
-
-def _model_json(member: ModelSpec | PoolEntry, folder: Path) -> dict[str, Any]:
-    if isinstance(member, ModelSpec):
-        return member_to_json(member, folder)
-    address = member.checkpoint.as_dict() if isinstance(member.checkpoint, ServerAddress) else {}
-    options = {name: value for name, value in address.items() if value is not None}
-    return {"name": member.name, "server": options, "chat_template": member.chat_template or "auto"}
-
-
-def _read_model(values: Mapping[str, Any], place: str, folder: Path) -> ModelSpec | PoolEntry:
-    if values.get("server") is None:
-        return member_from_json(values, place, folder)
-    member = validated(ServerMember, values, place, _WAY_OUT, clean=False)
-    address = ServerAddress.from_dict(member.server, f"{place}: server")
-    return PoolEntry(member.name, address, place, chat_template=member.chat_template)
