@@ -204,7 +204,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "fragile": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
-    strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
+    strategy = {"strategy": HOSTILE, "members": [HOSTILE, "b"], "n": 5, "best_single_model": HOSTILE}
     strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_value": 0.5, "p_adjusted": 0.5, "shown": "yes"}
     strategy |= {"expected_gain_ci": [0.0, 2.0]}
     strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}

@@ -16,7 +16,7 @@ from rich.text import Text
 from advisor.records import join, signed
 from advisor.runs.read.fields import Fields
 from advisor.runs.read.judge import MEASURES, read_judged
-from advisor.strategies.schema import strategy_of
+from advisor.runs.read.strategies import read_strategy
 from advisor.strategies.strategy import Strategy
 from ensemble.common.text import (
     chance,
@@ -366,7 +366,7 @@ def _is_same(row: Mapping[str, Any], recommendation: Mapping[str, Any]) -> bool:
 
 
 def _strategy(row: Mapping[str, Any]) -> Strategy:
-    return strategy_of(row, "result.json", "run `advisor select` again")
+    return read_strategy(Fields(row, "result.json", "run `advisor select` again"))
 
 
 def _plain(text: str) -> Text:
