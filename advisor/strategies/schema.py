@@ -23,12 +23,12 @@ from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
-from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, written
+from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, wrong, written
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 
@@ -69,25 +69,26 @@ class StrategyFile(Schema, extra="forbid"):
     """the models in the order of `members`, as in ``ensemble.json``"""
 
 
-def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, known: bool = True) -> Strategy:
+def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, to_run: bool = True) -> Strategy:
     """The strategy of a JSON object, for example of a row of ``result.json``; other keys are ignored.
 
     Args:
         values: The object.
         place: The file and the object, for messages.
         way_out: The end of each message: how to repair the file.
-        known: Whether the strategy must be one that this installation can run; else a name that is not known is taken
-            for a method of another package.
+        to_run: Whether it must be a strategy that this installation can run. To show it, any number of members will
+            do, and a name that is not known is taken for a method of another package.
 
     Raises:
         InputError: A key is missing, or has a value that does not fit.
     """
     name = values.get("strategy")
     methods = [name for name, method in list_methods().items() if method.level != "response"]
-    if not isinstance(name, str) or (known and name not in kinds() and name not in methods):
-        raise InputError(f"{place}: strategy should be one of {', '.join((*kinds(), *methods))}; {way_out}")
+    if not isinstance(name, str) or not name or (to_run and name not in kinds() and name not in methods):
+        expected = f"one of {', '.join((*kinds(), *methods))}" if to_run else "the strategy's name"
+        raise InputError(f"{place}: strategy should be {expected}; {way_out}")
     kind = kinds().get(name, Decoded)
-    own = validated(shape_of(kind), values, place, way_out, clean=False)
+    own = validated(shape_of(kind, to_run=to_run), values, place, way_out, clean=False)
     given = {key: getattr(own, key) for key in type(own).model_fields}
     strategy = kind(**given) if kind is not Decoded else Decoded(given["members"], name)
     if problem := strategy.problem():
@@ -110,9 +111,10 @@ def file_json(strategy: Strategy, **parts: Any) -> dict[str, Any]:
 
 
 @cache
-def shape_of(kind: type[Strategy]) -> type[Schema]:
-    """The keys of a kind of strategy, beside its name."""
-    keys: dict[str, Any] = {"members": (_members(*kind.MEMBERS), ...), **_own_fields(kind, in_run=True)}
+def shape_of(kind: type[Strategy], *, to_run: bool = True) -> type[Schema]:
+    """The keys of a kind of strategy, beside its name; see :func:`strategy_of` for `to_run`."""
+    members = _members(*kind.MEMBERS) if to_run else Annotated[tuple[Exact, ...], BeforeValidator(_names)]
+    keys: dict[str, Any] = {"members": (members, ...), **_own_fields(kind, in_run=True)}
     return create_model(kind.__name__, __base__=Schema, __doc__=kind.__doc__, **keys)
 
 
@@ -132,6 +134,12 @@ def _own_fields(kind: type[Strategy], *, in_run: bool) -> dict[str, Any]:
         # The method of a set is its name.
         if each.name not in ("members", "method") and (each.compare or not in_run)
     }
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(each, str) for each in value):
+        raise wrong("a list of names")
+    return value
 
 
 def _members(fewest: int, most: int) -> Any:

@@ -194,7 +194,7 @@ def _shown(fields: Fields) -> Shown:
 def read_strategy(fields: Fields) -> Strategy:
     """The strategy of an object, for people: its names are cleaned, and a method may be of another package."""
     values = {key: _clean(value) for key, value in fields.values.items()}
-    return strategy_of(values, fields.place, fields.way_out, known=False)
+    return strategy_of(values, fields.place, fields.way_out, to_run=False)
 
 
 def _clean(value: object) -> object:
