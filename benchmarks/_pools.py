@@ -20,8 +20,9 @@ from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
-from advisor.strategies.votes import Codes, cascade_calls, codes_of, count_votes, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
 from benchmarks._measure import ROOT
+from ensemble.methods._votes import Codes, count_votes, vote
 
 POOLS = ROOT.parent / "shared" / "pools"
 NAMES = ("math-l5", "crux", "mmlu-pro")

@@ -30,10 +30,11 @@ from advisor.choose.rules import fitting_voters, select
 from advisor.jobs.held_out import expected_gain
 from advisor.records import TRIES, Limits, Profile, Shown, Verdict
 from advisor.statistics import Floats
-from advisor.strategies.votes import codes_of, vote
+from advisor.strategies.votes import codes_of
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._outcomes import Outcomes
 from benchmarks.prediction import fit_decode, promises_and_gains
+from ensemble.methods._votes import vote
 
 Places = Sequence[int]
 METHOD = "unite"

@@ -32,7 +32,7 @@ from advisor.profile.ray_engine import RayEngine
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
-from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
 from ensemble.distributed.ray_cluster import cluster
 
@@ -68,9 +68,10 @@ class Profiling:
         """``advisor profile`` in a process of its own."""
         pool = self.folder / "models.txt"
         pool.write_text("".join(map(_line, self.plan.candidates)), encoding="utf-8")
-        call = [sys.executable, "-c", "from advisor.cli import main; main()", "profile", "--quiet", "--pool", str(pool)]
+        call = [sys.executable, "-I", "-c", "from advisor.cli import main; main()", "profile", "--quiet"]
+        call += ["--pool", str(pool)]
         call += ["--task", TASK, "--limit", str(len(self.plan.dev.examples)), "--cache-dir", str(self.folder / name)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
 
         def run() -> int:
             shutil.rmtree(self.folder / name, ignore_errors=True)

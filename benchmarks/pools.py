@@ -36,7 +36,7 @@ from advisor.advice.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, co
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import Limits, Profile, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
-from advisor.strategies.votes import NONE, Codes, cascade_calls, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,
@@ -56,6 +56,7 @@ from benchmarks._pools import (
 )
 from benchmarks._pools_page import draw, tables
 from benchmarks.prediction import fit_vote, vote_cases, vote_figures
+from ensemble.methods._votes import NONE, Codes, vote
 
 SUB_POOLS = 300
 SPLITS = 5
@@ -362,7 +363,8 @@ def command_figures(folder: Path) -> list[Figure]:
     """The whole command on 28 models and 12,000 questions, in a separate process."""
     log = folder / "mmlu-pro.jsonl.xz"
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-c", _COMMAND, "select", "--logs", str(log), "--out", place + "/run", "--quiet"]
+        command = [sys.executable, "-I", "-c", _COMMAND, "select", "--quiet"]
+        command += ["--logs", str(log), "--out", place + "/run"]
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)

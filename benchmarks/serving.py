@@ -140,7 +140,7 @@ def server(
     limits += ["--most-tokens", str(4096 * CLIENTS)]
     # As the pool has it: the demo's weights are stored in half precision, in which processors are slow.
     limits += ["--dtype", "float32"]
-    command = [sys.executable, "-c", _start(options.threads, files), "serve", *limits]
+    command = [sys.executable, "-I", "-c", _start(options.threads, files), "serve", *limits]
     for folder in folders:
         command += ["--models", folder]
     environment = {**os.environ, "ADVISOR_API_KEY": KEY}

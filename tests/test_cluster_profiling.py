@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import json
 import os
 import signal
@@ -343,6 +344,25 @@ with cluster(sys.argv[1]):
         [sys.executable, "-c", join, address], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{len(ray.nodes())}\n", "")  # type: ignore[no-untyped-call]
+
+
+def test_a_worker_does_not_import_from_the_working_folder_of_the_command(address: str, tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("here = True", encoding="utf-8")
+    join = """
+import sys
+from ensemble.distributed.ray_cluster import cluster
+with cluster(sys.argv[1]):
+    import ray
+    @ray.remote
+    def found():
+        import colorsys
+        return colorsys.__file__
+    print(ray.get(found.remote()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", join, address], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).parent == Path(colorsys.__file__).parent
 
 
 def free_port() -> int:

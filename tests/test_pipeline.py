@@ -104,9 +104,9 @@ def without_nan(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), level=0.3)
-    assert "tested at the level 0.3." in run(plan).advice.text
+def test_the_confidence_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), confidence=0.4)
+    assert "tested with 40% confidence." in run(plan).advice.text
 
 
 @pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])

@@ -25,10 +25,10 @@ from advisor.strategies.answers import AnswerReader
 from advisor.strategies.chosen_strategy import plan_by_options
 from advisor.strategies.members import LocalModel, LocalModels
 from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.votes import answer_codes, vote
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
+from ensemble.methods._votes import answer_codes, vote
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:

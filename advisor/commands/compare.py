@@ -28,10 +28,13 @@ def compare(options: CompareOptions) -> None:
     table = read_columns(config, options.models) if options.logs else read_runs(config)
     for note in table.notes:
         progress.say(note)
-    pairs = compare_pairs(table, level=options.alpha, margin=options.margin, seed=options.seed)
-    worse = options.fail_if_worse
-    gate = [] if worse is None else check_gate(table, worse, level=options.alpha, seed=options.seed)
-    comparison = comparison_of(table, pairs, gate, config, margin=options.margin, points=worse)
+    pairs = compare_pairs(table, alpha=options.alpha, margin=options.margin, seed=options.seed)
+    worse, confidence = options.fail_if_worse, options.confidence
+    # The gate looks at one side only, so all of its false alarms are on that side.
+    gate = [] if worse is None else check_gate(table, worse, alpha=2 * options.alpha, seed=options.seed)
+    comparison = comparison_of(
+        table, pairs, gate, config, confidence=confidence, margin=options.margin, points=worse
+    )
     if options.html is not None:
         from reports.comparison import write_comparison
 

@@ -16,9 +16,10 @@ from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import Response
 from advisor.strategies.members import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.votes import answer_codes, is_decided, vote
+from advisor.strategies.votes import is_decided
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import answer_codes, vote
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
