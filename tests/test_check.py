@@ -356,7 +356,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the demo's models."""
     run = tmp_path_factory.mktemp("check") / "run"
     # The run of tests/test_production.py, whose responses are in the same cache.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-calls 3 --quiet --out"
+    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
         patch.setattr("sys.argv", [*command.split(), str(run)])

@@ -32,9 +32,7 @@ def compare(options: CompareOptions) -> None:
     worse, confidence = options.fail_if_worse, options.confidence
     # The gate looks at one side only, so all of its false alarms are on that side.
     gate = [] if worse is None else check_gate(table, worse, alpha=2 * options.alpha, seed=options.seed)
-    comparison = comparison_of(
-        table, pairs, gate, config, confidence=confidence, margin=options.margin, points=worse
-    )
+    comparison = comparison_of(table, pairs, gate, config, confidence=confidence, margin=options.margin, points=worse)
     if options.html is not None:
         from reports.comparison import write_comparison
 

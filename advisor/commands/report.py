@@ -6,8 +6,6 @@ from pathlib import Path
 
 from advisor.options.export import ExportOptions
 from advisor.options.report import ReportOptions
-from advisor.progress import Progress
-from advisor.records import signed
 
 
 def report(options: ReportOptions) -> None:
@@ -44,6 +42,8 @@ def _write_index(folder: Path, form: str) -> None:
 
 
 def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
+    from advisor.progress import Progress
+    from advisor.records import signed
     from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
 
@@ -62,6 +62,7 @@ def export(options: ExportOptions) -> None:
     print(write(options))
     if options.compose:
         from advisor.jobs.compose import wheel
+        from advisor.progress import Progress
 
         put = f"put {wheel()} into {options.folder}: the image is built with it"
         Progress().say(f"before `docker compose up --build`, {put}")

@@ -165,7 +165,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
             together = profiler.together(predicted.models, config.held_out)
-            on_dev = profiler.together(predicted.models, config.dev) if config.verify_on == "dev+held_out" else None
+            on_dev = profiler.together(predicted.models, config.dev) if config.decode_on == "both" else None
         except MemberError as error:
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
@@ -174,7 +174,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         verified.append(replace(made, weights=profiler.weights(predicted.models)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
-    if config.choose != "predicted" or not verified:
+    if config.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
 
@@ -182,8 +182,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
-    if config.choose == "predicted" and chosen.sets:
-        return chosen.sets[: config.tries]
+    if config.set_by == "predicted" and chosen.sets:
+        return chosen.sets[: config.max_decoded_sets]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
         return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
@@ -255,13 +255,13 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
     if not chosen.sets:
         return chosen
-    if config.choose == "rules":
+    if config.set_by == "rules":
         # From a few questions the prediction is wild.
         return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
-    if config.choose == "predicted":
+    if config.set_by == "predicted":
         # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
-    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
+    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.max_decoded_sets]
     tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
     if (best := best_of(tried)) is None:
         return replace(chosen, tried=tried)
@@ -274,7 +274,7 @@ def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Sele
     """The selection with another set than that of the rules."""
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
-    by: By = "search" if config.choose == "search" else "predicted"
+    by: By = "search" if config.set_by == "search" else "predicted"
     return with_chosen_set(pool.select(config.rules), models, standings, config.rules, by)
 
 

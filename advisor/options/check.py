@@ -9,12 +9,10 @@ from advisor.options.option import Range, Source, changed, option
 from advisor.options.shared import (
     CacheOptions,
     ConfidenceOptions,
-    JudgeOptions,
     LogsOptions,
     OutputOptions,
     QuestionOptions,
     SeedOptions,
-    ServerOptions,
     StrategyOptions,
     TaskOptions,
 )
@@ -38,10 +36,9 @@ class CheckOptions(
     CacheOptions,
     AgainOptions,
     LogsOptions,
-    ServerOptions,
     GainOptions,
     StrategyOptions,
-    JudgeOptions,
+    SeedOptions,
     QuestionOptions,
     RunArgument,
 ):

@@ -78,3 +78,8 @@ class ChosenOptions(
             raise InputError("give a run folder or --models, not both")
         if not self.models and self.run is None:
             raise InputError("give a run folder, or --models for each model, the primary first")
+
+    @property
+    def names_places(self) -> bool:
+        """Whether the user's own words say where the models are, and not a folder that may come from other people."""
+        return bool(self.models) or self.pool is not None

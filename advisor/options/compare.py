@@ -26,6 +26,10 @@ class ComparedArguments(Options):
 class GateOptions(SeedOptions, ConfidenceOptions):
     """What counts as a difference, and when the command fails."""
 
+    confidence: float = changed(
+        ConfidenceOptions, "confidence", default=0.95, help="Confidence of the intervals and tests of differences."
+    )
+
     margin: float = option(
         1.0, "Points within which models count as equal.", within=Range(above=0, most=100, unit="points")
     )

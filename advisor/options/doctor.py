@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from advisor.options.option import changed
 from advisor.options.shared import (
     CacheOptions,
-    CodeOptions,
     DebugOptions,
     InferenceOptions,
     LimitsOptions,
     OutputOptions,
     PoolOptions,
     QuantizationOptions,
-    TaskOptions,
+    QuestionOptions,
 )
 
 
@@ -29,7 +28,7 @@ class MachineOptions(QuantizationOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(DebugOptions, CacheOptions, MachineOptions, CodeOptions, TaskOptions, PoolOptions):
+class DoctorOptions(DebugOptions, CacheOptions, MachineOptions, QuestionOptions, PoolOptions):
     """Of ``advisor doctor``."""
 
     as_json: bool = changed(OutputOptions, "as_json")

@@ -11,7 +11,7 @@ from advisor.options.shared import (
     CheckJudgeOptions,
     OutputOptions,
     QuestionOptions,
-    ServerOptions,
+    SeedOptions,
     TaskOptions,
     WeightOptions,
 )
@@ -34,7 +34,7 @@ class EvaluateOptions(
     CacheOptions,
     AgainOptions,
     WeightOptions,
-    ServerOptions,
+    SeedOptions,
     CheckJudgeOptions,
     QuestionOptions,
     MethodsOptions,

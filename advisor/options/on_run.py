@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, argument, changed, option
-from advisor.options.shared import MODELS, InferenceOptions, LoadingOptions
+from advisor.options.shared import MODELS, InferenceOptions, JudgeOptions, LoadingOptions, ServerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class RunArgument(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgainOptions(LoadingOptions):
+class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument):
     """How the models of a run answer again."""
 
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -146,19 +145,21 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        given = [(name, each) for name, each in options_of(type(self)).items() if self._is_given(name)]
-        for name, each in given:
+        declared = options_of(type(self))
+        given = {name: declared[name] for name in self._given() if name in declared}
+        for name, each in given.items():
             _check_value(each, getattr(self, name))
-        for name, each in given:
+        for name, each in given.items():
             self._check_source(each)
-            self._check_needs(name, each)
+            if each.needs is not None:
+                self._check_needs(name, each, each.needs, given)
 
     @property
     def source(self) -> Source | None:
         """Where the answers come from; None for a command that has one source only."""
         return None
 
-    def settings(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         """The options that are set and change figures, by field, as JSON holds them."""
         values = {name: getattr(self, name) for name, each in options_of(type(self)).items() if each.is_setting}
         # By identity: a seed of 0 is set, although 0 equals False.
@@ -167,8 +168,9 @@ class Options:
         }
         return {name: _plain(each) for name, each in set_ones.items()}
 
-    def _is_given(self, name: str) -> bool:
-        return bool(getattr(self, name) != _defaults(type(self))[name])
+    def _given(self) -> list[str]:
+        """The fields whose value is not the default."""
+        return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
 
     def _check_source(self, option: Option) -> None:
         source = self.source
@@ -180,11 +182,11 @@ class Options:
             reason, way_out = "is for --logs, and has no effect without it", f"add --logs, or leave out {option.name}"
         raise InputError(f"{option.name} {reason}; {option.instead or way_out}")
 
-    def _check_needs(self, name: str, option: Option) -> None:
-        if option.needs is None:
-            return
-        needed, values = option.needs
-        if getattr(self, needed) in values or (not values and self._is_given(needed)):
+    def _check_needs(
+        self, name: str, option: Option, needs: tuple[str, tuple[str, ...]], given: Mapping[str, Option]
+    ) -> None:
+        needed, values = needs
+        if getattr(self, needed) in values or (not values and needed in given):
             return
         value = getattr(self, name)
         own = option.name if isinstance(value, bool) else f"{option.name} {_words(value)}"
@@ -192,7 +194,6 @@ class Options:
         raise InputError(f"{own} has no effect without {other}; add {other}, or leave out {option.name}")
 
 
-@cache
 def options_of(options: type[Options]) -> dict[str, Option]:
     """The options of a class by field, with their flags; fields that are no options are left out."""
     found = {}
@@ -201,11 +202,6 @@ def options_of(options: type[Options]) -> dict[str, Option]:
             flag = each.flag or (each.metavar if each.is_argument else f"--{field.name.replace('_', '-')}")
             found[field.name] = dataclasses.replace(each, flag=flag)
     return found
-
-
-@cache
-def _defaults(options: type[Options]) -> dict[str, Any]:
-    return {field.name: field.default for field in dataclasses.fields(options)}
 
 
 def _check_value(option: Option, value: Any) -> None:

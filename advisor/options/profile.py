@@ -11,11 +11,11 @@ from advisor.options.shared import (
     CacheOptions,
     CheckJudgeOptions,
     InferenceOptions,
-    KeyOptions,
     OutputOptions,
     PoolOptions,
     QuantizationOptions,
     QuestionOptions,
+    SeedOptions,
 )
 
 
@@ -33,7 +33,7 @@ class ProfileOptions(
     CacheOptions,
     QuantizationOptions,
     InferenceOptions,
-    KeyOptions,
+    SeedOptions,
     CheckJudgeOptions,
     QuestionOptions,
     PoolOptions,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from advisor.options.chosen import ChosenOptions, SourceArgument
 from advisor.options.option import Range, argument, changed, option
-from advisor.options.shared import InferenceOptions, SeedOptions
+from advisor.options.shared import EngineName, InferenceOptions, SeedOptions
 from ensemble.errors import InputError
 
 
@@ -26,7 +26,7 @@ class RunOptions(ChosenOptions, PromptArguments):
     top_p: float = option(
         1.0, "Draw from the most likely tokens that have this probability together.", within=Range(above=0, most=1)
     )
-    engine: str = changed(InferenceOptions, "engine", help="local, or ray to run each model on its own node.")
+    engine: EngineName = changed(InferenceOptions, "engine", help="local, or ray to run each model on its own node.")
     ray_address: str | None = changed(InferenceOptions, "ray_address")
     stream: bool = option(False, "Print the text while it is written.")
     trace: bool = option(False, "Show the candidates of every member at every step.")

@@ -17,13 +17,13 @@ from advisor.options.shared import (
     ConfidenceOptions,
     DecodingOptions,
     InferenceOptions,
-    KeyOptions,
     LimitsOptions,
     LogsOptions,
     OutputOptions,
     PoolOptions,
     QuantizationOptions,
     QuestionOptions,
+    SeedOptions,
     VerificationOptions,
 )
 from ensemble.errors import InputError
@@ -80,7 +80,7 @@ class SelectOptions(
     LimitsOptions,
     LogChoiceOptions,
     LogsOptions,
-    KeyOptions,
+    SeedOptions,
     CheckJudgeOptions,
     QuestionOptions,
     PoolOptions,

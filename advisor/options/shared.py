@@ -110,7 +110,7 @@ class TaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionOptions(CodeOptions, SeedOptions, TaskOptions):
+class QuestionOptions(CodeOptions, TaskOptions):
     """The questions, and what may be done with the answers."""
 
 
@@ -133,7 +133,7 @@ class ServerOptions(KeyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(Options):
+class JudgeOptions(KeyOptions):
     """Who grades responses."""
 
     judge: str | None = option(
