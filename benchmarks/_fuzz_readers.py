@@ -192,7 +192,7 @@ def read_store(folder: Path, data: bytes) -> None:
 
 
 def read_numbers(folder: Path, data: bytes) -> None:
-    """The file of ``--profiles``, to the tables and the report."""
+    """The file of ``--scores``, to the tables and the report."""
     from advisor.jobs.select import run_on_numbers
     from advisor.records import Limits
     from advisor.runs.result_json import result_of

@@ -545,7 +545,7 @@ def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says:
     with pytest.raises(InputError) as caught:
         read_standings(path)
     message = str(caught.value)
-    assert message.startswith(f"--profiles {path}: ")
+    assert message.startswith(f"--scores {path}: ")
     assert says in message
     assert "\n" not in message
 

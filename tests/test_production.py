@@ -17,6 +17,7 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.jobs.methods import TEMPERATURE
+from advisor.options.serve import ServeOptions
 from advisor.pool.pool_file import PoolEntry
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
@@ -39,12 +40,6 @@ pytest_plugins = ["pools"]
 LOADED: dict[str, LocalModel] = {}
 """The demo's models, each loaded once for all tests."""
 PROMPT = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
-GIVEN: dict[str, Any] = {
-    **dict.fromkeys(("models", "strategy", "group", "pool", "allow_server", "allow_key_env", "method", "k")),
-    **dict.fromkeys(("max_new_tokens", "stop", "device", "dtype", "chat_template")),
-    "trust_remote_code": False,
-    "no_check_files": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +91,7 @@ def held_out(run: Path) -> list[dict[str, Any]]:
 
 
 def planned(run: Path, **options: Any) -> StrategyPlan:
-    plan = plan_by_options({**GIVEN, "run": str(run), **options}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(run), **options), lambda _: None)
     assert isinstance(plan, StrategyPlan)
     return plan
 
@@ -396,7 +391,7 @@ def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, 
 
 
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
-    plan = plan_by_options({**GIVEN, "run": str(folder)}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(folder)), lambda _: None)
     if isinstance(plan, EnsembleSpec):
         alone = load_ensemble(plan, folder)
         texts = [alone.generate([one["prompt"]], max_new_tokens=64, stop=plan.stop)[0] for one in samples]

@@ -1,6 +1,6 @@
 """Chooses the set, and runs it on the held-out questions.
 
-``--choose`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+``--set-by`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
 figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
 *predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
 one is not expected to improve the best by :data:`advisor.advice.predict.WORTH` points; the advice corrects for their
@@ -110,7 +110,7 @@ class ChosenSet:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
-            choose: The value of ``--choose``.
+            choose: The value of ``--set-by``.
             results: The strategies on the held-out questions.
             alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
@@ -247,7 +247,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[st
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
-    """The set that the rules choose, or the one that ``--choose`` takes instead."""
+    """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
     if len(profiles) < 2:

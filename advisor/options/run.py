@@ -36,6 +36,6 @@ class RunOptions(ChosenOptions, PromptArguments):
             # With --models, the only argument is the prompt.
             object.__setattr__(self, "prompt", self.run)
             object.__setattr__(self, "run", None)
-        super().__post_init__()
         if self.prompt is None:
             raise InputError("the prompt is missing; give one, or - to read it from standard input")
+        super().__post_init__()

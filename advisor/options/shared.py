@@ -198,7 +198,7 @@ class ConfidenceOptions(Options):
     confidence: float = option(
         CONFIDENCE,
         "Confidence of the intervals of gains; a gain is shown when its interval excludes 0.",
-        within=Range(above=0, below=1, example=CONFIDENCE),
+        within=Range(above=0, below=1, unit="a number", example=CONFIDENCE),
         **ANSWERS,
     )
 

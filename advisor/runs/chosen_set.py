@@ -296,7 +296,7 @@ def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = N
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
     if missing := next((name for name in names or result["selected"] if name not in sources), None):
         raise InputError(
-            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --profiles; "
+            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --scores; "
             "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
         )
     return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
