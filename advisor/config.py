@@ -28,7 +28,7 @@ from advisor.options.shared import (
     VerificationOptions,
     split_names,
 )
-from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
+from advisor.pool.pool_file import entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import check_weights
 from advisor.records import Limits
@@ -37,7 +37,7 @@ from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import check_greedy, list_methods, plugins
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         judges: The judge of a task with a rubric, and the one that checks it if there are two; empty for other tasks.
     """
 
-    candidates: tuple[PoolEntry, ...]
+    candidates: tuple[ModelSpec, ...]
     dev: Task
     held_out: Task | None
     rules: Limits
@@ -87,7 +87,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
     cache_dir: Path
     command: str
     race: float | None = None
-    judges: tuple[PoolEntry, ...] = ()
+    judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,14 +243,14 @@ def load_split(options: QuestionOptions, split: str, seed: int = 0) -> Task:
     )
 
 
-def check_keys(candidates: Sequence[PoolEntry], options: KeyOptions) -> None:
+def check_keys(candidates: Sequence[ModelSpec], options: KeyOptions) -> None:
     """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
     for entry in candidates:
-        if isinstance(entry.checkpoint, ServerAddress):
+        if entry.checkpoint.is_remote:
             entry.checkpoint.check_key_name(options.allow_key_env, f"{entry.place}: {entry.name}")
 
 
-def read_judges(options: JudgeOptions, candidates: Sequence[PoolEntry], task: Task) -> tuple[PoolEntry, ...]:
+def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: none, one, or the one that scores and another that checks it.
 
     Args:
@@ -282,7 +282,7 @@ def read_judges(options: JudgeOptions, candidates: Sequence[PoolEntry], task: Ta
     return judges
 
 
-def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> PoolEntry:
+def _read_judge(option: str, line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
     for candidate in candidates:
         if candidate.name == line.strip():
             return candidate

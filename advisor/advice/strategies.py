@@ -22,7 +22,6 @@ from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
-from advisor.pool.prices import Price
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
@@ -31,6 +30,7 @@ from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._votes import vote
+from ensemble.models.spec import Price
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
@@ -429,7 +429,11 @@ def _result(
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
         costs = {name: replace(cost, tokens=profile.cost.tokens, seconds=0.0) for name, cost in costs.items()}
-    prices = {name: price.of(costs[name]) for name in asked if (price := held_out.prices.get(name)) is not None}
+    prices = {
+        name: price.of(costs[name].prompt_tokens, costs[name].tokens)
+        for name in asked
+        if (price := held_out.prices.get(name)) is not None
+    }
     known = {name: price for name, price in prices.items() if price is not None}
     seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
     return StrategyResult(

@@ -34,13 +34,11 @@ from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
 from advisor.options.check import CheckOptions
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.runs.chosen_set import (
-    can_decode,
     candidates_of_run,
     check_servers,
     deterministic_as,
@@ -61,6 +59,7 @@ from ensemble.common.text import counted
 from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
@@ -202,7 +201,7 @@ def _draw_fresh(
     return drawn, len(firsts) - len(fresh)
 
 
-def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
     """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
     members = tuple(each.get("model") for each in measured.get("members") or ())
     weights = measured.get("weights")
@@ -230,7 +229,7 @@ def _from_models(
     entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
-        if decodes and entry.name in strategy.members and not can_decode(entry):
+        if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options, str(run), is_trusted=options.pool is not None)
     whole = _load_whole(options, progress)

@@ -15,7 +15,6 @@ from advisor.config import (
     InferenceConfig,
     RunConfig,
     check_disjoint,
-    check_keys,
     load_split,
 )
 from advisor.jobs.methods import Evaluator
@@ -28,14 +27,13 @@ from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.runs import provenance
-from advisor.runs.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
+from advisor.runs.chosen_set import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
 from advisor.runs.evaluation_json import evaluation_of
 from advisor.runs.judged import judge_section
 from advisor.runs.result_json import read_result
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
-from ensemble.servers.address import ServerAddress
 
 
 def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> dict[str, Any]:
@@ -102,11 +100,7 @@ def evaluation_config(options: EvaluateOptions, command: str) -> RunConfig:
             f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
-    # A run folder may come from other people: it must not decide where questions and keys are sent.
-    for entry in candidates:
-        if isinstance(entry.checkpoint, ServerAddress):
-            entry.checkpoint.check_consent(options.allow_server, f"{entry.place}: {entry.name}")
-    check_keys(candidates, options)
+    check_servers(candidates, options, str(run))
     evaluated = load_split(options, options.split, seed)
     evaluated.check_allowed()
     judges = judges_beside(options, evaluated)

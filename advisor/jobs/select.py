@@ -51,7 +51,7 @@ from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
 from advisor.options.select import SelectOptions
-from advisor.pool.prices import Price
+from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
@@ -67,6 +67,7 @@ from advisor.runs.run_folder import check_out, check_settings, folder_name, writ
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
 from ensemble.common.text import counted, p_value
+from ensemble.models.spec import Price
 from reports import write_report
 
 
@@ -117,7 +118,9 @@ def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[st
         **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
         "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            " ".join(
+                each for each in (entry.name, entry.dtype, kind_of(entry.quantization), entry.chat_template) if each
+            )
             for entry in config.candidates
         ],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],

@@ -10,12 +10,11 @@ from typing import cast
 
 from advisor.config import check_decodes
 from advisor.options.shared import InferenceOptions, WeightOptions
-from advisor.pool.checks import check_models
+from advisor.pool.checks import check_set
 from advisor.runs.chosen_set import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
-from ensemble.servers.address import ServerAddress
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """The model's own arguments; the method's settings come in addition."""
@@ -60,13 +59,13 @@ def chosen(
         raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
     # A run folder may come from other people, and the harness has no option for the user's consent to its servers.
-    if remote := next((each.name for each in found.members if isinstance(each.checkpoint, ServerAddress)), None):
+    if remote := next((each.name for each in found.members if each.is_remote), None):
         raise InputError(f"lm-eval: {remote} is behind a server; the models of the harness are loaded in this process")
     template = cast("ChatTemplate", str(chat_template))
     InferenceOptions(dtype="auto" if dtype is None else str(dtype), chat_template=template)  # checks the values
     found = found.with_loading(dtype=None if dtype is None else str(dtype), chat_template=template)
     members = _placed(found.members, device)
-    check_models(members)
+    check_set(members)
     return _decoding(found, members, decoding)
 
 

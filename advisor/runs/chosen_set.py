@@ -12,9 +12,9 @@ from advisor.options.chosen import ChosenOptions
 from advisor.options.on_run import AgainOptions
 from advisor.options.shared import CheckJudgeOptions, EngineName, LoadingOptions, ServerOptions
 from advisor.runs.result_json import read_result
-from advisor.pool.checks import check_device, check_models
+from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
-from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.pool_file import read_line, read_pool
 from advisor.pool.quantization import quantization_config
 from advisor.profile.loader import hush, load_ensemble
 from advisor.progress import Progress
@@ -81,13 +81,13 @@ def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions, engine: Engin
         changed, said = place_models(changed)
         if said is not None:
             Progress().say(said)
-        changed = tuple(replace(model, device=resolve_device(model.device)) for model in changed)
+        changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
-    check_models(changed, on_this_machine=is_here, of_run=options.device is None)
+    check_set(changed, on_this_machine=is_here, of_run=options.device is None)
     return changed
 
 
-def entries_as(entries: Sequence[PoolEntry], options: LoadingOptions) -> tuple[PoolEntry, ...]:
+def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[ModelSpec, ...]:
     """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them.
 
     Raises:
@@ -154,9 +154,9 @@ def chosen_by_run(
     members = []
     for entry in candidates_of_run(run, names, pool):
         # Before anything is contacted.
-        if not can_decode(entry):
+        if not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-        members.append(model_spec(entry))
+        members.append(entry)
     ensemble = result.get("ensemble") or {}
     max_new_tokens, stop = limits_of_run(run)
     decodes = method or ensemble.get("method") or DEFAULT
@@ -191,19 +191,7 @@ def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
     return task.get("max_new_tokens"), tuple(task["stop"])
 
 
-def model_spec(entry: PoolEntry) -> ModelSpec:
-    """A candidate as a model to load; values that it does not set have their defaults."""
-    device, dtype, template = entry.device or "auto", entry.dtype or "auto", entry.chat_template or "auto"
-    rounded = None if entry.quantization is None else quantization_config(entry.quantization)
-    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template, rounded)
-
-
-def can_decode(entry: PoolEntry) -> bool:
-    """Whether a candidate can be decoded token by token: its model or its tokenizer is loaded here."""
-    return not isinstance(entry.checkpoint, ServerAddress) or entry.checkpoint.tokenizer is not None
-
-
-def judges_beside(options: AgainOptions, task: Task) -> tuple[PoolEntry, ...]:
+def judges_beside(options: AgainOptions, task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
 
     Args:
@@ -222,7 +210,7 @@ def judges_beside(options: AgainOptions, task: Task) -> tuple[PoolEntry, ...]:
 
 
 def check_servers(
-    models: Sequence[PoolEntry | ModelSpec], options: ServerOptions, source: str, *, is_trusted: bool = False
+    models: Sequence[ModelSpec], options: ServerOptions, source: str, *, is_trusted: bool = False
 ) -> None:
     """Check that the user allows the servers that a folder names, and the variables of their keys.
 
@@ -237,9 +225,9 @@ def check_servers(
         InputError: A server, or the variable of its key, is not allowed.
     """
     for model in models:
-        if not isinstance(model.checkpoint, ServerAddress):
+        if not model.checkpoint.is_remote:
             continue
-        place = f"{model.place if isinstance(model, PoolEntry) else source}: {model.name}"
+        place = f"{model.place or source}: {model.name}"
         if not is_trusted:
             model.checkpoint.check_consent(options.allow_server, place)
         model.checkpoint.check_key_name(options.allow_key_env, place)
@@ -271,7 +259,7 @@ def chosen_by_folder(
     )
 
 
-def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = None) -> tuple[PoolEntry, ...]:
+def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = None) -> tuple[ModelSpec, ...]:
     """Candidates of a run folder, with the values that the run used.
 
     Args:
@@ -302,18 +290,19 @@ def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = N
     return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
 
 
-def _entry(name: str, source: Mapping[str, Any], place: str) -> PoolEntry:
+def _entry(name: str, source: Mapping[str, Any], place: str) -> ModelSpec:
     template = source["chat_template"]
     if source.get("remote") is not None:
         remote = ServerAddress.from_dict(source["remote"], f"{place}: {name}")
-        return PoolEntry(name, remote, place, chat_template=template)
+        return ModelSpec(remote, name, chat_template=template, place=place)
     sides = Sides(source.get("source"), source.get("target"), source.get("reads"))
     _check_path(source["path_or_id"], f"{place}: {name}")
     checkpoint = Checkpoint(
         source["path_or_id"], source.get("revision"), sides=sides, gguf_file=source.get("gguf_file")
     )
-    quantization = source.get("quantization")
-    return PoolEntry(name, checkpoint, place, source["dtype"], source["device"], template, quantization=quantization)
+    kind = source.get("quantization")
+    quantization = None if kind is None else quantization_config(kind)
+    return ModelSpec(checkpoint, name, source["device"], source["dtype"], template, quantization, place=place)
 
 
 def _check_path(model: str, place: str) -> None:
@@ -333,9 +322,9 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     for model in models:
         if model.startswith(PREFIX):
             entry = read_line(model, "--models")
-            if not can_decode(entry):
+            if not entry.can_decode:
                 raise InputError(why_not_decodable(entry.name))
-            members.append(model_spec(entry))
+            members.append(entry)
             continue
         _check_path(model, "--models")
         # The path of a folder may contain an @.

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 from advisor.compare.pairs import Pair
-from advisor.pool.prices import Price
 from advisor.pool.weights import PERPLEXITY
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import CONFIDENCE, Answer, Cost, Decision, Profile, Limits, Selection, Standing, alpha_of
@@ -28,7 +27,7 @@ from advisor.advice.strategies import Strategy, StrategyResult
 from ensemble.errors import InputError
 from ensemble.common.files import exists
 from ensemble.methods import list_methods
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, READS
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, READS, Price
 from advisor.runs.read.fields import Fields, read_object
 
 SCHEMA_VERSION = 1
@@ -398,7 +397,7 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
 
 def _alone(profile: Profile, price: Price | None) -> dict[str, Any]:
     """A single model on the held-out questions; seconds and price are null if they are not known."""
-    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost)
+    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens)
     return {
         "model": profile.model,
         "n": n,

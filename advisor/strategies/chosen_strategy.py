@@ -14,7 +14,6 @@ from advisor.advice.strategies import ASKING, VOTES, Strategy
 from advisor.options.chosen import ChosenOptions
 from advisor.options.run import RunOptions
 from advisor.options.shared import StrategyOptions
-from advisor.pool.pool_file import PoolEntry
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
@@ -23,7 +22,6 @@ from advisor.runs.chosen_set import (
     chosen_by_run,
     limits_of_run,
     loaded_as,
-    model_spec,
 )
 from advisor.runs.read.fields import Fields, read_lines
 from advisor.runs.result_json import read_result
@@ -33,9 +31,8 @@ from advisor.strategies.strategy_file import read_folder
 from advisor.strategies.strategy_json import find_strategy, label, read_strategy
 from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
-from ensemble.servers.address import ServerAddress
 
 _MOST_BYTES = 2**29
 """The size limit of ``samples.jsonl``."""
@@ -112,13 +109,13 @@ def plan_of_run(
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
+    if strategy.name == "single" and not first.is_remote:
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
         strategy,
-        tuple(_member(entry) for entry in entries),
+        entries,
         max_new_tokens,
         stop,
         _reader(root) if strategy.name in VOTES else None,
@@ -130,9 +127,8 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
     """The plan with the changes of the options, after its members are checked."""
     if isinstance(options, RunOptions) and options.engine == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
-    remote = [member for member in plan.members if isinstance(member, PoolEntry)]
-    check_servers(remote, options, options.run or "--models", is_trusted=options.names_places)
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
+    local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = dict(plan.strategy.routes)
     if not groups:
@@ -149,10 +145,6 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
         max_new_tokens=options.max_new_tokens or plan.max_new_tokens,
         stop=options.stop or plan.stop,
     )
-
-
-def _member(entry: PoolEntry) -> ModelSpec | PoolEntry:
-    return entry if isinstance(entry.checkpoint, ServerAddress) else model_spec(entry)
 
 
 def _reader(root: Fields) -> AnswerReader:
