@@ -321,7 +321,3 @@ def test_without_a_network_each_model_has_one_line_and_one_request_is_made(
     # The reason is the hub, and no variable that the user has not set.
     assert all("the hub cannot be reached" in line and "offline" not in line.lower() for line in lines)
     assert "unknown" not in ran.out.split("cannot run")[-1]
-
-
-def test_logs_have_no_dry_run(place: Place) -> None:
-    assert "--dry-run shows prompts" in place.refused("select", "--logs", "x.jsonl", "--dry-run")

@@ -198,7 +198,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
     spoil_loading(monkeypatch, fail_together)
     result = result_of(run(plan_of(place, models, "alpha", "beta")))
     assert result["ensemble"] is None
-    assert result["advice"]["verdict"] == "cannot_tell"
+    assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
 
 
@@ -506,7 +506,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     result = without_nan(json.dumps(result_of(run_on_numbers(path, Limits(), "advisor select"))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
-    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "cannot_tell")
+    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
     reasons = {each["model"]: each["reason"] for each in result["candidates"]}
     assert "length rule was not checked" in reasons["OpenChat"]
     assert "gap" in reasons["DeepSeek"]

@@ -101,7 +101,7 @@ class StrategyResult:
         gain: Its gain over the best single model, from all questions.
         predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
         updated: The prediction from all answers of single models, updated by `gain`; None without a prediction.
-        best_single: The single model that gains are measured against: the best one on all questions.
+        best_single_model: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
         lost: Held-out questions on which it scores less.
@@ -122,7 +122,7 @@ class StrategyResult:
     gain: Gain
     predicted: Prediction | None
     updated: Prediction | None
-    best_single: str
+    best_single_model: str
     best_single_accuracy: float
     gained: int
     lost: int
@@ -219,20 +219,20 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
     factors = list(zip(gains, uses_tries, strict=True))
-    better = _adjusted(answers, [corrected(min(1.0, gain.p_better * n)) for gain, n in factors], has_gate=True)
-    worse = _adjusted(answers, [corrected(min(1.0, gain.p_worse * n)) for gain, n in factors], has_gate=False)
+    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_gate=True)
+    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_gate=False)
     results = []
-    for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
+    for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
-        if p_better is not None and p_worse is not None:
-            shown = "yes" if p_better <= alpha else "no" if p_worse <= alpha else "not_yet"
+        if p_no_gain is not None and p_no_loss is not None:
+            shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
         prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
         # Equal scores are no gain, whatever other sets gain.
         updated = None
         if prior is not None and not evidence.is_equal(each):
             updated = prior.updated(gain.points, gain.error)
-        result = _result(each, gain, p_better, shown, groups, held_out, evidence.best, seed)
+        result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
@@ -445,7 +445,7 @@ def _result(
         # Replaced by the caller, who knows the predictions.
         predicted=None,
         updated=None,
-        best_single=best,
+        best_single_model=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
         lost=int((differences < 0).sum()),

@@ -23,5 +23,5 @@ def check(options: CheckOptions) -> None:
         print_json(found)
     else:
         print(visible(found["text"]))
-    if found["outcome"] == "no_longer":
+    if found["verdict"] == "worse":
         raise typer.Exit(GATE_FAILED)

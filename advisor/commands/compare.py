@@ -45,6 +45,6 @@ def compare(options: CompareOptions) -> None:
         print_comparison(comparison)
         if options.html is not None:
             print(f"Page: {visible(str(options.html))}")
-    failing = {"worse", "unsure"} if options.fail_if_unsure else {"worse"}
-    if any(result.outcome in failing for result in gate):
+    failing = {"worse", "unclear"} if options.fail_if_unsure else {"worse"}
+    if any(result.verdict in failing for result in gate):
         raise typer.Exit(GATE_FAILED)

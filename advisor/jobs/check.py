@@ -76,18 +76,18 @@ class _Promise(NamedTuple):
     gain_ci: Interval
     accuracy: float
     accuracy_ci: Interval
-    best_single: str
+    best_single_model: str
     min_gain: float
 
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single
+        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single_model
 
     @property
     def models(self) -> tuple[str, ...]:
         """The members, and the best single model."""
-        return tuple(dict.fromkeys((*self.strategy.members, self.best_single)))
+        return tuple(dict.fromkeys((*self.strategy.members, self.best_single_model)))
 
 
 class _Fresh(NamedTuple):
@@ -272,7 +272,7 @@ def _from_models(
         say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
+        asked = (promise.best_single_model,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(f"{name}: {reason}")
@@ -284,7 +284,7 @@ def _from_models(
                 draws = range(strategy.draws)
                 responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
             answers = answers_of(strategy, responses, task.examples, learned)
-    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
+    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
 def _load_whole(options: CheckOptions, progress: Progress) -> Task:
@@ -333,7 +333,7 @@ def _from_logs(
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
     responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
     answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
-    single = logs.profiles[promise.best_single].part(numbers)
+    single = logs.profiles[promise.best_single_model].part(numbers)
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
@@ -379,12 +379,12 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "members": list(strategy.members),
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
-        "gain": None if gain is None else gain.points,
-        "gain_ci": None if gain is None else list(gain.interval(alpha)),
-        "p_worse": None if gain is None else gain.p_worse,
+        "measured_gain": None if gain is None else gain.points,
+        "measured_gain_ci": None if gain is None else list(gain.interval(alpha)),
+        "p_no_loss": None if gain is None else gain.p_no_loss,
         "min_gain": min_gain,
         "confidence": round(1 - 2 * alpha, 12),
-        "outcome": found.outcome,
+        "verdict": found.verdict,
         "questions_needed": found.questions,
         "accuracy": accuracy,
         "accuracy_ci": list(accuracy_ci),
@@ -392,8 +392,8 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "change": accuracy - promise.accuracy,
         "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
         "errors": profile.errors,
-        "best_single": fresh.single.accuracy,
-        "best_single_model": promise.best_single,
+        "best_single_accuracy": fresh.single.accuracy,
+        "best_single_model": promise.best_single_model,
         "text": _text(promise, fresh, found, gain, accuracy, alpha),
     }
 
@@ -405,9 +405,10 @@ def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
 
 
 _BEGINNINGS = {
-    "holds": "The recommendation holds.",
-    "no_longer": "The recommendation no longer holds.",
-    "unsure": "It is not sure whether the recommendation holds.",
+    "better": "The recommendation holds.",
+    "equal": "The recommendation holds.",
+    "worse": "The recommendation no longer holds.",
+    "unclear": "It is not sure whether the recommendation holds.",
 }
 
 
@@ -420,13 +421,13 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against {promise.best_single} alone; "
-            f"the run expected {signed(promise.gain)}"
+            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against "
+            f"{promise.best_single_model} alone; the run expected {signed(promise.gain)}"
         )
-    parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
-    if found.outcome == "no_longer":
+    parts = [_BEGINNINGS[found.verdict], f"{figures}; {found.reason}."]
+    if found.verdict == "worse":
         parts.append("Run `advisor select` again.")
-    if found.outcome == "unsure":
+    if found.verdict == "unclear":
         more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
         parts.append(f"{more} would tell.")
     if errors := fresh.strategy.errors:

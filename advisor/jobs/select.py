@@ -239,7 +239,9 @@ def _verify(
             return None
         if config.until_sure:
             gain = found.gain
-            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+            progress.say(
+                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
+            )
         return found.gain
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"

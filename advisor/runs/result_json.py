@@ -328,27 +328,27 @@ def _failed(model: str, reason: str) -> dict[str, Any]:
 
 
 def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
-    comparison = verified.comparison
+    difference = verified.difference
     strategy = Strategy(verified.method, verified.models)
     together = next((each for each in outcome.strategies if each.strategy == strategy), None)
     return {
         "method": verified.method,
         "k": verified.k,
         "weights": list(verified.weights) if isinstance(verified.weights, tuple) else verified.weights,
-        "n": comparison.n,
+        "n": difference.n,
         "split": verified.task.split,
         "signature": str(verified.task.signature),
-        "accuracy": comparison.accuracy,
-        "accuracy_ci": list(comparison.accuracy_ci),
-        "best_single": comparison.best_single_accuracy,
-        "best_single_model": comparison.best_single,
-        "delta": comparison.delta,
-        "delta_ci": list(comparison.delta_ci),
-        "delta_method": comparison.delta_method,
-        "p_value": comparison.p_value,
-        "test": comparison.test,
-        "gained": comparison.gained,
-        "lost": comparison.lost,
+        "accuracy": verified.ensemble.accuracy,
+        "accuracy_ci": list(verified.accuracy_ci),
+        "best_single": verified.single.accuracy,
+        "best_single_model": difference.over,
+        "delta": difference.estimate,
+        "delta_ci": list(difference.interval),
+        "delta_method": difference.interval_method,
+        "p_value": difference.p_two_sided,
+        "test": difference.test,
+        "gained": difference.gained,
+        "lost": difference.lost,
         **_gain(together, alpha_of(outcome.confidence)),
         "gain_p": together.p_adjusted if together else None,
         "mean_length": verified.ensemble.mean_length,
@@ -380,9 +380,9 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
         "accuracy": result.profile.accuracy,
         "accuracy_ci": list(result.accuracy_ci),
         "best_single": result.best_single_accuracy,
-        "best_single_model": result.best_single,
+        "best_single_model": result.best_single_model,
         **_gain(result, alpha_of(outcome.confidence)),
-        "p_value": result.gain.p_better,
+        "p_value": result.gain.p_no_gain,
         "p_adjusted": result.p_adjusted,
         "shown": result.shown,
         "groups": [_group(each) for each in result.groups] or None,

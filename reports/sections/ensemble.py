@@ -161,6 +161,6 @@ def _shows(look: LookRow) -> str:
     """What the test shows at a look; it ends with the first look that shows something."""
     if look.limit is None:
         return ""
-    if look.p_value is not None and look.p_value <= look.limit:
+    if look.p_no_gain is not None and look.p_no_gain <= look.limit:
         return "a gain"
-    return "a loss" if look.p_worse is not None and look.p_worse <= look.limit else "nothing yet"
+    return "a loss" if look.p_no_loss is not None and look.p_no_loss <= look.limit else "nothing yet"

@@ -50,10 +50,10 @@ def headline(result: Result) -> str:
 
 def verdict_headline(result: Result) -> str:
     """Return the verdict on the set that decodes together in a few words."""
-    if result.verdict == "ensemble":
+    if result.verdict == "better":
         size = len(result.selected)
         return f"Ensemble these {_number(size)} models." if size > 1 else "Ensemble the chosen models."
-    if result.verdict == "cannot_tell":
+    if result.verdict == "unclear":
         return "Too close to call."
     # The best member on held-out questions may be another one than the primary on dev.
     if result.ensemble and result.ensemble.best_single_model:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import threading
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from advisor.pool.quantization import ROUNDING
+from ensemble.common.background import in_background
 from ensemble.common.files import exists
 
 PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
@@ -113,26 +113,23 @@ def hub() -> dict[str, Any]:
     offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
     if offline is not None:
         return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": offline, "answers": None}
-    answered: list[bool] = []
 
     def reach() -> None:
         from huggingface_hub import get_session
 
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-            answered.append(True)
-        except Exception:  # noqa: BLE001  # each kind of network failure has its own error
-            answered.append(False)
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
 
-    # A thread, because the search for the host's address has no time limit.
-    thread = threading.Thread(target=reach, daemon=True)
-    thread.start()
-    thread.join(_HUB_SECONDS + 1)
+    # In the background, because the search for the host's address has no time limit.
+    try:
+        in_background(reach, "hub").result(_HUB_SECONDS + 1)
+        answers = True
+    except Exception:  # noqa: BLE001  # the end of the time; and each kind of network failure has its own error
+        answers = False
     return {
         "endpoint": constants.ENDPOINT,
         "token": get_token() is not None,
         "offline": None,
-        "answers": bool(answered and answered[0]),
+        "answers": answers,
     }
 
 

@@ -24,7 +24,7 @@ _MOST_WARNINGS = 20
 _MOST_NEEDED = 10**12
 
 Status = Literal["primary", "selected", "rejected", "failed"]
-Verdict = Literal["ensemble", "single", "cannot_tell"]
+Verdict = Literal["better", "worse", "unclear"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ def read_result(path: Path) -> Result:
         pairs=_pairs(root, by_name),
         ensemble=None if ensemble is None else _ensemble(ensemble),
         strategies=read_strategies(root),
-        verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "cannot_tell")),
+        verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "unclear")),
         advice=advice.line("text"),
         confidence=_confidence(advice),
         warnings=advice.texts("warnings")[:_MOST_WARNINGS],
