@@ -24,7 +24,7 @@ from advisor.strategies.responses import dev_scores
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:
-    from pools import Place, Ran
+    from pools import Place, Prepare, Ran
 
 pytest_plugins = ["pools"]
 
@@ -170,12 +170,16 @@ def write_log(place: Place, name: str, rates: dict[str, float], questions: range
 
 
 @pytest.fixture
-def vote(place: Place) -> Place:
+def vote(place: Place, prepare: Prepare) -> Place:
     """A place with the run of a log whose three models vote well."""
-    write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
-    ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
-    assert ran.status == 0, ran.err
-    assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote")
+
+    def make() -> None:
+        write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
+        ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
+        assert ran.status == 0, ran.err
+        assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote")
+
+    prepare("check", place, make)
     return place
 
 
