@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -117,6 +118,24 @@ class Place:
     def files(self) -> set[str]:
         """All that is in the folder."""
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+
+
+Prepare = Callable[[str, Place, Callable[[], None]], None]
+
+
+@pytest.fixture(scope="session")
+def prepare(tmp_path_factory: pytest.TempPathFactory) -> Prepare:
+    """Fill a place as a function does, which is called once for each name; later places get copies of its files."""
+    kept = tmp_path_factory.mktemp("kept")
+
+    def fill(name: str, place: Place, make: Callable[[], None]) -> None:
+        if (kept / name).exists():
+            shutil.copytree(kept / name, place.folder.parent, dirs_exist_ok=True)
+        else:
+            make()
+            shutil.copytree(place.folder.parent, kept / name)
+
+    return fill
 
 
 command_line = cache(typer.main.get_command)
