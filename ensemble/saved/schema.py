@@ -128,7 +128,7 @@ class SavedMember(Schema, extra="forbid"):
         return self
 
 
-class Generation(Schema, extra="forbid"):
+class SavedDefaults(Schema, extra="forbid"):
     """The defaults of a text."""
 
     max_new_tokens: Positive | None = None
@@ -150,7 +150,7 @@ class SavedEnsemble(Schema, extra="forbid"):
     """a number for each member, ``perplexity`` for weights of each prompt, or null for equal ones"""
     options: Object = Field(default_factory=dict)
     """the method's options"""
-    generation: Generation = Generation()
+    generation: SavedDefaults = SavedDefaults()
     """the defaults of a text"""
     members: Annotated[tuple[SavedMember, ...], Field(min_length=1)]
     """the models, the primary first"""
